@@ -1,9 +1,9 @@
 """Does a change cost a cluster anything? The benchmarks of jobs and of tasks, by two wheels in turns.
 
-OLD and NEW are revisions of this repository, whose wheels are built and installed below build/wheels (NEW also "." for the
-files as they are). Each has the benchmark scripts of its own revision. Of jobs, what nodes cost beside a core is measured in
-turns of two minutes, old, new, old, new …. Reports and tasks are measured in turns of a second or two, by a process or a
-cluster of each that is up all the while: a machine that is slow for some time is so for both.
+OLD and NEW are revisions of this repository, whose wheels are built and installed below build/wheels (NEW also "." for
+the files as they are). Each has the benchmark scripts of its own revision. Of jobs, what nodes cost beside a core is
+measured in turns of two minutes, old, new, old, new …. Reports and tasks are measured in turns of a second or two, by a
+process or a cluster of each that is up all the while: a machine that is slow for some time is so for both.
 Told are the medians of the ratios of such pairs, with the range between which half of them are. All figures are CPU
 time. Exits with 1 if a median is above the bound.
 """

@@ -1,4 +1,5 @@
-"""The target of the fastest comparisons: epoll_server.c, compiled with this machine's compiler, on a core of its own."""
+"""The target of the fastest comparisons: epoll_server.c, compiled with this machine's compiler, on a core of its
+own."""
 
 import contextlib
 import hashlib
@@ -53,7 +54,8 @@ def compiled(folder: Path = BUILD, *, flags: tuple[str, ...] = FLAGS) -> Path:
 
 
 class EpollServer:
-    """The server while `started`; asked for its counts as `load_server.Server` is, so that `load_meter` reads either."""
+    """The server while `started`; asked for its counts as `load_server.Server` is, so that `load_meter` reads
+    either."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", port: int) -> None:
         self.port = port

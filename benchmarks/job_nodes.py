@@ -1,4 +1,5 @@
-"""Managers, workers and clients as real processes: what they cost beside the core process, and how evenly cores start."""
+"""Managers, workers and clients as real processes: what they cost beside the core process, and how evenly cores
+start."""
 
 import asyncio
 import contextlib

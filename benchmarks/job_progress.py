@@ -27,7 +27,7 @@ from talka.control.member.admission import Admission
 from talka.control.member.composite import ClusterMember
 from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.voter import Voter
-from talka.control.worker.reporter import together
+from talka.control.worker.parts import in_parts
 from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import Window
 from talka.testing.trust import keys_of_workers
@@ -36,6 +36,7 @@ from talka.wire import jobs, manager_calls, shards
 from talka.wire.entries import JobOrder, WorkflowOrder
 from talka.wire.greeting import Self
 from talka.wire.jobs import (
+    REPORT_LIMIT_BYTES,
     Acknowledge,
     Assign,
     Beat,
@@ -353,7 +354,7 @@ class Bench:
             contents = [kind.report(before + 1, indexes, origin_ns, REQUESTS_PER_STEP // each) for kind in self._kinds]
             for index, worker in enumerate(self._workers):
                 at = begun + SECOND * (size * turn + index * 7919 % size) // (size * each)
-                for parts in together(contents[index % KINDS]):
+                for parts in in_parts(contents[index % KINDS], len, REPORT_LIMIT_BYTES):
                     report = Report(worker.job, worker.attempt, parts[0], tuple(parts[1:]))
                     arrivals.append((at, worker.source, worker.frame(at, report)))
         arrivals.sort(key=lambda arrival: arrival[0])

@@ -95,7 +95,8 @@ def overhead(settings: Settings, table: Table) -> object:
         one = job_nodes.overhead(settings.run_s)
         found.append(one)
         say(
-            f"  run {number} of {settings.runs}: core {one.core_s:.2f} s, manager and worker {one.nodes_s:.2f} s, client"
+            f"  run {number} of {settings.runs}: core {one.core_s:.2f} s, manager and worker {one.nodes_s:.2f} s, "
+            "client"
             f" {one.client_s:.2f} s: {one.share:.1%}; {one.requests / settings.run_s:,.0f} requests/s, by talka run"
             f" {one.requests_alone / settings.run_s:,.0f}"
         )

@@ -1,7 +1,8 @@
 """Runs one generator on a core of its own and reads, in the middle of its load, what it gets done and what it takes.
 
 All are measured alike. Requests are those the server counted between two instants, and the processor time is that used
-between them, so that starting up, connecting and reporting are in nobody's numbers. Percentiles are the generator's own.
+between them, so that starting up, connecting and reporting are in nobody's numbers. Percentiles are the generator's
+own.
 """
 
 import contextlib

@@ -219,7 +219,8 @@ def slow(settings: Settings, results: Results, kind: str) -> None:
         f"{kind}, {len(starved)} of {settings.slow_size} members starved for {settings.slow_s:.0f} s: false verdicts"
         f" about healthy {found.about_healthy}, about starved {found.about_slow} (by starved: {found.by_slow});"
         f" quota used up in {found.throttled:.0%} of the periods or more, up to {queued_bytes / 1024:.0f} KiB waiting,"
-        f" {dropped} datagrams dropped; kills of healthy ones known to the healthy after {', '.join(map(told, kills_s))} s"
+        f" {dropped} datagrams dropped; kills of healthy ones known to the healthy after "
+        f"{', '.join(map(told, kills_s))} s"
     )
     if found.throttled < 0.5 or not queued_bytes:
         results.broken.append(f"{kind}: the starved members built no backlog, so this says nothing")
@@ -306,7 +307,8 @@ def cold(settings: Settings, results: Results) -> None:
                 term, token = agreed(fleet)
                 if (term, token) <= (term_before, token_before):
                     results.divergences.append(
-                        f"cold start {number}: term {term}, token {token} after term {term_before}, token {token_before}"
+                        f"cold start {number}: term {term}, token {token} after term {term_before}, token "
+                        f"{token_before}"
                     )
             else:
                 results.cold_s.append(math.inf)

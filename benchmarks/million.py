@@ -1,9 +1,9 @@
 """A job of a million tasks: streamed, killed in the middle, started again and brought to its end; seconds and memory.
 
-Starts `talka up` with a store in a folder of its own, streams the job as a task a line, kills `talka up` with SIGKILL once
-a quarter of the tasks are done, starts it again and waits for the end. Depends on the machine and its disk, so it is no
-test: run it on a quiet one. Prints what was asked, what was measured and whether it held; exits 1 when something did not.
-Results also go to build/bench-million.json. The whole takes about two minutes; --tasks 20000 some seconds.
+Starts `talka up` with a store in a folder of its own, streams the job as a task a line, kills `talka up` with SIGKILL
+once a quarter of the tasks are done, starts it again and waits for the end. Depends on the machine and its disk, so it
+is no test: run it on a quiet one. Prints what was asked, what was measured and whether it held; exits 1 when something
+did not. Results also go to build/bench-million.json. The whole takes about two minutes; --tasks 20000 some seconds.
 """
 
 import argparse

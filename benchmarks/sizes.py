@@ -62,7 +62,8 @@ def code_lines(source: Source) -> list[Line]:
 
 
 def identical_runs(found: Iterable[Source], least: int = LEAST_RUN) -> list[Run]:
-    """Every stretch of at least so many lines that stands in two places or more, as long as it can be; longest first."""
+    """Every stretch of at least so many lines that stands in two places or more, as long as it can be; longest
+    first."""
     files = {source.name: code_lines(source) for source in found}
     starts: dict[tuple[str, ...], list[tuple[str, int]]] = defaultdict(list)
     for name, lines in files.items():

@@ -1,4 +1,5 @@
-"""Other task engines beside ours, in an environment of their own: installed once, started for each turn, and metered."""
+"""Other task engines beside ours, in an environment of their own: installed once, started for each turn, and
+metered."""
 
 import contextlib
 import json
@@ -38,7 +39,8 @@ class Peer(msgspec.Struct, frozen=True):
     """Of the tasks of a turn: the slowest would take minutes."""
 
 
-# Settings as docs/performance.md tells them; nobody searched for the best. hiredis and uvloop are theirs to use as well.
+# Settings as docs/performance.md tells them; nobody searched for the best. hiredis and uvloop are theirs to use as
+# well.
 PEERS: Final = (
     Peer(
         "Celery",

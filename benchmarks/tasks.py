@@ -439,7 +439,8 @@ def measure(folder: Path, peers: Peers | None, settings: Settings) -> Found:
                 raise NotMeasured(f"ours, {synchronous}: {problem}") from None
             rounds.append(one)
             say(
-                f"  ours, {synchronous}: {one.bulk.per_s:,.0f} tasks/s; start {waits_text(waits_of([one.starts_ms]))}; CPU {used_text(one.bulk.cpu_us)}"
+                f"  ours, {synchronous}: {one.bulk.per_s:,.0f} tasks/s; start "
+                f"{waits_text(waits_of([one.starts_ms]))}; CPU {used_text(one.bulk.cpu_us)}"
             )
         for peer in () if peers is None else peers.found:
             tasks = int(settings.peer_tasks * peer.share)
@@ -451,7 +452,8 @@ def measure(folder: Path, peers: Peers | None, settings: Settings) -> Found:
                 continue
             found.peers.setdefault(peer.name, []).append(turn)
             say(
-                f"  {peer.name}: {turn.per_s:,.0f} tasks/s; start {waits_text(waits_of([turn.starts_ms]))}; CPU {used_text(turn.cpu_us)}"
+                f"  {peer.name}: {turn.per_s:,.0f} tasks/s; start {waits_text(waits_of([turn.starts_ms]))}; CPU "
+                f"{used_text(turn.cpu_us)}"
             )
     return found
 

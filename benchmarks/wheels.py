@@ -1,12 +1,12 @@
 """Does a change cost anything? Two wheels in turns on one core, against the server in C on another.
 
 OLD and NEW are wheels, or revisions of this repository whose wheels are built first (NEW also "." for the files as they
-are). Each is installed into an environment of its own below build/wheels. Every row is measured in turns, old, new, old,
-new …, and told are the user CPU of all the generator's processes for each call, the median of the ratios of such pairs
-with their range, and the ratio of all turns together with twice its standard error: the system finds out how time is
-divided into user and system by looking at fixed intervals, and of a short turn that is not good to a few per cent. Their
-sum is known exactly, and its ratio is told as well. Rows that only the new one can run are held against a fixed bound, or
-against a row of the same wheel. Exits with 1 if a bound was broken or a row could not be measured.
+are). Each is installed into an environment of its own below build/wheels. Every row is measured in turns, old, new,
+old, new …, and told are the user CPU of all the generator's processes for each call, the median of the ratios of such
+pairs with their range, and the ratio of all turns together with twice its standard error: the system finds out how time
+is divided into user and system by looking at fixed intervals, and of a short turn that is not good to a few per cent.
+Their sum is known exactly, and its ratio is told as well. Rows that only the new one can run are held against a fixed
+bound, or against a row of the same wheel. Exits with 1 if a bound was broken or a row could not be measured.
 """
 
 import argparse

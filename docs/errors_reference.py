@@ -89,7 +89,8 @@ def main() -> None:
     )
     print(
         "## Problem documents\n\nThe API answers a request that failed with `application/problem+json` (RFC 9457). "
-        "Its `type` is one of these;\n`detail` is a sentence about the case (`client/requests.py`). Python clients raise the error class.\n"
+        "Its `type` is one of these;\n`detail` is a sentence about the case (`client/requests.py`). Python clients "
+        "raise the error class.\n"
     )
     table(
         ("Type", "Status", "Title", "Error class", "Exit code"),

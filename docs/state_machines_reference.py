@@ -135,48 +135,60 @@ ROLE_MOVES: Final = [
     Move(VoterRole.PRE_CANDIDATE, VoterRole.CANDIDATE, "a majority would vote for it", "",
          "raises the term, stores its own vote, then asks: Vote"),
     Move(VoterRole.PRE_CANDIDATE, VoterRole.FOLLOWER, "hears a leader or a higher term"),
-    Move(VoterRole.CANDIDATE, VoterRole.PRE_CANDIDATE, "too few votes in time", "its disk is not behind", "asks again: PreVote"),
+    Move(VoterRole.CANDIDATE, VoterRole.PRE_CANDIDATE, "too few votes in time", "its disk is not "
+                                                                                "behind", "asks again: PreVote"),
     Move(VoterRole.CANDIDATE, VoterRole.LEADER, "a majority has voted for it", "votes are on disk",
          "reads what a majority holds, writes it back under its term, sends heartbeats"),
     Move(VoterRole.CANDIDATE, VoterRole.FOLLOWER, "hears a leader or a higher term"),
-    Move(VoterRole.LEADER, VoterRole.FOLLOWER, "a higher term, no majority answers for a lease, handed over, or draining",
+    Move(VoterRole.LEADER, VoterRole.FOLLOWER, "a higher term, no majority answers for a lease, handed over, or "
+                                               "draining",
          "", "says that it steps down and that its lease is free"),
 ]  # fmt: skip
 PHASE_MOVES: Final = [
-    Move(Phase.SYNCING, Phase.ACTIVE, "a majority was heard", "no promise of an earlier life can still hold", "it may vote and stand"),
+    Move(Phase.SYNCING, Phase.ACTIVE, "a majority was heard", "no promise of an earlier life can still "
+                                                              "hold", "it may vote and stand"),
     Move(Phase.SYNCING, Phase.DRAINING, "told to drain", "", "it gives no vote"),
     Move(Phase.ACTIVE, Phase.DRAINING, "told to drain", "", "steps down, goes on voting"),
 ]  # fmt: skip
 BREAKER_MOVES: Final = [
-    Move(BreakerState.CLOSED, BreakerState.OPEN, "a call failed", "so many failures within the window", "calls are not let through"),
-    Move(BreakerState.OPEN, BreakerState.HALF_OPEN, "a call is asked for", "the pause is over", "this one call goes through"),
+    Move(BreakerState.CLOSED, BreakerState.OPEN, "a call failed", "so many failures within the "
+                                                                  "window", "calls are not let through"),
+    Move(BreakerState.OPEN, BreakerState.HALF_OPEN, "a call is asked for", "the pause is over", "this one call goes "
+                                                                                                "through"),
     Move(BreakerState.HALF_OPEN, BreakerState.CLOSED, "the call succeeded", "", "failures are forgotten"),
     Move(BreakerState.HALF_OPEN, BreakerState.OPEN, "the call failed", "", "the pause begins anew"),
 ]  # fmt: skip
 CORE_MOVES: Final = [
     Move(CoreStage.LOADING, CoreStage.READY, "it has imported the handlers", "", "it gets attempts"),
-    Move(CoreStage.LOADING, CoreStage.ENDING, "its handlers cannot be loaded, or it is not needed", "", "it is asked to end"),
-    Move(CoreStage.LOADING, CoreStage.KILLED, "loading takes too long, its attempt is recalled, or the lease ended", "", "SIGKILL"),
-    Move(CoreStage.READY, CoreStage.ENDING, "idle for long, used up, or its files were replaced", "it has no attempt", "it is asked to end"),
+    Move(CoreStage.LOADING, CoreStage.ENDING, "its handlers cannot be loaded, or it is not "
+                                              "needed", "", "it is asked to end"),
+    Move(CoreStage.LOADING, CoreStage.KILLED, "loading takes too long, its attempt is recalled, or the lease "
+                                              "ended", "", "SIGKILL"),
+    Move(CoreStage.READY, CoreStage.ENDING, "idle for long, used up, or its files were "
+                                            "replaced", "it has no attempt", "it is asked to end"),
     Move(CoreStage.READY, CoreStage.KILLED, "an attempt did not stop within its grace period, or the lease ended", "",
          "SIGKILL; its other attempts are told as died through no fault of theirs"),
     Move(CoreStage.ENDING, CoreStage.KILLED, "it does not end in time, or the lease ended", "", "SIGKILL"),
 ]  # fmt: skip
 LEVEL_MOVES: Final = [
     *(Move(a, b, "a sample is above the bound", "", "takes effect at once") for a in Level for b in Level if a < b),
-    *(Move(a, b, "samples are lower", "five in a row", "falls to the highest of them") for a in Level for b in Level if a > b),
+    *(Move(a, b, "samples are lower", "five in a row", "falls to the highest of "
+                                                       "them") for a in Level for b in Level if a > b),
 ]  # fmt: skip
 
 MACHINES: Final = (
-    Machine("A job", "work/lifecycle.py", "Load jobs and dag jobs.", JobState.SUBMITTED, tuple(JobState), tabled(JOB_MOVES, JOB_CAUSES)),
+    Machine("A job", "work/lifecycle.py", "Load jobs and dag "
+                                          "jobs.", JobState.SUBMITTED, tuple(JobState), tabled(JOB_MOVES, JOB_CAUSES)),
     Machine("A task", "work/lifecycle.py", "A task of a dag job. A workflow of a load job moves by the same table.",
             TaskState.PENDING, tuple(TaskState), tabled(TASK_MOVES, TASK_CAUSES)),
-    Machine("A voter's role", "cluster/leadership/election.py", "Raft §5.2 with the pre-vote of Ongaro's thesis §9.6; decision 12.",
+    Machine("A voter's role", "cluster/leadership/election.py", "Raft §5.2 with the pre-vote of Ongaro's thesis "
+                                                                "§9.6; decision 12.",
             VoterRole.FOLLOWER, tuple(VoterRole), ROLE_MOVES),
     Machine("A voter's phase", "cluster/leadership/election.py", "Beside its role: whether it may vote and stand.",
             Phase.SYNCING, tuple(Phase), PHASE_MOVES),
     Machine("A member, as others know it", "cluster/membership/members.py",
-            "SWIM §4.2. One life of one node; incarnations order the news of it. Another life of the same node is another member.",
+            "SWIM §4.2. One life of one node; incarnations order the news of it. Another life of the same node is "
+            "another member.",
             Status.ALIVE, tuple(Status), status_moves()),
     Machine("A core that runs handlers", "control/worker/handlers_attempt.py", "One process of a worker.",
             CoreStage.LOADING, tuple(CoreStage), CORE_MOVES),

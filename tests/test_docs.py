@@ -1,5 +1,6 @@
 """What the documents show works: every Python snippet runs, every command line is one that exists."""
 
+import ast
 import asyncio
 import re
 import shlex
@@ -205,6 +206,36 @@ def test_every_recipe_names_the_files_to_edit() -> None:
         if title not in " ".join(titles)
     ] == []
     assert [title for title, recipe in zip(titles, recipes, strict=True) if len(PATH.findall(recipe)) < 5] == []
+
+
+PROTOCOLS = {
+    "engine": "bundle containment exit_facts guard own_end",
+    "engine/clients": "connection cookies",
+    "engine/handlers": "handler_core",
+    "engine/load": "core direct executor native native_executor",
+    "net": "certificates datagrams discovery endorsing notary streams tls vouching",
+    "report/outputs": "output",
+    "stats": "comparison",
+    "store/dags": "records sqlite sqlite_life",
+    "store/files": "blobs keyring shelf signing_key voter_file",
+    "web": "crowd tls_listener",
+    "wire": "asking attempts core_end entries framing greeting jobs leadership leases manager_calls membership "
+    "packets shards tasks versions",
+    "wire/security": "access bundles envelopes keys permissions replay roles sealing",
+}
+"""Files that are part of a protocol, or that a decision explains, by folder."""
+
+
+@pytest.mark.parametrize("folder", PROTOCOLS)
+def test_the_head_of_a_protocol_file_names_its_decision(folder: str) -> None:
+    missing = []
+    for name in PROTOCOLS[folder].split():
+        file = ROOT / "src" / "talka" / folder / f"{name}.py"
+        head = ast.get_docstring(ast.parse(file.read_text())) or ""
+        pages = re.findall(r"docs/decisions/[\w-]+\.md", head)
+        if not pages or not all((ROOT / page).exists() for page in pages):
+            missing.append(str(file.relative_to(ROOT)))
+    assert missing == []
 
 
 def test_the_index_lists_every_page() -> None:

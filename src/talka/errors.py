@@ -9,7 +9,7 @@ class TalkaError(Exception):
 
 
 class Invalid(TalkaError):
-    """The request is wrong: mend it and ask again. Nothing was done."""
+    """The request is wrong: correct it and ask again. Nothing was done."""
 
 
 class Untrusted(TalkaError):

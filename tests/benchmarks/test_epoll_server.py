@@ -1,4 +1,5 @@
-"""The benchmarks' server answers, counts and refuses as its head says: a number against it is worth no more than that."""
+"""The benchmarks' server answers, counts and refuses as its head says: a number against it is worth no more than
+that."""
 
 import asyncio
 import http.client

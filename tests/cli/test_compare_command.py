@@ -157,7 +157,7 @@ def test_file_goes_before_a_run_of_the_same_name(compare: Compare, kept: History
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["k7fw", "none"], "none is no file here and no run kept in"),
+        (["k7fw", "none"], "none is neither a file here nor a run kept in"),
         (["k7fw", "k"], "several kept runs begin with 'k'"),
         (["--baseline", "other", "a.json"], "there is no baseline 'other' in"),
         (["--baseline", "main"], "Name two results to compare, or one and --baseline NAME."),

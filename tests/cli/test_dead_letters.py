@@ -109,7 +109,7 @@ def test_dead_letter_is_shown_with_every_attempt_and_what_to_do(command: Any, cl
 
 def test_letter_that_is_none_is_a_sentence(command: Any, cluster: FakeClient) -> None:
     code, out, err = command("dead-letters", "show", "job1/scan")
-    assert (code, out) == (2, "") and "job1/scan is no dead letter" in err
+    assert (code, out) == (2, "") and "job1/scan is not a dead letter" in err
 
 
 @pytest.mark.parametrize("name", ["load", "job1/", "/load"])

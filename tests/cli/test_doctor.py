@@ -121,7 +121,7 @@ def test_what_makes_runs_impossible_is_a_problem_and_exit_code_two(check: str, c
     finding = found(replace(GOOD, **change), check)
     assert finding.verdict == "problem" and finding.fix
     assert exit_code(findings) == 2
-    assert f"mended: {check} (exit code 2)" in closing(findings)
+    assert f"fixed: {check} (exit code 2)" in closing(findings)
 
 
 def test_limit_of_a_control_group_that_is_wide_enough_is_well() -> None:

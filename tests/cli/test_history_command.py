@@ -228,7 +228,7 @@ def test_nothing_is_forgotten_when_one_of_them_is_not_there(
         (["shwo"], "There is no command 'shwo'. Did you mean show?"),
         (["--limit", "0"], "Invalid value for '--limit'"),
         (["--what"], "No such option"),
-        (["--store", "mysql://host/db"], "mysql:// is no address of a history"),
+        (["--store", "mysql://host/db"], "mysql:// is not the address of a history"),
         (["--store", ""], "'' names no file for the history"),
         (["--store", "."], "is a folder: name a file in it with --store"),
         (["--store", "notes.txt"], "is not a database of SQLite"),

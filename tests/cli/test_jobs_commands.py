@@ -207,7 +207,7 @@ def test_cluster_without_workers_says_how_to_start_one(remote: Any, command: Any
 
 def test_worker_is_drained(remote: Any, command: Any) -> None:
     code, out, _ = command("workers", "drain", "w1", "--to", remote.to)
-    assert (code, out) == (0, "worker w1 is draining: it gets nothing new\n")
+    assert (code, out) == (0, "worker w1 is draining: it gets no new work\n")
     assert json.loads(command("workers", "drain", "w1", "--json", "--to", remote.to).out)["state"] == "draining"
     code, _, err = command("workers", "drain", "w9", "--to", remote.to)
     assert code == 2 and "there is no worker w9" in err

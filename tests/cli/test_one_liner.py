@@ -149,7 +149,7 @@ def test_check_and_debug_take_the_same_flags(talka, seen: Seen) -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["-X", "FETCH"], '-X "FETCH" is no method of the client: there are GET, POST'),
+        (["-X", "FETCH"], '-X "FETCH" is not a method of the client: the methods are GET, POST'),
         (["-H", "novalue"], "-H: there is no colon: write 'Name: value'"),
         (["-H", "Name:"], "-H: there is no value after the colon: write 'Name: value'"),
         (["-H", "a b: c"], "-H: header name 'a b' is not a token"),

@@ -335,7 +335,7 @@ def test_cluster_that_is_gone_in_the_middle_is_exit_code_seven(file: Path, comma
 
     cluster.on_watch = die
     code, out, err = command("submit", "etl.yaml")
-    assert (code, out) == (7, "") and "no manager answered" in err and "Job job1 goes on without us" in err
+    assert (code, out) == (7, "") and "no manager answered" in err and "Job job1 goes on: talka jobs watch" in err
 
 
 @pytest.mark.parametrize("error", [ClusterUnreachable("nobody is there"), NotAuthorised("a token is wanted")])
@@ -576,7 +576,7 @@ def test_result_of_a_pipeline_is_its_summary_once_it_has_ended(command: Any, clu
 
 def test_pipeline_is_paused_and_resumed(command: Any, cluster: FakeClient) -> None:
     assert command("jobs", "pause", "job1").out == (
-        "job job1 is paused: nothing new starts until talka jobs resume job1\n"
+        "job job1 is paused: no new task starts until talka jobs resume job1\n"
     )
     assert command("jobs", "resume", "job1").out == "job job1 is running\n"
     assert json.loads(command("jobs", "pause", "job1", "--json").out)["state"] == "paused"
@@ -613,7 +613,7 @@ def test_schedules_are_listed_and_dropped(command: Any, cluster: FakeClient) -> 
     cluster.found_schedules = [ScheduleView("etl", "0 3 * * *", "2026-01-02T03:00:00.000Z")]
     assert "0 3 * * *" in command("jobs", "schedules").out
     assert json.loads(command("jobs", "schedules", "--json").out)["schedules"][0]["name"] == "etl"
-    assert command("jobs", "schedules", "--drop", "etl").out == "etl is scheduled no more\n"
+    assert command("jobs", "schedules", "--drop", "etl").out == "etl is no longer scheduled\n"
     assert cluster.asked[-1] == ("drop_schedule", "etl")
     assert "schedules" in json.loads(command("jobs", "schedules", "--drop", "etl", "--json").out)
 

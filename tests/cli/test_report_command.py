@@ -156,5 +156,5 @@ def test_page_and_summary_are_made_of_one_reading(
 def test_wrong_columns_are_told_before_anything_is_written(report: Report) -> None:
     code, out, err = report("result.json", "-o", "report.html", "--summary", "p50,fast")
     assert (code, out) == (2, "")
-    assert "--summary: 'fast' is no column" in err
+    assert "--summary: 'fast' is not a column" in err
     assert sorted(os.listdir()) == [".git", "result.json"]

@@ -261,7 +261,7 @@ def test_token_of_the_environment_opens_it_too_but_a_flag_comes_first(
     assert command("submit", URL, "--to", guarded.to, "--detach").code == 0
     (folder / "wrong").write_text("not-a-token\n")
     code, _, err = command("submit", URL, "--to", guarded.to, "--detach", "--token-file", "wrong")
-    assert code == 7 and "does not hold" in err
+    assert code == 7 and "is not valid" in err
 
 
 # Interrupted.

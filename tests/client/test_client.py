@@ -300,7 +300,7 @@ async def test_a_server_that_is_no_manager_is_told_of(impatient: Callable[..., C
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     client = impatient(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
     for status, words in (
-        (b"200 OK", "with what does not fit"),
+        (b"200 OK", "does not match the API"),
         (b"404 Not Found", "answered with status 404: is a manager of the same version there"),
         (b"502 Bad Gateway", "answered with status 502"),
     ):
@@ -455,6 +455,6 @@ async def test_an_update_that_cannot_be_read_does_not_end_the_watch_silently(
     async with serve(nonsense, "127.0.0.1", 0) as server:
         client = impatient(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
         client._has_learned = True
-        with pytest.raises(ClusterUnreachable, match="sent an update that does not fit"):
+        with pytest.raises(ClusterUnreachable, match="sent an update that does not match the API"):
             async for _ in client.watch("job1"):
                 pass

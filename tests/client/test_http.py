@@ -148,7 +148,7 @@ def test_addresses_are_read(text: str, is_tls: bool, address: tuple[str, str, in
     "text", ["", "ftp://m1", "http://", "m1:x", "m1:99999", "http://m1/path", "a@m1", "http://m1?x", "[::1"]
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(Invalid, match="is no address of a manager"):
+    with pytest.raises(Invalid, match="is not the address of a manager"):
         parse_address(text)
 
 

@@ -10,7 +10,7 @@ import pytest
 from talka.cluster.effects import Persist, PersistBlob, Send
 from talka.cluster.leadership.lease_terms import OwnLease
 from talka.cluster.leadership.news import Elected, SteppedDown, WriteEnded
-from talka.control.load.core_effects import Effect, JobEnded, KillCore, StartCore, TellCore
+from talka.control.load.core_effects import JobEnded, KillCore, LoadEffect, StartCore, TellCore
 from talka.control.load.load_job import JobSpec, LoadJob
 from talka.control.load.times import JobWorkflow
 from talka.control.member.voter import Voter
@@ -24,6 +24,7 @@ from talka.wire.jobs import AttemptResult, BundleFacts
 from talka.wire.leadership import LeadershipMessage
 from talka.wire.shards import Arm, Armed, FileSource, FromCore, Settings, Totals
 from talka.work.dsl import Priority
+from talka.work.load import PlanSlice, Shard
 from talka.work.shapes import ConstantVUs, LoadShape
 from talka.work.specs import default_timeout_ns
 from talka.work.thresholds import parse_threshold
@@ -38,26 +39,36 @@ class Driven:
     def __init__(self, spec: JobSpec) -> None:
         self.job = LoadJob(spec)
         self.now = START_NS
-        self.effects: list[Effect] = []
+        self.effects: list[LoadEffect] = []
         self.arms: dict[int, Arm] = {}
+        """Of attempts on this machine: workers arm their own."""
         self.starts: dict[int, StartCore] = {}
+        self.done: dict[int, tuple[int, ...]] = {}
+        """Iterations done, per shard, when each attempt was started."""
+        self.parts: dict[int, Shard | PlanSlice] = {}
+        self.workflows: dict[int, str] = {}
         self.alive: set[int] = set()
         self.sequences: dict[int, int] = {}
 
     # What happens.
 
-    def take(self, effects: list[Effect]) -> list[Effect]:
+    def take(self, effects: list[LoadEffect]) -> list[LoadEffect]:
         for effect in effects:
             assert not self.has_ended, "nothing follows the end"
             match effect:
-                case StartCore(core=core, arm=arm):
-                    assert core not in self.arms, "a number is given to one core only"
-                    self.arms[core] = arm
-                    self.starts[core] = effect
+                case StartCore(attempt=core, place=place):
+                    assert core not in self.starts, "a number is given to one attempt only"
+                    group, shard, _ = self.job.running()[core]
+                    self.starts[core], self.done[core], self.parts[core] = effect, shard.done_by_shard, shard.shard
+                    self.workflows[core] = group.spec.name
+                    if not place:
+                        arm = self.job.arm_for(core)
+                        assert arm is not None
+                        self.arms[core] = arm
                     self.alive.add(core)
-                case TellCore(core=core):
+                case TellCore(attempt=core):
                     assert core in self.alive, "a message to a core that does not live"
-                case KillCore(core=core):
+                case KillCore(attempt=core):
                     assert core in self.alive, "a core is killed that does not live"
                     self.alive.discard(core)
                 case JobEnded():
@@ -65,7 +76,7 @@ class Driven:
             self.effects.append(effect)
         return effects
 
-    def start(self) -> list[Effect]:
+    def start(self) -> list[LoadEffect]:
         return self.take(self.job.start(self.now))
 
     def run(self) -> None:
@@ -78,46 +89,46 @@ class Driven:
         self.now += round(seconds * SECOND)
         return self
 
-    def say(self, core: int, message: FromCore) -> list[Effect]:
+    def say(self, core: int, message: FromCore) -> list[LoadEffect]:
         return self.take(self.job.on_message(self.now, core, message))
 
-    def arm(self, *cores: int) -> list[Effect]:
+    def arm(self, *cores: int) -> list[LoadEffect]:
         return [effect for core in cores for effect in self.say(core, Armed())]
 
     def report(
         self, core: int, tally: Tally | None = None, windows: Sequence[Window] = (), vus: int = 0, **more: Any
-    ) -> list[Effect]:
+    ) -> list[LoadEffect]:
         """The core's next report."""
         self.sequences[core] = self.sequences.get(core, 0) + 1
         return self.say(core, Totals(self.sequences[core], tally or Tally(), list(windows), vus, 0, **more))
 
-    def finish(self, core: int, tally: Tally | None = None, **more: Any) -> list[Effect]:
+    def finish(self, core: int, tally: Tally | None = None, **more: Any) -> list[LoadEffect]:
         """The core's last report. Its process ends later, and that is no news."""
         return self.report(core, tally, final=True, ended_at_ns=self.now, **more)
 
     def result(
         self, core: int, tally: Tally | None = None, windows: Sequence[Window] = (), **more: Any
-    ) -> list[Effect]:
+    ) -> list[LoadEffect]:
         """The whole result of a task. Its instants are told since the start of the job."""
         more = {"ended_at_ns": self.now - self.job.origin_ns, **more}
         result = AttemptResult("job", core, tally or Tally(), list(windows), **more)
         return self.take(self.job.on_result(self.now, core, result))
 
-    def exit(self, core: int, cause: str = "was killed by SIGKILL") -> list[Effect]:
+    def exit(self, core: int, cause: str = "was killed by SIGKILL") -> list[LoadEffect]:
         self.alive.discard(core)
         return self.take(self.job.on_exit(self.now, core, cause))
 
-    def tick(self) -> list[Effect]:
+    def tick(self) -> list[LoadEffect]:
         return self.take(self.job.tick(self.now))
 
-    def interrupt(self) -> list[Effect]:
+    def interrupt(self) -> list[LoadEffect]:
         return self.take(self.job.interrupt(self.now, "SIGINT"))
 
     # What is seen.
 
     def cores(self, workflow: str) -> list[int]:
         """The cores that were started for it, earliest first."""
-        return [core for core, arm in self.arms.items() if arm.workflow == workflow]
+        return [core for core, name in self.workflows.items() if name == workflow]
 
     @property
     def states(self) -> dict[str, str]:

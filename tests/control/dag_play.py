@@ -49,7 +49,7 @@ class DagPlay:
         self.given: dict[int, tuple[str, HandedTask]] = {}
         """All attempts that were ever handed, by fence, and to whom."""
         self._forget_all()
-        self.durable = self._new()
+        self.keeper = self._new()
 
     def _forget_all(self) -> None:
         self.told_all: list[Send[JobMessage]] = []
@@ -126,7 +126,7 @@ class DagPlay:
         """The oldest of those that are held."""
         commit = self._open_commits.popleft()
         self.records.apply(commit.changes)
-        self.take(self.durable.on_committed(self.now, commit.ticket))
+        self.take(self.keeper.on_committed(self.now, commit.ticket))
 
     def fetched(self, outputs: Mapping[TaskKey, bytes] | None = None) -> None:
         """Answer the oldest read that is held, with these outputs or those of the store."""
@@ -141,23 +141,23 @@ class DagPlay:
                 for key, (output, blob) in self.records.outputs(fetch.outputs).items()
                 if not blob or blob in self.blobs
             }
-        self.take(self.durable.on_fetched(self.now, fetch.ticket, specs, outputs))
+        self.take(self.keeper.on_fetched(self.now, fetch.ticket, specs, outputs))
 
     def restart(self, seconds: float = 1.0, page: int = 100) -> None:
         """The manager dies, and a new life goes on with what was durable."""
         self._forget_all()
         self.now += round(seconds * SECOND)
         self.epoch += 1
-        self.durable = self._new()
+        self.keeper = self._new()
         for row in self.records.live_jobs():
-            self.durable.restore_job(self.now, row)
+            self.keeper.restore_job(self.now, row)
             after = -1
             while live := self.records.live_tasks(row.number, after, page):
-                self.durable.restore_tasks(self.now, row.number, live)
+                self.keeper.restore_tasks(self.now, row.number, live)
                 after = live[-1].index
 
     def go_on(self) -> None:
-        self.take(self.durable.restored(self.now))
+        self.take(self.keeper.restored(self.now))
 
     # Clients.
 
@@ -165,24 +165,24 @@ class DagPlay:
         """`tasks`: by id what it depends on, or fields of its spec. The id of the job."""
         spec = DagSpec(name="n", tasks=specs_of(tasks), settings=DagSettings(**settings))
         number = self._next_number()
-        self.take(self.durable.submit(self.now, self._call(), spec, key=key, by="me", keyed=keyed or {}))
+        self.take(self.keeper.submit(self.now, self._call(), spec, key=key, by="me", keyed=keyed or {}))
         found = [row.id for row in self.records.jobs((), number + 1, 1) if row.number == number]
-        return found[0] if found else self.durable.jobs[number].row.id
+        return found[0] if found else self.keeper.jobs[number].row.id
 
     def _next_number(self) -> int:
-        return max([self.records.next_number(), *[number + 1 for number in self.durable.jobs]])
+        return max([self.records.next_number(), *[number + 1 for number in self.keeper.jobs]])
 
     def begin(self, **more: Any) -> str:
-        return self.durable.begin(self.now, "n", DagSettings(), **more)
+        return self.keeper.begin(self.now, "n", DagSettings(), **more)
 
     def add(self, draft: str, tasks: Mapping[str, Any]) -> None:
-        self.take(self.durable.add(self.now, self._call(), draft, specs_of(tasks)))
+        self.take(self.keeper.add(self.now, self._call(), draft, specs_of(tasks)))
 
     def end(self, draft: str, keyed: Any = None) -> None:
-        self.take(self.durable.end(self.now, self._call(), draft, keyed=keyed or {}))
+        self.take(self.keeper.end(self.now, self._call(), draft, keyed=keyed or {}))
 
     def change(self, id: str, what: str, *arguments: Any) -> None:
-        self.take(self.durable.change(self.now, self._call(), id, lambda job: getattr(job, what)(self.now, *arguments)))
+        self.take(self.keeper.change(self.now, self._call(), id, lambda job: getattr(job, what)(self.now, *arguments)))
 
     def rerun(self, id: str, *ids: str, configs: Mapping[str, msgspec.Raw] | None = None) -> None:
         row = self.records.job(id)
@@ -194,12 +194,12 @@ class DagPlay:
             assert task is not None
             spec = msgspec.json.decode(task.spec, type=TaskSpec)
             edits.append(Edit(task.index, spec, task.checkpoint, config))
-        self.take(self.durable.rerun(self.now, self._call(), id, ids, edits, (row, live)))
+        self.take(self.keeper.rerun(self.now, self._call(), id, ids, edits, (row, live)))
 
     def why(self, id: str, task: str) -> WhyView:
         job = self.job(id)
         found = job.tasks[job.index_by_id()[task]]
-        return self.durable.why(self.now, id, task, found.index, found.state)
+        return self.keeper.why(self.now, id, task, found.index, found.state)
 
     def _call(self) -> int:
         self.calls += 1
@@ -212,16 +212,16 @@ class DagPlay:
         remembers = more.pop("remembers", (0, NOWHERE))
         names = more.pop("names", True)
         facts = WorkerFacts(cores, folder=folder, handlers=more.pop("handlers", ("h",)), **more)
-        effects = self.durable.on_beat(
+        effects = self.keeper.on_beat(
             self.now, name, boot, facts, cores, facts.state, number, epoch=remembers[0], of=remembers[1], names=names
         )
         self.take(effects)
 
     def lose(self, name: str, boot: int = 1) -> None:
-        self.take(self.durable.on_worker_lost(self.now, name, boot, "its lease is over"))
+        self.take(self.keeper.on_worker_lost(self.now, name, boot, "its lease is over"))
 
     def hear(self, name: str, message: TaskMessage) -> None:
-        self.take(self.durable.on_message(self.now, name, message))
+        self.take(self.keeper.on_message(self.now, name, message))
 
     def results(self, results: Sequence[TaskResult], worker: str = "w") -> None:
         """As a worker tells them: each names the task it was handed, unless it says so itself."""
@@ -249,10 +249,10 @@ class DagPlay:
     def pass_time(self, seconds: float) -> None:
         end = self.now + round(seconds * SECOND)
         for _ in range(10_000):
-            if self.durable.next_tick_at > end:
+            if self.keeper.next_tick_at > end:
                 break
-            self.now = max(self.now, self.durable.next_tick_at)
-            self.take(self.durable.tick(self.now))
+            self.now = max(self.now, self.keeper.next_tick_at)
+            self.take(self.keeper.tick(self.now))
         else:
             raise AssertionError("it is due again and again")
         self.now = end
@@ -280,13 +280,13 @@ class DagPlay:
         return [to for to, task in self.hands if task.id == id][-1]
 
     def job(self, id: str) -> DagJob:
-        job = self.durable.job(id)
+        job = self.keeper.job(id)
         assert job is not None
         return job
 
     def task(self, id: str) -> DagTask:
         """As it is in memory; ids of a test's jobs differ."""
-        (found,) = [task for job in self.durable.jobs.values() for task in job.tasks if task.id == id]
+        (found,) = [task for job in self.keeper.jobs.values() for task in job.tasks if task.id == id]
         return found
 
     def row(self, index: int, job: int = 1) -> TaskRow:

@@ -380,7 +380,7 @@ def test_a_leader_says_what_it_cannot_read_of_the_register(sole: Play) -> None:
     sole.group.leader()
 
     (alarm,) = of(sole.everything()[before:], Alarmed)
-    assert alarm.text.startswith("job/007: the register holds what is no entry of a job")
+    assert alarm.text.startswith("job/007: the register holds a malformed entry of a job")
 
 
 # -- being told to lead
@@ -492,7 +492,7 @@ def test_a_manager_that_was_started_anew_gets_its_jobs_under_a_new_fence(sole: P
 
     effects = sole.everything()[before:]
     assert sole.entry(job).fence > fence
-    assert [one.reason for one in of(effects, OwnerChanged)] == ["m1 was started anew or leaves"]
+    assert [one.reason for one in of(effects, OwnerChanged)] == ["m1 was restarted or leaves"]
     assert sole.manager().led[job].fence == sole.entry(job).fence
 
 
@@ -701,31 +701,31 @@ class Keeper:
         done = list(effects)
         for commit in of(effects, Commit):
             self.dags.records.apply(commit.changes)
-            follows = self.dags.durable.on_committed(self.play.now, commit.ticket)
+            follows = self.dags.keeper.on_committed(self.play.now, commit.ticket)
             done += self.take(self.play.act("m1", self.play.manager().act(self.play.now, follows)))
         for fetch in of(effects, ReadOutputs):
             specs = {
                 key: (msgspec.json.decode(spec, type=TaskSpec), checkpoint)
                 for key, (spec, checkpoint) in self.dags.records.specs(fetch.specs).items()
             }
-            follows = self.dags.durable.on_fetched(self.play.now, fetch.ticket, specs, {})
+            follows = self.dags.keeper.on_fetched(self.play.now, fetch.ticket, specs, {})
             done += self.take(self.play.act("m1", self.play.manager().act(self.play.now, follows)))
         return done
 
     def set(self) -> list[Any]:
-        return self.take(self.play.act("m1", self.play.manager().set_durable(self.play.now, self.dags.durable)))
+        return self.take(self.play.act("m1", self.play.manager().set_durable(self.play.now, self.dags.keeper)))
 
     def go_on(self) -> list[Any]:
         """A new life of the manager reads its jobs."""
         self.dags.restart()
         self.dags.now = self.play.now
         return self.take(
-            self.play.act("m1", self.play.manager().act(self.play.now, self.dags.durable.restored(self.play.now)))
+            self.play.act("m1", self.play.manager().act(self.play.now, self.dags.keeper.restored(self.play.now)))
         )
 
     def submit(self, **fields: Any) -> None:
         spec = DagSpec(name="n", tasks=(TaskSpec(id="a", handler="h", **fields),))
-        effects = self.dags.durable.submit(self.play.now, 1, spec)
+        effects = self.dags.keeper.submit(self.play.now, 1, spec)
         self.take(self.play.act("m1", self.play.manager().act(self.play.now, effects)))
 
     def beat(self, worker: str = "w1", boot: int = 1, folder: int = 2, **facts: Any) -> list[Any]:
@@ -781,7 +781,7 @@ def test_what_is_put_down_after_the_clock_was_set_tells_the_new_one(keeper: Keep
     keeper.submit()
     play.manager().set_wall_offset(500 * SECOND)
     keeper.submit()
-    rows = [job.row for job in keeper.dags.durable.jobs.values()]
+    rows = [job.row for job in keeper.dags.keeper.jobs.values()]
     assert rows[1].submitted_ms == (play.now + 500 * SECOND) // 1_000_000
     assert rows[0].submitted_ms != rows[1].submitted_ms
     registry = play.manager().registry
@@ -984,7 +984,7 @@ def test_why_says_that_a_worker_was_not_heard_since_the_manager_stood_still(keep
 
 
 def why(keeper: Keeper) -> str:
-    durable = keeper.dags.durable
+    durable = keeper.dags.keeper
     (job,) = durable.jobs.values()
     task = job.tasks[0]
     return str(durable.why(keeper.play.now, job.row.id, task.id, 0, task.state).text)

@@ -17,7 +17,7 @@ from talka.stats.windows import Window
 from talka.units import SECOND
 from talka.wire.shards import Armed, Gap, Go, Stop
 from talka.work.lifecycle import TaskState
-from talka.work.load import PlanSlice, Shard
+from talka.work.load import PlanSlice
 from talka.work.shapes import ConstantRate, ConstantVUs, IterationsPerVU, SharedIterations
 
 if TYPE_CHECKING:
@@ -50,15 +50,14 @@ def test_a_workflow_is_spread_over_workers_those_with_most_room_first(job_of: Jo
 
     effects = driven.start()
 
-    plan = ARRIVALS["shape"].plan()
     assert tasks(driven) == [("w3", 0, 4, 8), ("w1", 4, 2, 8), ("w2", 6, 2, 8)]
     assert [effect.place for effect in effects if isinstance(effect, StartCore)] == ["w3", "w1", "w2"]
-    assert [effect.iterations_done for effect in effects if isinstance(effect, StartCore)] == [
+    assert list(driven.done.values()) == [
         (0,) * 4,
         (0,) * 2,
         (0,) * 2,
     ]
-    assert [arm.shard for arm in driven.arms.values()] == [Shard(plan, first, 8) for first in (0, 4, 6)]
+    assert [(part.index, part.of) for part in driven.parts.values()] == [(first, 8) for first in (0, 4, 6)]
     assert driven.job.cores == driven.job.workflows["Shop"].cores == 8
 
 
@@ -252,13 +251,13 @@ def test_a_lost_task_goes_to_a_worker_with_room_for_all_of_it(job_of: JobOf) -> 
 
     (started,) = driven.later(1).exit(1, "its lease is over")
     assert isinstance(started, StartCore)
-    assert (started.place, started.iterations_done, started.arm.iterations_done) == ("w4", (60, 40), 60)
+    assert (started.place, driven.done[started.attempt]) == ("w4", (60, 40))
     assert driven.job.room_besides(1) == 0, "it runs no more"
-    driven.later(1).arm(started.core)
+    driven.later(1).arm(started.attempt)
 
     assert gaps(driven) == [(0, 2.0, 4.0, 100)]
     assert len(driven.job.workflows["Shop"].shards) == 2
-    driven.report(started.core, Tally(started=9), shares=(4, 5))
+    driven.report(started.attempt, Tally(started=9), shares=(4, 5))
     assert driven.job.workflows["Shop"].shards[0].done_by_shard == (64, 45)
 
 
@@ -281,7 +280,7 @@ def test_a_lost_task_is_cut_where_no_worker_has_room_for_all_of_it(job_of: JobOf
 
     effects = driven.later(1).exit(1, "its lease is over")
 
-    assert [(effect.place, effect.iterations_done) for effect in effects if isinstance(effect, StartCore)] == [
+    assert [(effect.place, driven.done[effect.attempt]) for effect in effects if isinstance(effect, StartCore)] == [
         ("w3", (70, 50)),
         ("w4", (30,)),
     ]
@@ -361,7 +360,7 @@ def test_a_part_that_dies_before_it_begins_leaves_its_gap_open(job_of: JobOf) ->
     driven.job.places = {"w3": 1, "w4": 1}
     (started,) = driven.later(1).exit(2)
     assert isinstance(started, StartCore)
-    driven.later(1).arm(started.core, 3)
+    driven.later(1).arm(started.attempt, 3)
 
     assert gaps(driven) == [(0, 0.0, 3.0, 150), (1, 0.0, 3.0, 150)]
 
@@ -401,7 +400,7 @@ def test_a_task_that_says_twice_that_it_is_ready_is_told_once_to_go(job_of: JobO
 
     assert driven.later(1).say(1, Armed()) == []
     assert driven.job.lost == []
-    assert driven.job.running()[1][2].went_ns == driven.job.origin_ns
+    assert driven.job.running()[1][2].go_at_ns == driven.job.origin_ns
 
 
 # -- another manager's attempts
@@ -414,7 +413,7 @@ def taken_up(job_of: JobOf) -> Driven:
     run = driven.job.workflows["Shop"]
     for shard in run.shards:
         driven.job.adopt(run, shard, shard.current)
-    run.shards[1].current.armed, run.shards[1].current.went_ns = False, 0
+    run.shards[1].current.armed, run.shards[1].current.go_at_ns = False, 0
     driven.later(1)
     return driven
 
@@ -536,10 +535,10 @@ def test_a_job_on_workers_comes_to_the_same_as_on_one_machine(
     placed.run()
 
     def shards_of(core: int) -> list[int]:
-        first, count = placed.arms[core].shard.index, len(placed.starts[core].iterations_done)
+        first, count = placed.parts[core].index, len(placed.done[core])
         return list(range(first, first + count))
 
-    assert [shard for core in placed.arms for shard in shards_of(core)] == [
+    assert [shard for core in placed.parts for shard in shards_of(core)] == [
         arm.shard.index for arm in local.arms.values()
     ]
     for driven in (local, placed):
@@ -562,15 +561,15 @@ def test_a_job_on_workers_comes_to_the_same_as_on_one_machine(
         for driven in (local, placed):
             driven.later(1)
             driven.arm(*sorted(core for core in driven.alive if not driven.job.running()[core][2].armed))
-        done = {core: placed.starts[core].iterations_done for core in placed.alive}
-        again = [start for core, start in local.starts.items() if core > of]
-        assert [start.arm.iterations_done for start in again] == [
+        done = {core: placed.done[core] for core in placed.alive}
+        again = [arm for core, arm in local.arms.items() if core > of]
+        assert [arm.iterations_done for arm in again] == [
             before[shard]
             for core in sorted(placed.alive)
             if placed.starts[core].place == "spare"
             for shard in shards_of(core)
         ]
-        assert sum(sum(each) for each in done.values()) == sum(start.arm.iterations_done for start in again)
+        assert sum(sum(each) for each in done.values()) == sum(arm.iterations_done for arm in again)
     for driven in (local, placed):
         assert driven.later(1).tick() == []
         for core in sorted(driven.alive):

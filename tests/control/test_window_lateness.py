@@ -15,6 +15,7 @@ from talka.control.jobs.led_job import LedJob
 from talka.control.jobs.watching import Audience
 from talka.control.load.core_effects import StartCore
 from talka.control.load.log_lines import JobLines
+from talka.control.worker.core_pool import CorePool
 from talka.control.worker.reporter import ShardReporter
 from talka.control.worker.shards import WorkerShards
 from talka.stats.tally import Tally
@@ -79,13 +80,12 @@ class Chain:
             Settings(SECOND),
             BundleFacts("0" * 64, 1, b"", "shop.py"),
         )
-        numbers = iter((1, 2))
-        task = WorkerShards(assign, FileSource("shop.py"), lambda _: (number := next(numbers), number), worker="w1")
-        self.cores = [effect.core for effect in task.start(self.origin_ns) if isinstance(effect, StartCore)]
+        task = WorkerShards(assign, FileSource("shop.py"), CorePool(2), worker="w1")
+        self.cores = [effect.attempt for effect in task.start(self.origin_ns) if isinstance(effect, StartCore)]
         for core in self.cores:
             task.on_message(self.origin_ns, core, Armed())
         held = ShardReporter("job", 1, assign)
-        held.task = task
+        held.shards = task
         task.go(self.origin_ns, Start("job", (0, 1, 1), 1, self.origin_ns, self.origin_ns, self.origin_ns))
         held.started(task)
         return held
@@ -101,8 +101,10 @@ class Chain:
                 if rest == 0 and passed and (passed + core) % 2 == 0:
                     sequences[core] += 1
                     windows = [Window(at, requests=1, steps={"buy": StepWindow(1)}) for at in range(told[core], passed)]
-                    assert self.worker.task is not None
-                    self.worker.task.on_message(now, core, Totals(sequences[core], Tally(), windows, 1, self.origin_ns))
+                    assert self.worker.shards is not None
+                    self.worker.shards.on_message(
+                        now, core, Totals(sequences[core], Tally(), windows, 1, self.origin_ns)
+                    )
                     self.worker.has_news(now)
                     told[core] = passed
             for message, _ in self.worker.sayings(now) if self.worker.next_at <= now else ():

@@ -502,8 +502,8 @@ def test_certificates_that_workers_would_miss_are_refused(folder: Path) -> None:
     problems = problems_of(test, "tests/shop.py")
 
     assert [problem.partition(": put")[0].partition(": rename")[0] for problem in problems] == [
-        "tests/shop.py: A.verify: /etc/ca.pem is no file below the current folder",
-        "tests/shop.py: B.verify: none.pem is no file below the current folder",
+        "tests/shop.py: A.verify: /etc/ca.pem is not a file below the current folder",
+        "tests/shop.py: B.verify: none.pem is not a file below the current folder",
         f"tests/shop.py: C.verify: ../ca.pem is outside {folder}/tests, and only what is below that travels",
         "tests/shop.py: D.verify: ca.pem is also the name of another file of this test",
     ]

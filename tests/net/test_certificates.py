@@ -91,10 +91,10 @@ def test_link_that_leads_nowhere_counts_as_an_authority(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cluster", "environment", "days", "sentence"),
     [
-        ("a shop", "staging", 1, "cluster 'a shop' is no id"),
-        ("shop", "", 1, "environment '' is no id"),
-        ("shop", "staging", 0, "cannot hold for 0 days: use 1 to 36,500"),
-        ("shop", "staging", 36_501, "cannot hold for 36501 days"),
+        ("a shop", "staging", 1, "cluster 'a shop' is not an id"),
+        ("shop", "", 1, "environment '' is not an id"),
+        ("shop", "staging", 0, "cannot be valid for 0 days: use 1 to 36,500"),
+        ("shop", "staging", 36_501, "cannot be valid for 36501 days"),
     ],
     ids=["cluster", "environment", "no day", "too long"],
 )
@@ -172,14 +172,14 @@ def test_other_clusters_and_environments_can_be_named(certs: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"name": "a/b"}, "name 'a/b' is no id"),
-        ({"name": "../a"}, "name '../a' is no id"),
+        ({"name": "a/b"}, "name 'a/b' is not an id"),
+        ({"name": "../a"}, "name '../a' is not an id"),
         ({"name": "CA"}, "'CA' cannot be the name of a node"),
         ({"role": "boss"}, "no role 'boss': use client, worker, outside-worker, manager, gate"),
-        ({"datacenter": "e u"}, "datacenter 'e u' is no id"),
-        ({"cluster": "é"}, "cluster 'é' is no id"),
-        ({"environment": "/"}, "environment '/' is no id"),
-        ({"days": 0}, "cannot hold for 0 days"),
+        ({"datacenter": "e u"}, "datacenter 'e u' is not an id"),
+        ({"cluster": "é"}, "cluster 'é' is not an id"),
+        ({"environment": "/"}, "environment '/' is not an id"),
+        ({"days": 0}, "cannot be valid for 0 days"),
         ({"hosts": ["a b"]}, "host 'a b' is neither a DNS name nor an IP address"),
         ({"hosts": ["ok", ""]}, "host '' is neither"),
         ({"hosts": ["é.example"]}, "host 'é.example' is neither"),
@@ -254,8 +254,8 @@ def locked_key() -> bytes:
     [
         (other_key, r"ca\.key is not the private key of"),
         (rsa_key, r"ca\.key is not the private key of"),
-        (locked_key, r"ca\.key is no private key in PEM form without a password"),
-        (lambda: b"no key", r"ca\.key is no private key in PEM form"),
+        (locked_key, r"ca\.key is not a private key in PEM form without a password"),
+        (lambda: b"no key", r"ca\.key is not a private key in PEM form"),
     ],
     ids=["another", "rsa", "locked", "nonsense"],
 )

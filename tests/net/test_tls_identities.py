@@ -94,7 +94,7 @@ def test_two_of_one_role_that_must_not_meet_are_both_named() -> None:
             (
                 "name",
                 "the certificate of this worker says nobody's name to this manager:"
-                " name '' is no id: use 1 to 64 letters, digits, '.', '_' or '-'",
+                " name '' is not an id: use 1 to 64 letters, digits, '.', '_' or '-'",
             ),
         ),
     ],
@@ -185,9 +185,9 @@ def test_missing_files_are_named_with_a_remedy(certs: Path, missing: list[str], 
 
 
 def test_missing_folder_and_strange_name_are_named(certs: Path) -> None:
-    with pytest.raises(BadCerts, match="none is no folder of certificates: talka certs init"):
+    with pytest.raises(BadCerts, match="none is not a folder of certificates: talka certs init"):
         find_certs(certs / "none", "a")
-    with pytest.raises(BadCerts, match=r"name '\.\./a' is no id"):
+    with pytest.raises(BadCerts, match=r"name '\.\./a' is not an id"):
         find_certs(certs, "../a")
 
 
@@ -217,7 +217,7 @@ def locked(certs: Path) -> str:
 
 def no_certificate(certs: Path) -> str:
     (certs / "a.crt").write_text("nonsense")
-    return "{certs}/a.crt and {certs}/a.key are no certificate and key in PEM form"
+    return "{certs}/a.crt and {certs}/a.key are not a certificate and a key in PEM form"
 
 
 def no_authority(certs: Path) -> str:
@@ -279,7 +279,7 @@ def verification_error(code: int) -> ssl.SSLCertVerificationError:
     [
         (verification_error(7), "foreign", "of another authority"),
         (verification_error(18), "foreign", "of another authority"),
-        (verification_error(23), "tls", "the peer's certificate does not hold: a certificate was revoked"),
+        (verification_error(23), "tls", "the peer's certificate is not valid: a certificate was revoked"),
         (ssl_error("TLSV1_ALERT_DECRYPT_ERROR"), "foreign", "refused our certificate"),
         (ssl_error("TLS_ALERT_UNKNOWN_CA"), "foreign", "refused our certificate"),
         (ssl_error("WRONG_VERSION_NUMBER"), "not-tls", "the peer does not speak TLS"),

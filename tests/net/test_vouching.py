@@ -148,5 +148,5 @@ def test_a_node_says_at_once_that_its_certificate_can_vouch_for_nothing(certs: P
     with pytest.raises(BadCertificate, match="was not issued by the authority"):
         Voucher(files._replace(ca=tmp_path / "theirs" / "ca.crt"))
     shutil.copy(files.certificate, files.key)
-    with pytest.raises(BadCertificate, match="no private key"):
+    with pytest.raises(BadCertificate, match="not a private key"):
         Voucher(files)

@@ -1,14 +1,21 @@
-"""The timer of a node: it follows what its core wants, and never fires before it is time."""
+"""What every node has: a timer that never fires before it is time, effects and writes in their order, chores."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from talka.clock import boottime_ns
 from talka.engine.process_start import new_event_loop
+from talka.errors import Unavailable
 from talka.nodes import runtime
-from talka.nodes.runtime import TickTimer
+from talka.nodes.runtime import NodeOptions, NodeRuntime, TickTimer
 from talka.units import MILLISECOND, NEVER
+from talka.wire.security.roles import Role
+
+LIMIT_S = 60.0
 
 
 @pytest.mark.parametrize("factory", [asyncio.new_event_loop, new_event_loop])
@@ -53,3 +60,132 @@ def test_a_loop_that_calls_too_early_is_asked_to_wait_for_the_rest(monkeypatch) 
 
     assert asyncio.run(fired()) == 1
     assert list(nows) == []
+
+
+class Machine:
+    """Stands for the member of a node: keeps what it was told."""
+
+    next_tick_at = NEVER
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+
+    def act(self, now: int, effects: list[Any]) -> list[Any]:
+        return effects
+
+    def on_persisted(self, now: int, ticket: int) -> list[Any]:
+        self.told.append(("kept", ticket))
+        return []
+
+    def on_not_persisted(self, now: int, ticket: int, text: str) -> list[Any]:
+        self.told.append(("lost", ticket, text))
+        return []
+
+
+class Node:
+    """A runtime, what it carried out and what it told."""
+
+    def __init__(self, folder: Path, then: dict[str, list[str]] | None = None) -> None:
+        self.done: list[str] = []
+        self.events: list[dict[str, Any]] = []
+        self._then = then or {}
+        options = NodeOptions(name="n", secrets=("vQ8d0sLk3mZx7Yp2Rt5Wn9Bc4Hf6Jg1A",), data_dir=folder)
+        self.runtime: NodeRuntime[str] = NodeRuntime(
+            options, Role.WORKER, on_event=self.events.append, carry_out=self._carry_out, marks={"worker": "n"}
+        )
+        self.machine = Machine()
+        self.runtime.member = cast(Any, self.machine)
+
+    def _carry_out(self, effect: str) -> None:
+        self.done.append(effect)
+        if effect == "slip":
+            raise ZeroDivisionError
+        self.runtime.act(self._then.get(effect, []))
+
+    def told(self) -> list[str]:
+        return [event.get("text", event["event"]) for event in self.events]
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    made = Node(tmp_path, {"a": ["a1", "a2"], "a1": ["a11"]})
+    yield made
+    await made.runtime.close()
+    made.runtime.release()
+
+
+async def test_effects_are_carried_out_in_the_order_in_which_they_were_decided(node: Node) -> None:
+    node.runtime.do(["a", "b"])
+    assert node.done == ["a", "b", "a1", "a2", "a11"]
+
+
+async def test_after_a_slip_effects_are_carried_out_again(node: Node) -> None:
+    with pytest.raises(ZeroDivisionError):
+        node.runtime.do(["a", "slip", "c"])
+    node.runtime.do(["d"])
+    assert node.done == ["a", "slip", "d"]
+
+
+async def settled(node: Node) -> None:
+    """Every write was made, and told of."""
+    await node.runtime.disk.close(LIMIT_S)
+    await asyncio.sleep(0)
+
+
+def full(*_: object) -> None:
+    raise Unavailable("the disk is full")
+
+
+async def test_writes_are_made_and_told_of_in_the_order_in_which_they_were_asked_for(node: Node) -> None:
+    written: list[int] = []
+    for ticket in range(20):
+        node.runtime.persist(ticket, written.append, ticket)
+    await settled(node)
+    assert written == [*range(20)] and node.machine.told == [("kept", ticket) for ticket in range(20)]
+
+
+async def test_what_is_not_vital_and_cannot_be_written_is_told_and_the_node_goes_on(node: Node) -> None:
+    node.runtime.persist(1, full, is_vital=False)
+    await settled(node)
+    assert node.machine.told == [("lost", 1, "the disk is full")] and node.told() == ["the disk is full"]
+    assert not node.runtime.stopping.is_set()
+
+
+async def test_node_that_cannot_write_what_is_vital_stops_and_its_member_hears_of_no_later_write(node: Node) -> None:
+    node.runtime.persist(1, full)
+    node.runtime.persist(2, lambda: None)
+    await settled(node)
+    await node.runtime.stopped()
+    assert str(node.runtime.failure) == "the disk is full" and node.machine.told == []
+
+
+async def test_mistake_in_a_chore_ends_the_node(node: Node) -> None:
+    async def slip() -> None:
+        raise ZeroDivisionError
+
+    assert node.runtime.spawn(slip())
+    with pytest.raises(ZeroDivisionError):
+        await node.runtime.stopped()
+
+
+async def test_chores_are_bounded_and_end_with_the_node(node: Node) -> None:
+    chores = [node.runtime.spawn(asyncio.sleep(3600)) for _ in range(runtime.CHORES_LIMIT + 1)]
+    assert all(chores[:-1]) and not chores[-1]
+    await node.runtime.close()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_node_that_cannot_be_opened_leaves_nothing_behind(tmp_path: Path) -> None:
+    node, closed = Node(tmp_path), []
+    node.runtime.held.callback(closed.append, "file")
+    with pytest.raises(Unavailable), node.runtime.opening():
+        full()
+    assert closed == ["file"]
+    again = Node(tmp_path)  # its folder is free
+    again.runtime.release()
+
+
+async def test_events_have_what_marks_their_node(node: Node) -> None:
+    node.runtime.tell({"event": "searching", "text": "nobody is there"})
+    (event,) = node.events
+    assert (event["worker"], event["text"]) == ("n", "nobody is there") and event["at"] > 0

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hdrh.histogram import HdrHistogram
 
-from talka.control.load.core_effects import Effect, JobEnded, KillCore, StartCore, TellCore
+from talka.control.load.core_effects import JobEnded, KillCore, LoadEffect, StartCore, TellCore
 from talka.control.load.load_job import LoadJob
 from talka.control.load.planning import plan_load_job
 from talka.report.building import Meta, build, loop_lag_of
@@ -113,12 +113,13 @@ class Drive:
         self._sequence = 0
         self.carry_out(self.job.start(self.now))
 
-    def carry_out(self, effects: list[Effect]) -> None:
+    def carry_out(self, effects: list[LoadEffect]) -> None:
         for effect in effects:
             match effect:
-                case StartCore(core=core, arm=arm):
-                    self.running[arm.workflow, arm.shard.index] = core
-                case TellCore(core=core, message=Go(start_at_ns=at_ns)):
+                case StartCore(attempt=core):
+                    group, shard, _ = self.job.running()[core]
+                    self.running[group.spec.name, shard.shard.index] = core
+                case TellCore(attempt=core, message=Go(start_at_ns=at_ns)):
                     self.went[core] = at_ns
                 case JobEnded():
                     self.has_ended = True
@@ -703,7 +704,7 @@ def test_the_generator_is_judged_by_its_lag_and_by_how_busy_it_was(
     assert any("bottleneck" in warning for warning in document.warnings) == (verdict == "saturated")
     assert [warning for warning in document.warnings if "idle" in warning] == [
         "starts were late by 9.0 ms at p99 while the generator was idle (its busiest core used 1% of a CPU): the machine,"
-        " or code of the test that blocks, held it up (steal 2.1%, something waited for a CPU in 31% of the time, run"
+        " or code of the test that blocks, delayed it (steal 2.1%, something waited for a CPU in 31% of the time, run"
         " queue 5.2 on 2 CPUs)"
     ] * (verdict == "disturbed")
 
@@ -732,7 +733,7 @@ def test_of_several_machines_that_of_the_latest_core_is_quoted() -> None:
         drive.report(counted(step_tally([10]), generator=health), shard=shard)
     document = drive.document()
     assert document.generator.machine == Machine(2, 0.25), "of the third nothing is known"
-    assert [text for text in document.warnings if text.endswith("held it up (steal 25.0%)")]
+    assert [text for text in document.warnings if text.endswith("delayed it (steal 25.0%)")]
 
 
 def test_what_the_machine_does_not_tell_is_not_quoted() -> None:
@@ -740,7 +741,7 @@ def test_what_the_machine_does_not_tell_is_not_quoted() -> None:
     health.start_lag.record(9_000)
     document = Drive(workflow()).arm().at(10).report(counted(step_tally([10]), generator=health)).document()
     (warning,) = document.warnings
-    assert warning.endswith("held it up")
+    assert warning.endswith("delayed it")
 
 
 # Cores that several workflows share.

@@ -88,7 +88,7 @@ def test_a_job_and_a_workflow_that_did_not_end_well_are_errors(tmp_path: Path, r
     late = suites['La"te, one\\']
     assert isinstance(late["ran to its end"], Error)
     assert late["ran to its end"].message == "Shop failed, which it depends on"
-    assert late["something succeeded"].message == "Not one step was measured."
+    assert late["something succeeded"].message == "No step was measured."
 
 
 def test_nothing_succeeded_is_an_error(tmp_path: Path, result: ResultDocument) -> None:
@@ -96,7 +96,7 @@ def test_nothing_succeeded_is_an_error(tmp_path: Path, result: ResultDocument) -
     pay = msgspec.structs.replace(shop.steps[1], ok=0, failed=1200)
     document = msgspec.structs.replace(result, workflows=[msgspec.structs.replace(shop, steps=[pay])])
     found = read(tmp_path, document)["Shop"]["something succeeded"]
-    assert isinstance(found, Error) and found.message == "1,200 steps were measured and not one succeeded."
+    assert isinstance(found, Error) and found.message == "1,200 steps were measured and none succeeded."
 
 
 def test_a_crossed_threshold_alone_is_no_error_of_the_job(tmp_path: Path, result: ResultDocument) -> None:

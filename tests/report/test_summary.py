@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.load.core_effects import StartCore
 from talka.control.load.load_job import LoadJob
 from talka.control.load.planning import plan_load_job
 from talka.report.document import (
@@ -531,7 +530,7 @@ def test_the_generator_says_whether_it_kept_up() -> None:
     assert "busiest core at 93 % of a CPU" in text and "start lag p99 412 µs" in text and "loop lag p99 824 µs" in text
     assert "start skew 410 µs" in text and "Saturated: " in text
     disturbed = msgspec.structs.replace(a_document().generator, verdict="disturbed")
-    assert "Disturbed: it was late though it was idle" in summary(a_document(generator=disturbed))
+    assert "Disturbed: it was late while it was idle" in summary(a_document(generator=disturbed))
 
 
 def test_a_generator_whose_engine_is_unknown_is_still_shown() -> None:
@@ -685,9 +684,9 @@ def test_time_that_was_not_kept_is_not_shown() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("p50,fast", "'fast' is no column: write percentiles such as p50 or p99.9, or min, mean, stdev, max"),
-        ("p101", "'p101' is no column"),
-        ("p", "'p' is no column"),
+        ("p50,fast", "'fast' is not a column: write percentiles such as p50 or p99.9, or min, mean, stdev, max"),
+        ("p101", "'p101' is not a column"),
+        ("p", "'p' is not a column"),
         (" , ", "0 columns cannot be shown: name 1 to 12, as in p50,p95,p99.9"),
         (",".join(f"p{number}" for number in range(13)), "13 columns cannot be shown"),
     ],
@@ -1001,8 +1000,8 @@ def job_of(*workflows: type[dsl.Workflow]) -> tuple[LoadJob, dict[str, int]]:
         specs_of(*workflows), job="job-7", source=UrlSource("http://shop.test/"), cores=9, settings=Settings(grace_ns=0)
     )
     job = LoadJob(spec)
-    effects = job.start(SECOND)
-    return job, {effect.arm.workflow: effect.core for effect in effects if isinstance(effect, StartCore)}
+    job.start(SECOND)
+    return job, {group.spec.name: number for number, (group, _, _) in job.running().items()}
 
 
 class Slow(dsl.Workflow):

@@ -103,7 +103,7 @@ async def test_every_refusal_is_put_down_and_logged(
     assert [line.text.partition(":")[0] for line in told] == [
         "this needs a token",
         "the token has expired",
-        "the token does not hold",
+        "the token is not valid",
         "a viewer may not submit a job",
     ]
     assert "refused GET /v1/jobs of somebody from 127.0.0.1: this needs a token" in caplog.text
@@ -292,10 +292,10 @@ def test_revoking_twice_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("id", ["", "a b", "a\nb", "x" * 65, "ä"])
 def test_what_is_no_id_of_a_token_is_refused(tmp_path: Path, tokens: Tokens, id: str) -> None:
-    with pytest.raises(Invalid, match="no id of a token"):
+    with pytest.raises(Invalid, match="not the id of a token"):
         Revoked(tmp_path / "key.revoked").add(id)
     if id:
-        with pytest.raises(Invalid, match="no id of a token"):
+        with pytest.raises(Invalid, match="not the id of a token"):
             tokens.issue("ann", "viewer", LATER_S, id)
 
 

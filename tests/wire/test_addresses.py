@@ -55,13 +55,13 @@ def test_addresses_are_read(text: str, host: str, port: int) -> None:
         ("10.0.0.256:80", "four numbers"),
         ("010.0.0.1:80", "four numbers"),
         ("7400:7400", "four numbers"),
-        ("a b:80", "no host name"),
-        ("a..b:80", "no host name"),
+        ("a b:80", "not a host name"),
+        ("a..b:80", "not a host name"),
         (".:80", "four numbers"),
-        ("-a:80", "no host name"),
-        ("a-:80", "no host name"),
-        ("é:80", "no host name"),
-        ("a" * 64 + ":80", "no host name"),
+        ("-a:80", "not a host name"),
+        ("a-:80", "not a host name"),
+        ("é:80", "not a host name"),
+        ("a" * 64 + ":80", "not a host name"),
         ("http://host:80", "in brackets"),
         ("a" * 400 + ":80", "too long"),
     ],
@@ -83,7 +83,7 @@ def test_a_name_has_at_most_253_characters() -> None:
     longest = ".".join(["a" * 49] * 5) + ".abc"
     assert len(longest) == 253
     assert parse_name(longest) == longest
-    with pytest.raises(BadAddress, match="no host name"):
+    with pytest.raises(BadAddress, match="not a host name"):
         parse_name(longest + "d")
 
 

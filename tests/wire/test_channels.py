@@ -63,7 +63,7 @@ CONVERSATIONS = [
     Conversation(
         membership.CHANNEL,
         membership.BadMembershipMessage,
-        "a member sent what is no message of membership",
+        "a member sent a malformed membership message",
         {"membership": samples.MEMBERSHIP},
         {
             "Ping": 1,
@@ -82,7 +82,7 @@ CONVERSATIONS = [
     Conversation(
         membership.UPDATES,
         membership.BadMembershipMessage,
-        "a member sent what is no update of membership",
+        "a member sent a malformed membership update",
         {"updates": samples.UPDATES},
         {"Alive": 21, "Suspect": 22, "Dead": 23, "MemberHasLeft": 24, "Stated": 25},
         limits.UPDATES,
@@ -91,7 +91,7 @@ CONVERSATIONS = [
     Conversation(
         leadership.CHANNEL,
         leadership.BadLeadershipMessage,
-        "a voter sent what is no message of ours",
+        "a voter sent a malformed message",
         {"leadership": samples.LEADERSHIP},
         {
             "VoterHello": 1,
@@ -116,7 +116,7 @@ CONVERSATIONS = [
     Conversation(
         leases.CHANNEL,
         leases.BadLeaseMessage,
-        "a peer sent what is no message of ours",
+        "a peer sent a malformed message",
         {"leases": samples.LEASES},
         {"AcquireLease": 1, "LeaseAnswer": 2, "ReleaseLease": 3, "LeaseCommand": 4, "CommandAnswer": 5},
         limits.LEASES,
@@ -124,7 +124,7 @@ CONVERSATIONS = [
     Conversation(
         greeting.CHANNEL,
         greeting.BadGreeting,
-        "a node sent what is no greeting",
+        "a node sent a malformed greeting",
         {"greeting": samples.GREETING},
         {"GreetingHello": 1, "GreetingWelcome": 2, "Challenge": 3, "Proof": 4, "GreetingRefusal": 5, "ShareRing": 6},
         limits.GREETING,
@@ -132,7 +132,7 @@ CONVERSATIONS = [
     Conversation(
         asking.CHANNEL,
         asking.BadQuestion,
-        "a node sent what is no question and no answer",
+        "a node sent a malformed question or answer",
         {"asking": samples.ASKING},
         {"Ask": 20, "AskAnswer": 21},
         limits.ASKING,
@@ -140,7 +140,7 @@ CONVERSATIONS = [
     Conversation(
         jobs.CHANNEL,
         jobs.BadJobMessage,
-        "a frame holds no message about jobs",
+        "a frame holds a malformed message about jobs",
         {"jobs": samples.JOBS, "tasks": samples.TASKS},
         {
             "Beat": 1,
@@ -188,7 +188,7 @@ CONVERSATIONS = [
     Conversation(
         tasks.TO_HANDLERS,
         tasks.BadTaskMessage,
-        "a frame holds no message to a core",
+        "a frame holds a malformed message to a core",
         {"handlers": samples.TO_HANDLERS},
         {"Load": 1, "RunTasks": 2, "StopTasks": 3},
         limits.TO_HANDLERS,
@@ -196,7 +196,7 @@ CONVERSATIONS = [
     Conversation(
         tasks.FROM_HANDLERS,
         tasks.BadTaskMessage,
-        "a frame holds no message of a core",
+        "a frame holds a malformed message from a core",
         {"handlers": samples.FROM_HANDLERS},
         {"Loaded": 10, "Ran": 11, "Said": 12, "Spent": 13},
         limits.FROM_HANDLERS,
@@ -204,7 +204,7 @@ CONVERSATIONS = [
     Conversation(
         shards.TO_CORE,
         shards.BadMessage,
-        "the owner sent what is no message of ours",
+        "the owner sent a malformed message",
         {"shards": samples.TO_CORE},
         {"Arm": 1, "Go": 2, "Stop": 3, "Ack": 4},
         limits.TO_CORE,
@@ -212,7 +212,7 @@ CONVERSATIONS = [
     Conversation(
         shards.FROM_CORE,
         shards.BadMessage,
-        "a core sent what is no message of ours",
+        "a core sent a malformed message",
         {"shards": samples.FROM_CORE},
         {**REPORTED, "StepTotals": 14, "MetricTotals": 16},
         limits.FROM_CORE,
@@ -220,7 +220,7 @@ CONVERSATIONS = [
     Conversation(
         shards.UNREAD,
         shards.BadMessage,
-        "a worker sent what is no message of ours",
+        "a worker sent a malformed message",
         {"shards": SAID_AS_IT_IS, "unread": samples.UNREAD},
         {**REPORTED, "UnreadStep": 17, "UnreadMetric": 18},
         limits.FROM_CORE,

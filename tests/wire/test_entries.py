@@ -154,7 +154,7 @@ def test_what_a_newer_version_wrote_in_addition_is_ignored() -> None:
     ],
 )
 def test_what_is_no_entry_is_untrusted(content: bytes) -> None:
-    with pytest.raises(BadEntry, match="^the register holds what is no entry of a job: "):
+    with pytest.raises(BadEntry, match="^the register holds a malformed entry of a job: "):
         decode_entry(content)
 
 

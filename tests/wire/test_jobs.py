@@ -140,7 +140,7 @@ def test_fields_of_a_result_of_a_newer_protocol_are_ignored() -> None:
     ],
 )
 def test_bytes_that_are_no_result_are_untrusted(content: bytes) -> None:
-    with pytest.raises(BadJobMessage, match="^a blob holds no result of an attempt: "):
+    with pytest.raises(BadJobMessage, match="^a blob does not hold the result of an attempt: "):
         decode_result(content)
 
 

@@ -85,7 +85,7 @@ def test_another_protocol_is_refused_and_the_sentence_names_both(protocol: int) 
 
 @pytest.mark.parametrize(("length", "bound"), [(0, ">= 1"), (NAME_LIMIT + 1, f"<= {NAME_LIMIT}")])
 def test_a_sender_without_a_name_or_with_too_long_a_one_is_refused(length: int, bound: str) -> None:
-    with pytest.raises(BadPacket, match=f"^a frame is no packet: .*length {bound} ") as refusal:
+    with pytest.raises(BadPacket, match=f"^a frame is not a packet: .*length {bound} ") as refusal:
         decode_packet(encode_packet(packet(sender="n" * length)))
 
     assert refusal.value.reason == "malformed"
@@ -127,7 +127,7 @@ def test_two_ids_of_the_longest_kind_make_a_group() -> None:
     ],
 )
 def test_bytes_that_are_no_packet_are_malformed(wrong: str, content: bytes) -> None:
-    with pytest.raises(BadPacket, match="^a frame is no packet: ") as refusal:
+    with pytest.raises(BadPacket, match="^a frame is not a packet: ") as refusal:
         decode_packet(content)
 
     assert refusal.value.reason == "malformed", wrong

@@ -98,9 +98,9 @@ def test_a_tally_that_turns_out_to_be_none_is_untrusted() -> None:
     metric = decode_unread(msgspec.msgpack.encode([18, 1, "size", msgspec.msgpack.encode({"kind": "none"})]))
     assert isinstance(step, UnreadStep) and isinstance(metric, UnreadMetric)
 
-    with pytest.raises(BadMessage, match="^a worker sent what is no tally of a step: "):
+    with pytest.raises(BadMessage, match="^a worker sent a malformed tally of a step: "):
         read_step(step.tally)
-    with pytest.raises(BadMessage, match="^a worker sent what is no tally of a metric: "):
+    with pytest.raises(BadMessage, match="^a worker sent a malformed tally of a metric: "):
         read_metric(metric.tally)
 
 

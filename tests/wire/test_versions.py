@@ -42,7 +42,7 @@ def test_nonsense_is_no_version(text: str) -> None:
         ProtocolVersion.parse(text)
 
     assert str(refusal.value) == (
-        f"{ascii(text)} is no version of the protocol. Write it as MAJOR.MINOR, for example 1.0"
+        f"{ascii(text)} is not a version of the protocol. Write it as MAJOR.MINOR, for example 1.0"
     )
 
 
@@ -125,7 +125,7 @@ def test_nonsense_of_the_other_side_is_a_disagreement_of_bounded_length() -> Non
 
     for version, required in [("\U000e0001" * 64, []), ("1.0", wild), ("1.0", many)]:
         assert 0 < len(disagreement(Offer(), version, [], required)) <= 400
-    assert disagreement(Offer(), "one", [], []).startswith("'one' is no version of the protocol.")
+    assert disagreement(Offer(), "one", [], []).startswith("'one' is not a version of the protocol.")
     assert disagreement(Offer(), "1.0", [""], []).startswith("an offer names at most 64 capabilities")
 
 

@@ -73,7 +73,7 @@ def test_a_circle_reads_as_a_sentence_that_ends_where_it_began():
     with pytest.raises(Cycle) as caught:
         layers_of({"start": [], "a": ["start", "b"], "b": ["c"], "c": ["a"]})
 
-    assert str(caught.value) == "they wait for each other in a circle: a → b → c → a"
+    assert str(caught.value) == "they depend on each other in a circle: a → b → c → a"
 
 
 def test_a_name_that_waits_for_itself_is_a_circle():

@@ -210,7 +210,7 @@ def test_steps_that_wait_for_each_other_are_a_problem_with_a_line():
         async def second(self) -> HTTPResponse: ...
 
     (problem,) = problems_of(Shop)
-    assert problem.text == "steps of Shop: they wait for each other in a circle: first → second → first"
+    assert problem.text == "steps of Shop: they depend on each other in a circle: first → second → first"
     assert problem.line == Shop.first.line
 
 
@@ -1220,7 +1220,7 @@ def test_workflows_that_wait_for_each_other_are_a_problem_and_do_not_hide_others
     problems = problems_of(first, second, lines={"First": 3, "First.timeout": 4})
 
     assert [problem.line for problem in problems] == [3, 4]
-    assert problems[0].text == "@depends: they wait for each other in a circle: First → Second → First"
+    assert problems[0].text == "@depends: they depend on each other in a circle: First → Second → First"
 
 
 def test_a_workflow_that_waits_for_itself_is_a_problem():

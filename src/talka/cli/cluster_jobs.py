@@ -23,25 +23,27 @@ if TYPE_CHECKING:
     from talka.wire.task_views import DagFacts, TaskView
 
 JOBS: Final = {
-    "list": CommandEntry("Commands", "talka.cli.cluster_jobs:list_jobs", "the newest jobs, and how they stand"),
+    "list": CommandEntry("Commands", "talka.cli.cluster_jobs:list_jobs", "the newest jobs and their states"),
     "show": CommandEntry(
         "Commands", "talka.cli.cluster_jobs:show", "everything about one: its tasks, graph, logs, and why"
     ),
     "watch": CommandEntry("Commands", "talka.cli.cluster_jobs:watch", "follow one to its end"),
     "logs": CommandEntry("Commands", "talka.cli.cluster_jobs:logs", "what a load test prints on its workers"),
     "cancel": CommandEntry("Commands", "talka.cli.cluster_jobs:cancel", "end one early"),
-    "result": CommandEntry("Commands", "talka.cli.cluster_jobs:result", "what came of one: summary, JSON, HTML page"),
-    "pause": CommandEntry("Of pipelines", "talka.cli.cluster_jobs:pause", "start nothing new of one"),
-    "resume": CommandEntry("Of pipelines", "talka.cli.cluster_jobs:resume", "go on with one that is paused"),
+    "result": CommandEntry("Commands", "talka.cli.cluster_jobs:result", "the result of one: summary, JSON, HTML page"),
+    "pause": CommandEntry("Of pipelines", "talka.cli.cluster_jobs:pause", "pause one: start no more of its tasks"),
+    "resume": CommandEntry("Of pipelines", "talka.cli.cluster_jobs:resume", "resume one that is paused"),
     "retry": CommandEntry("Of pipelines", "talka.cli.cluster_jobs:retry", "run tasks again, and what depends on them"),
-    "skip": CommandEntry("Of pipelines", "talka.cli.cluster_jobs:skip", "go on without some tasks"),
-    "schedules": CommandEntry("Of pipelines", "talka.cli.cluster_jobs:schedules", "which are submitted by the clock"),
+    "skip": CommandEntry("Of pipelines", "talka.cli.cluster_jobs:skip", "skip some of its tasks"),
+    "schedules": CommandEntry(
+        "Of pipelines", "talka.cli.cluster_jobs:schedules", "pipelines that are submitted on a schedule"
+    ),
 }
 WORKERS: Final = {
     "list": CommandEntry(
         "Commands", "talka.cli.cluster_jobs:list_workers", "who is there, and how many cores are free"
     ),
-    "drain": CommandEntry("Commands", "talka.cli.cluster_jobs:drain", "give one nothing new and let it finish"),
+    "drain": CommandEntry("Commands", "talka.cli.cluster_jobs:drain", "give one no new work and let it finish"),
 }
 MOST_LISTED: Final = 10_000
 TASKS_SHOWN: Final = 50
@@ -63,7 +65,7 @@ class ListingGroup(LazyGroup):
     examples=[
         ("talka jobs --to 10.0.0.5:8470", "the newest"),
         ("talka jobs watch k7fw2xq9bd", "follow one; its exit code is the command's"),
-        ("talka jobs result k7fw2xq9bd --html report.html", "what came of it"),
+        ("talka jobs result k7fw2xq9bd --html report.html", "its result"),
         ("talka jobs show k7fw2xq9bd --why load", "of a pipeline: why a task does not run"),
     ],
     help="Jobs of a cluster: list, show, watch and cancel them, and get their results.",
@@ -82,8 +84,8 @@ def jobs() -> None:
     ],
     help="List jobs, newest first.",
 )
-@click.option("--state", default="", metavar="STATE", help="Only those that are so: queued, running, completed …")
-@click.option("--limit", type=click.IntRange(1, MOST_LISTED), default=50, metavar="N", help="At most so many (50).")
+@click.option("--state", default="", metavar="STATE", help="Only jobs in this state: queued, running, completed …")
+@click.option("--limit", type=click.IntRange(1, MOST_LISTED), default=50, metavar="N", help="At most this many (50).")
 @json_option
 @api_options
 def list_jobs(state: str, limit: int, as_json: bool, **where: Any) -> int:
@@ -170,19 +172,19 @@ def instant(text: str) -> str:
     "show",
     cls=CliCommand,
     examples=[
-        ("talka jobs show k7fw2xq9bd", "how it stands; of a pipeline, its tasks too"),
+        ("talka jobs show k7fw2xq9bd", "its state; for a pipeline, its tasks too"),
         ("talka jobs show k7fw2xq9bd --graph", "a pipeline, layer by layer"),
         ("talka jobs show k7fw2xq9bd --why load", "why a task does not run, worker by worker"),
-        ("talka jobs show k7fw2xq9bd --logs load --follow", "what its handler says, as it says it"),
+        ("talka jobs show k7fw2xq9bd --logs load --follow", "what its handler logs, as it happens"),
     ],
-    help="Show everything about a job. Of a pipeline also its graph, and one task at a time.",
+    help="Show everything about a job; for a pipeline also its graph, and one task at a time.",
 )
 @click.argument("id", metavar="ID")
 @click.option("--graph", is_flag=True, help="Which task waits for which.")
 @click.option("--task", metavar="TASK", help="Everything about a task: state, output, error.")
 @click.option("--why", metavar="TASK", help="What a task waits for, and what keeps each worker from running it.")
 @click.option("--logs", metavar="TASK", help="What the handler of a task logged.")
-@click.option("--follow", is_flag=True, help="With --logs: go on until the job has ended.")
+@click.option("--follow", is_flag=True, help="With --logs: follow until the job has ended.")
 @json_option
 @api_options
 def show(
@@ -274,7 +276,7 @@ def facts_text(facts: "JobFacts") -> str:
     "watch",
     cls=CliCommand,
     examples=[("talka jobs watch k7fw2xq9bd", "as talka submit shows it"), ("talka jobs watch k7fw2xq9bd --json", "")],
-    help="Follow a job to its end and show what came of it. Exits as the job does. Ctrl-C leaves; the job goes on.",
+    help="Follow a job to its end and show its result. The exit code is the job's. Ctrl-C leaves; the job goes on.",
 )
 @click.argument("id", metavar="ID")
 @click.option("--ui", metavar="[auto|full|ci|none]", help="Live view, lines, or nothing on stderr (auto).")
@@ -344,7 +346,7 @@ async def print_dag_updates(client: "Client", id: str) -> int:
     help="Show what a load test that runs prints on its workers: the newest lines, each with its worker's name.",
 )
 @click.argument("id", metavar="ID")
-@click.option("--follow", is_flag=True, help="Go on until the job has ended.")
+@click.option("--follow", is_flag=True, help="Follow until the job has ended.")
 @api_options
 def logs(id: str, follow: bool, **where: Any) -> int:
     return asked(where, lambda client: print_lines(client, id, follow))
@@ -375,7 +377,7 @@ async def print_lines(client: "Client", id: str, follow: bool) -> int:
 
 @click.command("cancel", cls=CliCommand, help="Ask a job to stop. What it measured so far stays its result.")
 @click.argument("id", metavar="ID")
-@click.option("--reason", default="", metavar="TEXT", help="Why, for those who look at it later.")
+@click.option("--reason", default="", metavar="TEXT", help="The reason, shown with the job.")
 @json_option
 @api_options
 def cancel(id: str, reason: str, as_json: bool, **where: Any) -> int:
@@ -400,7 +402,7 @@ def cancel(id: str, reason: str, as_json: bool, **where: Any) -> int:
         ("talka jobs result k7fw2xq9bd --json > result.json", "the document, for programs"),
         ("talka jobs result k7fw2xq9bd --html report.html", "a page to open, print or send"),
     ],
-    help="Show what came of a job that has ended.",
+    help="Show the result of a job that has ended.",
 )
 @click.argument("id", metavar="ID")
 @click.option(
@@ -457,16 +459,18 @@ def dag_result(where: dict[str, Any], facts: "DagFacts", file: ResultFile | None
 # Pipelines.
 
 
-@click.command("pause", cls=CliCommand, help="Start nothing new of a pipeline. What runs goes on to its end.")
+@click.command(
+    "pause", cls=CliCommand, help="Pause a pipeline: no new task starts, and tasks that run go on to their end."
+)
 @click.argument("id", metavar="ID")
 @json_option
 @api_options
 def pause(id: str, as_json: bool, **where: Any) -> int:
     facts = asked(where, lambda client: client.pause_dag(id))
-    return ordered(facts, as_json, f"nothing new starts until talka jobs resume {id}")
+    return ordered(facts, as_json, f"no new task starts until talka jobs resume {id}")
 
 
-@click.command("resume", cls=CliCommand, help="Go on with a pipeline that is paused.")
+@click.command("resume", cls=CliCommand, help="Resume a pipeline that is paused.")
 @click.argument("id", metavar="ID")
 @json_option
 @api_options
@@ -482,13 +486,11 @@ def resume(id: str, as_json: bool, **where: Any) -> int:
         ("talka jobs retry k7fw2xq9bd clean[3]", "one, and all that depends on it"),
         ("talka jobs retry k7fw2xq9bd load --config load='{\"rows\": 10}'", "with another config"),
     ],
-    help="Run tasks of a pipeline again, and all that depends on them. Without TASK, all that did not complete.",
+    help="Run tasks of a pipeline again, and all tasks that depend on them. Without TASK: all tasks that did not complete.",
 )
 @click.argument("id", metavar="ID")
 @click.argument("tasks", metavar="[TASK]...", nargs=-1)
-@click.option(
-    "--config", "configs", multiple=True, metavar="TASK=JSON", help="What a task is given this time. Repeatable."
-)
+@click.option("--config", "configs", multiple=True, metavar="TASK=JSON", help="A new config for a task. Repeatable.")
 @json_option
 @api_options
 def retry(id: str, tasks: tuple[str, ...], configs: tuple[str, ...], as_json: bool, **where: Any) -> int:
@@ -506,7 +508,9 @@ def retry(id: str, tasks: tuple[str, ...], configs: tuple[str, ...], as_json: bo
     return ordered(facts, as_json, f"talka jobs watch {id} shows it")
 
 
-@click.command("skip", cls=CliCommand, help="Do not run these tasks: what waits for them goes on without their output.")
+@click.command(
+    "skip", cls=CliCommand, help="Do not run these tasks. Tasks that depend on them run without their output."
+)
 @click.argument("id", metavar="ID")
 @click.argument("tasks", metavar="TASK...", nargs=-1, required=True)
 @json_option
@@ -519,9 +523,9 @@ def skip(id: str, tasks: tuple[str, ...], as_json: bool, **where: Any) -> int:
 
 
 @click.command(
-    "schedules", cls=CliCommand, help="List the pipelines that are submitted by the clock, or end one of them."
+    "schedules", cls=CliCommand, help="List the pipelines that are submitted on a schedule, or remove a schedule."
 )
-@click.option("--drop", metavar="NAME", help="Submit this one no more. Jobs that it made stay.")
+@click.option("--drop", metavar="NAME", help="Remove this schedule. Jobs that it submitted stay.")
 @json_option
 @api_options
 def schedules(drop: str | None, as_json: bool, **where: Any) -> int:
@@ -531,7 +535,7 @@ def schedules(drop: str | None, as_json: bool, **where: Any) -> int:
     if drop is not None:
         asked(where, lambda client: client.drop_schedule(drop))
         if not as_json:
-            say(f"{drop} is scheduled no more")
+            say(f"{drop} is no longer scheduled")
             return 0
     found = asked(where, lambda client: client.schedules())
     if as_json:
@@ -539,7 +543,7 @@ def schedules(drop: str | None, as_json: bool, **where: Any) -> int:
     elif found:
         say(schedules_table(found))
     else:
-        tell("nothing is scheduled: a pipeline with schedule: in its file is, once talka submit has sent it")
+        tell("nothing is scheduled: submit a pipeline whose file has schedule:")
     return 0
 
 
@@ -581,7 +585,7 @@ def workers() -> None:
     pass
 
 
-@click.command("list", cls=CliCommand, help="List the workers: cores, jobs, and how they are.")
+@click.command("list", cls=CliCommand, help="List the workers: cores, jobs and state.")
 @json_option
 @api_options
 def list_workers(as_json: bool, **where: Any) -> int:
@@ -621,7 +625,7 @@ def workers_table(found: "Sequence[WorkerView]") -> str:
     )
 
 
-@click.command("drain", cls=CliCommand, help="Give a worker nothing new and let it finish what it has.")
+@click.command("drain", cls=CliCommand, help="Give a worker no new work and let it finish what it has.")
 @click.argument("name", metavar="NAME")
 @json_option
 @api_options
@@ -634,5 +638,5 @@ def drain(name: str, as_json: bool, **where: Any) -> int:
         print_json(worker)
     else:
         rest = f" and finishes {counted_text(len(worker.jobs), 'job')}" if worker.jobs else ""
-        say(f"worker {name} is {worker.state}: it gets nothing new{rest}")
+        say(f"worker {name} is {worker.state}: it gets no new work{rest}")
     return 0

@@ -42,17 +42,19 @@ class TwoOutputs(Invalid):
     "tolerance",
     metavar="PERCENT",
     default="5%",
-    help="What counts as the same, as a share of A (5%); of failures, a fifth of it in points.",
+    help="The largest difference that counts as the same, as a share of A (5%); for failures, a fifth of it in points.",
 )
 @click.option(
     "--fail-on",
     "rules",
     metavar="RULE",
     multiple=True,
-    help='Exit with 4 if it happened, as "response_time.p99 +10%", "failed +1%" (points), "rate -5%" or '
-    '"login.response_time.p95 +20ms"; with 6 if it cannot be told. Repeatable.',
+    help='Exit with 4 if this happened, such as "response_time.p99 +10%", "failed +1%" (points), "rate -5%" or '
+    '"login.response_time.p95 +20ms"; with 6 if the runs cannot show it. Repeatable.',
 )
-@click.option("--allow-unknown", is_flag=True, help="Exit with 0 also where a rule cannot be told.")
+@click.option(
+    "--allow-unknown", is_flag=True, help="Exit with 0 also where the runs cannot show whether a rule is broken."
+)
 @click.option("--html", "page", metavar="FILE", help="Write a page; - prints it instead of the text.")
 @click.option("--json", "data", metavar="FILE", help="Write the comparison as JSON; - prints it instead of the text.")
 def compare(
@@ -106,7 +108,7 @@ def result_of(run: str, store: str | None) -> "ResultDocument":
         document = kept_result(kept, run)
         if document is None:
             raise ResultUnreadable(
-                f"{run} is no file here and no run kept in {kept.place}: name a file that talka run --json has "
+                f"{run} is neither a file here nor a run kept in {kept.place}: name a file that talka run --json has "
                 "written, or an id that talka history lists"
             )
     return document

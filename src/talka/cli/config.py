@@ -147,7 +147,7 @@ def checked_outputs(label: str, value: object) -> tuple[str, ...]:
 def checked_address(label: str, value: object) -> str:
     if isinstance(value, str) and value:
         return value
-    raise BadSetting(f"{label} = {shown(value)} is no address of a manager: write HOST:PORT")
+    raise BadSetting(f"{label} = {shown(value)} is not the address of a manager: write HOST:PORT")
 
 
 def checked_modules(label: str, value: object) -> tuple[str, ...]:

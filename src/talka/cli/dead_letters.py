@@ -33,7 +33,7 @@ LETTERS: Final = {
     examples=[
         ("talka dead-letters --to 10.0.0.5:8470", "what was given up"),
         ("talka dead-letters show k7fw2xq9bd/load", "every attempt of one"),
-        ("talka dead-letters replay k7fw2xq9bd/load", "another try, and then all that waits for it"),
+        ("talka dead-letters replay k7fw2xq9bd/load", "run it again, and then all that depends on it"),
     ],
     help="Tasks of pipelines that were given up after their last attempt: list, show and replay them.",
 )
@@ -52,7 +52,7 @@ def dead_letters() -> None:
     help="List the tasks that were given up, those of the oldest job first.",
 )
 @click.option("--job", default="", metavar="ID", help="Only those of this job.")
-@click.option("--limit", type=click.IntRange(1, MOST_LISTED), default=50, metavar="N", help="At most so many (50).")
+@click.option("--limit", type=click.IntRange(1, MOST_LISTED), default=50, metavar="N", help="At most this many (50).")
 @json_option
 @api_options
 def list_letters(job: str, limit: int, as_json: bool, **where: Any) -> int:
@@ -104,7 +104,7 @@ def show(letter: str, as_json: bool, **where: Any) -> int:
     found = asked(where, lambda client: letters_of(client, 1, job=job, task=task))
     if not found:
         raise Invalid(
-            f"{letter} is no dead letter: talka dead-letters lists them, talka jobs show {job} --task {task} shows the"
+            f"{letter} is not a dead letter: talka dead-letters lists them, talka jobs show {job} --task {task} shows the"
             " task as it is"
         )
     if as_json:
@@ -119,13 +119,13 @@ def show(letter: str, as_json: bool, **where: Any) -> int:
     "replay",
     cls=CliCommand,
     examples=[
-        ("talka dead-letters replay k7fw2xq9bd/load", "as it was, once its cause is mended"),
+        ("talka dead-letters replay k7fw2xq9bd/load", "unchanged, after its cause is fixed"),
         ("talka dead-letters replay k7fw2xq9bd/load --config '{\"rows\": 10}'", "with another config"),
     ],
-    help="Run a task that was given up again, and then all that waits for it.",
+    help="Run a task again that was given up, and then all tasks that depend on it.",
 )
 @click.argument("letter", metavar="JOB/TASK")
-@click.option("--config", metavar="JSON", help="What its handler is given this time (what it was given before).")
+@click.option("--config", metavar="JSON", help="A new config for its handler (the config it had before).")
 @json_option
 @api_options
 def replay(letter: str, config: str | None, as_json: bool, **where: Any) -> int:
@@ -145,5 +145,5 @@ def job_and_task(letter: str) -> tuple[str, str]:
     """A task's own name may have slashes too."""
     job, slash, task = letter.partition("/")
     if not (job and slash and task):
-        raise Invalid(f"{letter!r} names no dead letter: write JOB/TASK, as talka dead-letters lists them")
+        raise Invalid(f"{letter!r} does not name a dead letter: write JOB/TASK, as talka dead-letters lists them")
     return job, task

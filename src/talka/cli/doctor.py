@@ -162,7 +162,7 @@ def load_now(facts: MachineFacts) -> Finding:
         return Finding("load", "ok", "cannot be read on this system")
     text = f"{facts.load_1m:.2f} in the last minute, on {counted(facts.cpus_allowed, 'CPU')}"
     if facts.load_1m > BUSY * facts.cpus_allowed:
-        return Finding("load", "warning", text, "Something else is at work here: numbers are better without it.")
+        return Finding("load", "warning", text, "Other processes use this machine: numbers are better without them.")
     return Finding("load", "ok", text)
 
 
@@ -197,7 +197,7 @@ def clock(facts: MachineFacts) -> Finding:
 def engine(facts: MachineFacts) -> Finding:
     if facts.native_obstacle is None:
         return Finding("engine", "ok", "native")
-    fix = "Far more load from each core: on Linux, install a C compiler and Python's headers, then Talka anew from source."
+    fix = "Far more load from each core: on Linux, install a C compiler and Python's headers, then reinstall Talka from source."
     return Finding("engine", "warning", f"python; there is no native one: {facts.native_obstacle}", fix)
 
 
@@ -469,7 +469,7 @@ def closing(findings: Sequence[Finding]) -> str:
     problems = [finding.check for finding in findings if finding.verdict == "problem"]
     warnings = [finding.check for finding in findings if finding.verdict == "warning"]
     if problems:
-        return f"Runs are not possible here until this is mended: {', '.join(problems)} (exit code 2)."
+        return f"Runs are not possible here until this is fixed: {', '.join(problems)} (exit code 2)."
     if warnings:
-        return f"Runs are possible. These could be better: {', '.join(warnings)}."
+        return f"Runs are possible. These checks could be better: {', '.join(warnings)}."
     return "Runs are possible, and all is well."

@@ -119,7 +119,7 @@ def history() -> None:
 )
 @store_option
 @click.option("--name", metavar="NAME", help="Only runs of this name.")
-@click.option("--limit", type=click.IntRange(1, MOST_LISTED), default=50, metavar="N", help="At most so many (50).")
+@click.option("--limit", type=click.IntRange(1, MOST_LISTED), default=50, metavar="N", help="At most this many (50).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def list_command(store: str | None, name: str | None, limit: int, as_json: bool) -> int:
     with open_store(store) as kept:

@@ -31,7 +31,7 @@ COMMANDS = {
     "submit": CommandEntry("Cluster", "talka.cli.submit:submit", "run a load test on a cluster"),
     "jobs": CommandEntry("Cluster", "talka.cli.cluster_jobs:jobs", "list, watch and cancel jobs; get their results"),
     "workers": CommandEntry(
-        "Cluster", "talka.cli.cluster_jobs:workers", "who works, and how many cores are free; drain one"
+        "Cluster", "talka.cli.cluster_jobs:workers", "list workers and their free cores; drain one"
     ),
     "dead-letters": CommandEntry(
         "Cluster", "talka.cli.dead_letters:dead_letters", "tasks that were given up: show and replay them"
@@ -41,10 +41,10 @@ COMMANDS = {
     ),
     "worker": CommandEntry("Cluster", "talka.cli.nodes.node:worker", "be a worker: run what managers give it"),
     "member": CommandEntry(
-        "Cluster", "talka.cli.nodes.member:member", "be a member of a cluster, and tell who else is"
+        "Cluster", "talka.cli.nodes.member:member", "be a member of a cluster, and print who joins and leaves"
     ),
     "cluster": CommandEntry(
-        "Cluster", "talka.cli.nodes.cluster:cluster", "how it stands: who is there, who leads, which keys"
+        "Cluster", "talka.cli.nodes.cluster:cluster", "the state of a cluster: members, leader, keys"
     ),
     "secret": CommandEntry("Cluster", "talka.cli.nodes.secret:secret", "make the secret that a cluster's nodes share"),
     "certs": CommandEntry(

@@ -190,7 +190,7 @@ def followed(client: Client, facts: DagFacts, settings: CliSettings, file: Resul
         tell(str(left))
         return left.exit_code
     except ClusterUnreachable as error:
-        tell(f"{error}\nJob {facts.id} goes on without us: talka jobs watch {facts.id} shows it again.")
+        tell(f"{error}\nJob {facts.id} goes on: talka jobs watch {facts.id} shows it again.")
         return int(ExitCode.UNREACHABLE)
     return reported(result, following.failed, file)
 

@@ -188,5 +188,5 @@ def followed(job: RemoteJob, reporting: Reporting, opening: str) -> int:
         tell(f"{error}: it is {facts.state}{f', {tame(facts.reason)}' if facts.reason else ''}")
         return job.exit_code_of(facts.state, int(ExitCode.JOB_FAILED) if facts.exit_code is None else facts.exit_code)
     except ClusterUnreachable as error:
-        tell(f"{error}\nJob {job.id} goes on without us: talka jobs watch {job.id} shows it again.")
+        tell(f"{error}\nJob {job.id} goes on: talka jobs watch {job.id} shows it again.")
         return int(ExitCode.UNREACHABLE)

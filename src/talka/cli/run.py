@@ -18,7 +18,7 @@ load_options = options(
     option("--vus", section=LOAD, metavar="N", help="Virtual users; with --rate, the most at the same time."),
     option("--rate", section=LOAD, metavar="R", help="Iterations to start: 500, 500/s, 30/m."),
     option("--duration", "--for", "duration", section=LOAD, metavar="D", help="How long: 30s, 1m30s, 500ms."),
-    option("--iterations", section=LOAD, metavar="N", help="So many in all, shared by the virtual users."),
+    option("--iterations", section=LOAD, metavar="N", help="Iterations in all, shared by the virtual users."),
 )
 request_options = options(
     option("-X", "--request", "method", section=REQUEST, metavar="METHOD", help="GET; POST where there is a -d."),
@@ -49,7 +49,7 @@ threshold = option(
     section=RESULT,
     metavar="RULE",
     multiple=True,
-    help='Must hold, as "response_time.p99 < 250ms". Repeatable.',
+    help='A threshold, such as "response_time.p99 < 250ms". Repeatable.',
 )
 summary = option(
     "--summary",
@@ -89,12 +89,14 @@ result_options = options(
     ),
 )
 running_options = options(
-    option("--seed", section=RUNNING, metavar="N", help="Makes what is random repeat itself."),
-    option("--grace", section=RUNNING, metavar="D", help="Time for what is under way at the end (30s)."),
+    option("--seed", section=RUNNING, metavar="N", help="Seed of everything that is random, to repeat a run."),
+    option("--grace", section=RUNNING, metavar="D", help="Time for iterations that are under way at the end (30s)."),
     option(
         "--ui", section=RUNNING, metavar="[auto|full|ci|none]", help="Live view, lines, or nothing on stderr (auto)."
     ),
-    option("--engine", section=RUNNING, metavar="[auto|native|python]", help="What sends the requests (auto)."),
+    option(
+        "--engine", section=RUNNING, metavar="[auto|native|python]", help="The engine that sends the requests (auto)."
+    ),
 )
 
 

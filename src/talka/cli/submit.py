@@ -44,7 +44,7 @@ WATCHED: Final = ("json", "html", "junit", "summary", "outputs", "keep", "store"
 @option("--priority", section=CLUSTER, metavar="N", help="In the queue, from 1 to 10, the highest (5).")
 @option("--detach", section=CLUSTER, is_flag=True, help="Print the job's id and leave it to the cluster.")
 @option("--logs", section=CLUSTER, is_flag=True, help="Show what the test prints on the workers, on stderr.")
-@option("--cores", section=RUNNING, metavar="N", help="At most so many cores (as many as priorities allow).")
+@option("--cores", section=RUNNING, metavar="N", help="At most this many cores (as many as priorities allow).")
 @option(
     "--workers-have",
     section=RUNNING,

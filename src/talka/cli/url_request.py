@@ -53,7 +53,7 @@ def method_of(given: str | None, *, has_body: bool) -> str:
         return "POST" if has_body else "GET"
     method = given.upper()
     if method not in METHODS:
-        raise BadSetting(f"-X {shown(given)} is no method of the client: there are {', '.join(METHODS)}")
+        raise BadSetting(f"-X {shown(given)} is not a method of the client: the methods are {', '.join(METHODS)}")
     return method
 
 

@@ -149,7 +149,9 @@ class ApiCalls:
         try:
             return msgspec.json.decode(answer.body, type=shape)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Invalid) as error:
-            raise not_ours(self._addresses[0], f"answered {method} {path} with what does not fit: {error}") from None
+            raise not_ours(
+                self._addresses[0], f"gave an answer to {method} {path} that does not match the API: {error}"
+            ) from None
 
     async def _call(
         self,

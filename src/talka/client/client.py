@@ -160,4 +160,4 @@ def decoded_update(address: ApiAddress, frame: str | bytes) -> JobUpdate:
     try:
         return _updates.decode(frame.encode() if isinstance(frame, str) else frame)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Invalid) as error:
-        raise not_ours(address, f"sent an update that does not fit: {error}") from None
+        raise not_ours(address, f"sent an update that does not match the API: {error}") from None

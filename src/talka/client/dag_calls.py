@@ -65,7 +65,7 @@ class DagCalls(ApiCalls):
                 return error_of(msgspec.json.decode(content, type=Problem))
             return msgspec.json.decode(content, type=DagFacts)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise not_ours(self._addresses[0], f"answered with what does not fit: {error}") from None
+            raise not_ours(self._addresses[0], f"gave an answer that does not match the API: {error}") from None
 
     async def stream_dag(
         self,
@@ -96,7 +96,7 @@ class DagCalls(ApiCalls):
         try:
             return msgspec.json.decode(answer.body, type=DagFacts)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise not_ours(address, f"answered a stream with what does not fit: {error}") from None
+            raise not_ours(address, f"gave an answer to a stream that does not match the API: {error}") from None
 
     def open_submit(self) -> Submitting:
         """A connection for many submissions, none of which waits for the one before.

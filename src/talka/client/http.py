@@ -54,7 +54,7 @@ def parse_address(text: str, *, is_tls: bool = False) -> ApiAddress:
         host, port, parts = None, None, urlsplit("")
     is_bare = parts.path in ("", "/") and not parts.query and not parts.fragment and parts.username is None
     if not host or parts.scheme not in ("http", "https") or not is_bare:
-        raise Invalid(f"{text!r} is no address of a manager: write HOST, HOST:PORT or https://HOST:PORT")
+        raise Invalid(f"{text!r} is not the address of a manager: write HOST, HOST:PORT or https://HOST:PORT")
     return ApiAddress(parts.scheme, host, API_PORT if port is None else port)
 
 

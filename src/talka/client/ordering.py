@@ -123,7 +123,9 @@ def planned(specs: Sequence[WorkflowSpec], options: OrderOptions) -> tuple[Workf
 
 def order_of(name: str, bundle: BundleFacts, specs: Sequence[WorkflowSpec], options: OrderOptions) -> JobOrder:
     if options.cores < 0:
-        raise Invalid(f"cores = {options.cores} cannot be: give at least 1, or none for as many as priorities allow")
+        raise Invalid(
+            f"cores = {options.cores} is not possible: give at least 1, or none for as many as priorities allow"
+        )
     names = names_for_thresholds({spec.name: spec.nodes for spec in specs})
     by_name = {spec.name: spec for spec in specs}
     return JobOrder(

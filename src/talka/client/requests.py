@@ -237,11 +237,11 @@ class ClusterUnreachable(Unavailable):
 
 
 class NotAuthorised(ClusterUnreachable):
-    """There is no token, or it does not hold."""
+    """There is no token, or it is not valid."""
 
 
 class Forbidden(NotAuthorised):
-    """The token holds, but its role may not do this."""
+    """The token is valid, but its role may not do this."""
 
 
 # Problem documents.

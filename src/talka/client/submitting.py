@@ -264,7 +264,7 @@ class SubmitConnection(asyncio.Protocol):
         try:
             answers = _answers.decode(content)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            self._fail(f"sent answers that do not fit: {error}")
+            self._fail(f"sent answers that do not match the API: {error}")
             return
         for told in answers:
             answer = self._waiting.pop(told.n, None)

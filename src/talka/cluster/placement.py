@@ -30,7 +30,7 @@ class BadWeight(Invalid):
     def __init__(self, node: str, weight: float) -> None:
         super().__init__(
             f"the node {node!r} has weight {weight}: a weight is above 0 and at most {WEIGHT_LIMIT:.0f};"
-            " leave a node out that shall get nothing"
+            " leave out a node that should get nothing"
         )
         self.node, self.weight = node, weight
 

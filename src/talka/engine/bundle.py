@@ -2,6 +2,8 @@
 
 Whatever workers would miss is said before anything is sent: other people's modules, files that are not there, variables
 that are set here and do not travel. The same files give the same bytes.
+
+Decision: docs/decisions/0029-signed-by-managers-sealed-to-workers.md.
 """
 
 import ast
@@ -19,8 +21,7 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
 
 import msgspec
 
-from talka.engine.load.prepare import as_path
-from talka.engine.loader import import_root
+from talka.engine.loader import as_path, import_root
 from talka.engine.unpack import FILES_LIMIT, flaw_of_entry, flaw_of_name
 from talka.errors import Invalid
 from talka.wire.jobs import BLOB_LIMIT_BYTES
@@ -222,7 +223,9 @@ class Packer:
         """Certificates are named relative to the current folder. On a worker that is the root of the bundle."""
         try:
             if os.path.isabs(given) or not os.path.isfile(given):
-                raise Invalid(f"{given} is no file below the current folder: put it there and name it relative to that")
+                raise Invalid(
+                    f"{given} is not a file below the current folder: put it there and name it relative to that"
+                )
             name = self._walked(given, PurePosixPath())
             if name in self._files and not os.path.samefile(self._files[name], given):
                 raise Invalid(f"{given} is also the name of another file of this test: rename one of them")

@@ -3,6 +3,8 @@
 Each core leads a process group of its own; children of the user's code are in it. Whoever sees a core end kills the
 group. If the owner itself is killed, the kernel kills the cores (they ask for it), and a guard kills their groups.
 Where a version 2 control group can be made, `cgroup.kill` also reaches children that left their group.
+
+Decision: docs/decisions/0004-no-process-is-left-behind.md.
 """
 
 import contextlib
@@ -262,3 +264,11 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"  # real-time signals have no names
+
+
+def peak_in(status: str) -> int:
+    """The most bytes of memory a process has had, out of its /proc/PID/status; 0: it does not tell."""
+    for line in status.splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0

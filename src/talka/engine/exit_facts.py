@@ -2,6 +2,8 @@
 
 The kernel tells by counters of control groups: of the process's own one where it has a bound and the system lends us
 one, else of that which this process is in.
+
+Decision: docs/decisions/0023-a-core-that-dies.md.
 """
 
 import contextlib
@@ -10,8 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from talka.control.worker.handlers_effects import ExitFacts
-from talka.engine.containment import own_groups, signal_name
-from talka.engine.handlers.handler_run import peak_in
+from talka.engine.containment import own_groups, peak_in, signal_name
 
 MEBIBYTE: Final = 1024 * 1024
 PROCESSES: Final = Path("/proc")

@@ -2,6 +2,8 @@
 
 `+GROUP` and `-GROUP` name process groups, `=INSTANT` until when they may run. It kills them when that has come, or when
 nobody is left who could say more. It depends on no code of users: a core whose interpreter is held ends all the same.
+
+Decision: docs/decisions/0032-a-core-ends-by-its-own-clock.md.
 """
 
 import contextlib

@@ -252,3 +252,9 @@ def requesting(address: str, request: UrlRequest) -> type[Workflow]:
         raise Invalid(f"the client has no method {request.method!r}")
     body_of_class = {"load": ConstantRate("50/s", "10s"), "verify": request.verify, chosen.__name__: step()(chosen)}
     return cast(type[Workflow], WorkflowType("Url", (Workflow,), {**body_of_class, "__module__": __name__}))
+
+
+def as_path(value: object) -> str:
+    if not isinstance(value, str | Path):
+        raise Invalid(f"{value!r} is not a path")
+    return str(value)

@@ -3,6 +3,8 @@
 A thread of the core waits for the instant that was told last, and kills the core's process group. It needs no event loop,
 only the interpreter now and then; where code of others never lets go of that, the guard of the worker does the same
 (`engine/guard.py`).
+
+Decision: docs/decisions/0032-a-core-ends-by-its-own-clock.md.
 """
 
 import contextlib

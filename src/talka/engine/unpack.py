@@ -116,7 +116,7 @@ def flaw_of_name(name: str) -> str:
     if ".." in parts:
         return "leads out of the bundle"
     if "" in parts or "." in parts:
-        return "is no plain path"
+        return "is not a plain path"
     return ""
 
 

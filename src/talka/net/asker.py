@@ -139,7 +139,7 @@ class NodeAsker:
             elif isinstance(effect, Welcomed) and self._welcome is not None and not self._welcome.done():
                 self._welcome.set_result(effect.name)
             elif isinstance(effect, HelloDeclined):
-                self._fail(NodeSilent(f"{self._address} does not let us in: {effect.text}"))
+                self._fail(NodeSilent(f"{self._address} refuses this client: {effect.text}"))
 
     def _on_refused(self, address: str, reason: str, text: str) -> None:
         self._fail(NodeSilent(f"{self._address}: {text}"))
@@ -153,7 +153,7 @@ class NodeAsker:
         else:
             self._fail(
                 NodeSilent(
-                    f"{self._address} closed the connection without a word: it does not know this secret "
+                    f"{self._address} closed the connection without an answer: it does not know this secret "
                     f"(key {self._ring.primary_id}), or it wants certificates (--certs)"
                 )
             )

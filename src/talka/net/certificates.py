@@ -1,6 +1,9 @@
 """A cluster's own authority, the certificates it issues, and what stands in them.
 
 The key of the authority signs and does nothing else: members need ca.crt only, and ca.key belongs where no member runs.
+
+X.509: RFC 5280 section 4.
+Decision: docs/decisions/0028-one-table-of-roles.md.
 """
 
 import os
@@ -157,7 +160,7 @@ def _check_ids(**ids: str) -> None:
 
 def _end(now: datetime, days: int) -> datetime:
     if not 1 <= days <= MOST_DAYS:
-        raise BadCertificate(f"a certificate cannot hold for {days} days: use 1 to {MOST_DAYS:,}")
+        raise BadCertificate(f"a certificate cannot be valid for {days} days: use 1 to {MOST_DAYS:,}")
     return now + timedelta(days=days)
 
 
@@ -225,7 +228,7 @@ def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateK
     try:
         key = serialization.load_pem_private_key(read(files.key), None)
     except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it has a password
-        raise BadCertificate(f"{files.key} is no private key in PEM form without a password") from None
+        raise BadCertificate(f"{files.key} is not a private key in PEM form without a password") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != authority.public_key():
         raise BadCertificate(f"{files.key} is not the private key of {files.certificate}")
     return authority, key

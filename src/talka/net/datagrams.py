@@ -3,6 +3,8 @@
 An event loop that reads one datagram per turn runs due timers before the answers that wait in the socket: after a stall
 it would blame peers that answered in time. So a turn reads up to `DRAIN_LIMIT`, whoever runs timers calls `drain` first,
 and every datagram comes with the time it waited since the kernel took it.
+
+Decision: docs/decisions/0015-one-member-one-loop.md.
 """
 
 import asyncio

@@ -1,6 +1,9 @@
 """How a node finds its first peer. Where it has found one, membership does the rest.
 
 What the sources say are hints: merged, asked all at once, and believed only after a valid answer.
+
+SRV records: RFC 2782.
+Decision: docs/decisions/0012-the-holes-of-leadership.md.
 """
 
 import asyncio
@@ -299,7 +302,7 @@ async def _lines(path: Path, problems: list[str]) -> list[str]:
 def _read(path: Path) -> str:
     # Opening a pipe or a device could wait for ever.
     if path.exists() and not path.is_file():
-        raise OSError("it is no plain file")
+        raise OSError("it is not a regular file")
     with path.open("rb") as file:
         content = file.read(FILE_LIMIT_BYTES + 1)
     if len(content) > FILE_LIMIT_BYTES:

@@ -1,6 +1,8 @@
 """What a node's certificate says of its other keys, and what those of others say of theirs.
 
 A voucher that travels is the certificate and a signature of it. Imported only where there are certificates.
+
+Decision: docs/decisions/0029-signed-by-managers-sealed-to-workers.md.
 """
 
 from collections import OrderedDict

@@ -1,4 +1,7 @@
-"""Signs what a member says of itself, and checks what members signed. Imported only where there are certificates."""
+"""Signs what a member says of itself, and checks what members signed. Imported only where there are certificates.
+
+Decision: docs/decisions/0030-keys-and-addresses-have-owners.md.
+"""
 
 from collections import OrderedDict
 from collections.abc import Callable

@@ -3,6 +3,8 @@
 Votes and leases have a connection of their own to each peer, so that nothing stands before them. With certificates every
 connection is TLS and both ends are who they say. Nothing of a stranger is kept for long: until its first good frame a
 connection may hold little and lives a few seconds.
+
+Decision: docs/decisions/0015-one-member-one-loop.md.
 """
 
 import asyncio

@@ -2,6 +2,9 @@
 
 The name is in the certificate and not in the address, so that a node may move; `check_identity` looks at it. This module
 knows no clock: what is valid now is decided by the TLS library.
+
+TLS 1.3: RFC 8446.
+Decision: docs/decisions/0014-sealed-and-alive.md.
 """
 
 import contextlib
@@ -61,7 +64,7 @@ def find_certs(folder: str | os.PathLike[str], name: str) -> CertFiles:
         raise BadCerts(problem)
     files = cert_files(Path(folder), name)
     if not files.ca.parent.is_dir():
-        raise BadCerts(f"{folder} is no folder of certificates: talka certs init {folder} makes one")
+        raise BadCerts(f"{folder} is not a folder of certificates: talka certs init {folder} makes one")
     missing = [file.name for file in files if not file.is_file()]
     if missing:
         remedy = f"talka certs issue {folder} --name {name} --role … makes them"
@@ -110,7 +113,7 @@ def _context(side: int, certs: CertFiles) -> ssl.SSLContext:
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise BadCerts(f"{certs.key} is not the private key of {certs.certificate}: issue them together") from None
-        raise BadCerts(f"{certs.certificate} and {certs.key} are no certificate and key in PEM form") from None
+        raise BadCerts(f"{certs.certificate} and {certs.key} are not a certificate and a key in PEM form") from None
     except OSError as error:
         raise BadCerts(f"{certs.certificate} or {certs.key} cannot be read: {error.strerror}") from None
     return context
@@ -258,7 +261,7 @@ def reason_of(error: ssl.SSLError | OSError) -> tuple[str, str]:
             word = "foreign"
         if word is not None:
             return word, _THEIRS[word]
-        return "tls", f"the peer's certificate does not hold: {error.verify_message}"
+        return "tls", f"the peer's certificate is not valid: {error.verify_message}"
     if isinstance(error, TimeoutError):
         return "tls", "the TLS handshake was not over in time"
     if isinstance(error, ssl.SSLEOFError) or not isinstance(error, ssl.SSLError):

@@ -3,6 +3,8 @@
 A connection proves who is at its other end. What is told further (a member's address, the key a manager signs bundles
 with, the key a worker is sealed to) needs a proof that travels with it. A signature is over purpose and statement, so that
 none can be used for another purpose. This module knows no clock: `now` is of UTC.
+
+Decision: docs/decisions/0030-keys-and-addresses-have-owners.md.
 """
 
 from collections.abc import Sequence
@@ -46,7 +48,7 @@ class Voucher:
         try:
             key = serialization.load_pem_private_key(read(files.key), None)
         except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it has a password
-            raise BadCertificate(f"{files.key} is no private key in PEM form without a password") from None
+            raise BadCertificate(f"{files.key} is not a private key in PEM form without a password") from None
         if not isinstance(key, PrivateKey):
             raise BadCertificate(f"{files.key} is a key that cannot sign: use one of EC, Ed25519 or RSA")
         self.certificate = certificate.public_bytes(serialization.Encoding.DER)

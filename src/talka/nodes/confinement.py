@@ -30,7 +30,7 @@ class Confinement:
         if wanted:
             user = core_user(wanted)
             if user is not None and (why := obstacle(user, files, env)):
-                raise Invalid(f"cores cannot run as {wanted}: {why}; mend that, or name another with --core-user")
+                raise Invalid(f"cores cannot run as {wanted}: {why}; fix that, or name another user with --core-user")
             return cls(env, user, number)
         if os.geteuid() != 0:
             return cls(env)

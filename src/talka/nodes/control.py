@@ -171,7 +171,7 @@ class ManagerControl:
             async with asyncio.timeout(KEEP_S):
                 await kept
         except TimeoutError:
-            raise Unavailable("no majority of managers could keep the bundle in time: submit again") from None
+            raise Unavailable("no majority of managers stored the bundle in time: submit again") from None
         except BlobsFull as error:
             raise TooBusy(str(error), 2.0) from None
 

@@ -17,7 +17,7 @@ from talka.engine.handlers.handler_supervisor import HandlerSupervisor
 from talka.engine.load.supervisor import Supervisor
 from talka.errors import Invalid
 from talka.nodes.confinement import Confinement
-from talka.nodes.dag_events import dropped_text
+from talka.nodes.dags.dag_events import dropped_text
 from talka.nodes.member_events import WORDS, Event
 from talka.store.files.blobs import Blobs
 from talka.wire.shards import Arm, BundleSource, FromCore, Go, Totals
@@ -47,16 +47,16 @@ class HandlerProcesses:
         self._share_bytes = share_bytes
         self._confinement = confinement
         self._on_exit = on_exit
-        self._supervisor = HandlerSupervisor(
+        self.supervisor = HandlerSupervisor(
             on_said, self._exited, None if confinement is None else confinement.confines
         )
 
     def do(self, order: HandlerOrder) -> None:
         match order:
             case TellHandlers(core=core, message=message):
-                self._supervisor.tell(core, message)
+                self.supervisor.tell(core, message)
             case StartHandlers(core=core, memory_bytes=memory_bytes, cpu_ms=cpu_ms, files=files):
-                self._supervisor.start(
+                self.supervisor.start(
                     core,
                     memory_bytes=memory_bytes,
                     share_bytes=self._share_bytes,
@@ -65,25 +65,12 @@ class HandlerProcesses:
                     folder=None if self._confinement is None else self._confinement.folder_for(f"handlers-{core}"),
                 )
             case EndHandlers(core=core, hard=hard):
-                self._supervisor.end(core, hard=hard)
+                self.supervisor.end(core, hard=hard)
 
     def _exited(self, core: int, facts: ExitFacts) -> None:
         if self._confinement is not None:
             self._confinement.remove(f"handlers-{core}")
         self._on_exit(core, facts)
-
-    def tell_end(self, end_ns: int) -> None:
-        self._supervisor.tell_end(end_ns)
-
-    def pids(self) -> dict[int, int]:
-        return self._supervisor.pids()
-
-    def look(self) -> None:
-        """Now and then."""
-        self._supervisor.look()
-
-    async def close(self) -> None:
-        await self._supervisor.close()
 
 
 class LoadCores:
@@ -94,6 +81,7 @@ class LoadCores:
 
     def __init__(
         self,
+        arm_for: Callable[[int], Arm | None],
         share_bytes: int,
         on_message: Callable[[int, FromCore], None],
         on_lines: Callable[[int, list[str]], None],
@@ -104,7 +92,9 @@ class LoadCores:
         bundles: Blobs,
         confinement: Confinement | None = None,
     ) -> None:
-        """`share_bytes` of memory are for each core. Bundles are unpacked in `folder`; `life` is this start's number."""
+        """`arm_for` says what an attempt runs; None: nobody wants it any more. `share_bytes` of memory are for each core.
+        Bundles are unpacked in `folder`; `life` is this start's number."""
+        self._arm_for = arm_for
         self._on_message = on_message
         self._on_exit = on_exit
         self._folder = folder
@@ -115,7 +105,7 @@ class LoadCores:
         self._orders: asyncio.Queue[CoreOrder] = asyncio.Queue()
         self._folders: dict[int, Path] = {}
         self._shift_ns: dict[int, int] = {}
-        self._supervisor = Supervisor(
+        self.supervisor = Supervisor(
             self._said,
             self._exited,
             on_lines,
@@ -131,26 +121,30 @@ class LoadCores:
     async def obey(self) -> None:
         while True:
             match await self._orders.get():
-                case StartCore(core=core, arm=arm, process=process):
-                    arm, folder = self._placed(core, arm, process)
-                    await self._supervisor.start(core, arm, process, folder)
-                case TellCore(core=core, message=Go() as go):
-                    shift = self._shift_ns[core] = monotonic_ns() - boottime_ns()
+                case StartCore(attempt=attempt, process=process):
+                    arm = self._arm_for(attempt)
+                    if arm is None:
+                        self._exited(attempt, "was given up before it started")
+                        continue
+                    arm, folder = self._placed(attempt, arm, process)
+                    await self.supervisor.start(attempt, arm, process, folder)
+                case TellCore(attempt=attempt, message=Go() as go):
+                    shift = self._shift_ns[attempt] = monotonic_ns() - boottime_ns()
                     shifted = Go(go.start_at_ns + shift, go.origin_ns + shift, go.job_origin_ns + shift)
-                    self._supervisor.send(core, shifted)
-                case TellCore(core=core, message=message):
-                    self._supervisor.send(core, message)
-                case KillCore(core=core):
-                    self._supervisor.end(core)
+                    self.supervisor.send(attempt, shifted)
+                case TellCore(attempt=attempt, message=message):
+                    self.supervisor.send(attempt, message)
+                case KillCore(attempt=attempt):
+                    self.supervisor.end(attempt)
 
-    def _placed(self, core: int, arm: Arm, process: int) -> tuple[Arm, str | None]:
+    def _placed(self, attempt: int, arm: Arm, process: int) -> tuple[Arm, str | None]:
         """With where its bundle is and may be unpacked; and the folder that is its process's, which unpacks it once: its
         number is that of its first attempt."""
         source, name, confinement = arm.source, f"{process}-{self._life:x}", self._confinement
         own = None if confinement is None else confinement.folder_for(name)
         folder = self._folder / name if own is None else Path(own)
         if own is not None or isinstance(source, BundleSource):
-            self._folders[core] = folder
+            self._folders[attempt] = folder
         if not isinstance(source, BundleSource):
             return arm, own
         path = self._bundles.path(source.digest)
@@ -161,8 +155,8 @@ class LoadCores:
         source = msgspec.structs.replace(source, path=str(path), folder=str(folder))
         return msgspec.structs.replace(arm, source=source), own
 
-    def _said(self, core: int, message: FromCore) -> None:
-        shift = self._shift_ns.get(core, 0)
+    def _said(self, attempt: int, message: FromCore) -> None:
+        shift = self._shift_ns.get(attempt, 0)
         if isinstance(message, Totals) and shift:
             message = msgspec.structs.replace(
                 message,
@@ -170,27 +164,17 @@ class LoadCores:
                 ended_at_ns=message.ended_at_ns - shift if message.ended_at_ns else 0,
                 made_at_ns=message.made_at_ns - shift if message.made_at_ns else 0,
             )
-        self._on_message(core, message)
+        self._on_message(attempt, message)
 
-    def _exited(self, core: int, cause: str) -> None:
-        self._shift_ns.pop(core, None)
-        folder = self._folders.pop(core, None)
+    def _exited(self, attempt: int, cause: str) -> None:
+        self._shift_ns.pop(attempt, None)
+        folder = self._folders.pop(attempt, None)
         if folder is not None and folder not in self._folders.values():
             shutil.rmtree(folder, ignore_errors=True)
-        self._on_exit(core, cause)
-
-    def tell_end(self, end_ns: int) -> None:
-        self._supervisor.tell_end(end_ns)
-
-    def pids(self) -> dict[int, int]:
-        return self._supervisor.pids()
-
-    def look(self) -> None:
-        """Now and then."""
-        self._supervisor.check_guard()
+        self._on_exit(attempt, cause)
 
     async def close(self) -> None:
-        await self._supervisor.close()
+        await self.supervisor.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 

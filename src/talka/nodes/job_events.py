@@ -21,10 +21,10 @@ from talka.control.jobs.effects import (
 from talka.control.worker.effects import (
     Drained,
     LeaseEnded,
-    TaskArmed,
-    TaskEnded,
-    TaskKilled,
-    TaskStarted,
+    ShardsArmed,
+    ShardsEnded,
+    ShardsKilled,
+    ShardsStarted,
     WorkerLeaseGranted,
 )
 from talka.nodes.member_events import WORDS, Event
@@ -34,24 +34,24 @@ JOB_WORDS: Final = {
     "job-accepted": "job {job} is accepted",
     "job-owner": "job {job} is led by {owner}: {reason}",
     "job-ended": "job {job} ended {state}",
-    "task-lost": "task {attempt} of job {job} {cause}",
-    "task-accepted": "the result of task {attempt} of job {job} is kept",
+    "task-lost": "attempt {attempt} of job {job} {cause}",
+    "task-accepted": "the result of attempt {attempt} of job {job} is stored",
     "job-left": "job {job} is led by another manager",
     "worker-registered": "worker {name} is here, with {cores} cores",
     "worker-returned": "worker {name} is back",
     "worker-lost": "worker {name} is lost: {cause}",
     "eviction-held": "{names} fell silent together: waiting before they are given up",
     "name-taken": "a second worker calls itself {name}: give it a name of its own",
-    "fleet-full": "worker {name} was turned away: {limit} workers are the most",
-    "lease-changing": "the lease of workers is changed from {lease} to {next} ({by}): the longer one is waited for first",
+    "fleet-full": "worker {name} was turned away: at most {limit} workers are allowed",
+    "lease-changing": "the lease of workers changes from {lease} to {next} ({by}) when the longer of the two has passed",
     "lease-changed": "the lease of workers is {lease} from now on ({by})",
     "lease": "has a lease from {manager}",
     "lease-ended": "lost its lease: {reason}",
-    "task-armed": "task {attempt} of job {job} is ready",
-    "task-started": "task {attempt} of job {job} runs",
-    "task-ended": "task {attempt} of job {job} has ended",
-    "task-killed": "task {attempt} of job {job} was ended: {reason}",
-    "drained": "nothing runs here any more",
+    "task-armed": "attempt {attempt} of job {job} is ready",
+    "task-started": "attempt {attempt} of job {job} runs",
+    "task-ended": "attempt {attempt} of job {job} has ended",
+    "task-killed": "attempt {attempt} of job {job} was stopped: {reason}",
+    "drained": "nothing is running here now",
 }
 WORDS.update(JOB_WORDS)
 
@@ -94,13 +94,13 @@ def job_event_of(news: object) -> Event | None:
             return {"event": "lease", "manager": manager}
         case LeaseEnded(reason=reason):
             return {"event": "lease-ended", "reason": reason}
-        case TaskArmed(job=job, attempt=attempt):
+        case ShardsArmed(job=job, attempt=attempt):
             return {"event": "task-armed", "job": job, "attempt": attempt}
-        case TaskStarted(job=job, attempt=attempt):
+        case ShardsStarted(job=job, attempt=attempt):
             return {"event": "task-started", "job": job, "attempt": attempt}
-        case TaskEnded(job=job, attempt=attempt):
+        case ShardsEnded(job=job, attempt=attempt):
             return {"event": "task-ended", "job": job, "attempt": attempt}
-        case TaskKilled(job=job, attempt=attempt, reason=reason):
+        case ShardsKilled(job=job, attempt=attempt, reason=reason):
             return {"event": "task-killed", "job": job, "attempt": attempt, "reason": reason}
         case Drained():
             return {"event": "drained"}

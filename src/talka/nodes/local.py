@@ -16,7 +16,7 @@ import psutil
 
 from talka.clock import monotonic_ns, utc_now
 from talka.control.load.allocation import Seat, claim_of, planned
-from talka.control.load.core_effects import Effect, JobEnded, KillCore, StartCore, TellCore
+from talka.control.load.core_effects import JobEnded, KillCore, LoadEffect, StartCore, TellCore
 from talka.control.load.load_job import JobSpec, LoadJob
 from talka.control.load.planning import Overrides, plan_load_job, with_overrides
 from talka.engine.load import native
@@ -158,7 +158,7 @@ class LocalRunner:
         self._on_progress = on_progress
         self._progress_every_ns = progress_every_ns
         # Bounded by the cores: each has one report under way, and a handful of other messages in its life.
-        self._inbox: asyncio.Queue[Callable[[int], list[Effect]]] = asyncio.Queue()
+        self._inbox: asyncio.Queue[Callable[[int], list[LoadEffect]]] = asyncio.Queue()
         self._supervisor = Supervisor(self._on_message, self._on_exit)
         self._interrupts = 0
 
@@ -167,7 +167,7 @@ class LocalRunner:
         try:
             await self._carry_out(job.start(monotonic_ns()))
             while not job.ended_ns:
-                effects: list[Effect] = []
+                effects: list[LoadEffect] = []
                 try:
                     async with asyncio.timeout(max(0, job.next_tick_at - monotonic_ns()) / SECOND):
                         happened = await self._inbox.get()
@@ -205,15 +205,17 @@ class LocalRunner:
     def _interrupt_job(self, name: Literal["SIGINT", "SIGTERM"]) -> None:
         self._inbox.put_nowait(lambda now: self._job.interrupt(now, name))
 
-    async def _carry_out(self, effects: Sequence[Effect]) -> None:
+    async def _carry_out(self, effects: Sequence[LoadEffect]) -> None:
         for effect in effects:
             match effect:
-                case StartCore(core=core, arm=arm, process=process):
-                    await self._supervisor.start(core, arm, process)
-                case TellCore(core=core, message=message):
-                    self._supervisor.send(core, message)
-                case KillCore(core=core):
-                    self._supervisor.kill(core)
+                case StartCore(attempt=attempt, process=process):
+                    arm = self._job.arm_for(attempt)
+                    if arm is not None:
+                        await self._supervisor.start(attempt, arm, process)
+                case TellCore(attempt=attempt, message=message):
+                    self._supervisor.send(attempt, message)
+                case KillCore(attempt=attempt):
+                    self._supervisor.kill(attempt)
                 case JobEnded():
                     pass  # the loop sees it
 

@@ -37,7 +37,7 @@ from talka.control.tasks.store_effects import (
 from talka.errors import Invalid, TalkaError
 from talka.nodes.auditing import put_down_change
 from talka.nodes.control import ManagerControl
-from talka.nodes.dag_service import DagService
+from talka.nodes.dags.dag_service import DagService
 from talka.nodes.job_events import job_event_of
 from talka.nodes.member import MemberNode, MemberOptions
 from talka.nodes.member_events import Event
@@ -89,7 +89,7 @@ class ManagerNode(MemberNode):
         self._own_lease = options.own_lease
         if options.store and len(options.member.voters) > 1:
             raise Invalid(
-                "dag jobs are kept in SQLite by one manager alone: leave --store away, or have this manager be the only voter"
+                "dag jobs are kept in SQLite by one manager alone: leave --store out, or make this manager the only voter"
             )
         self.dags: DagService | None = None
         super().__init__(options.member, on_event)
@@ -138,13 +138,7 @@ class ManagerNode(MemberNode):
             raise Invalid(f"a manager is a voter, and {name} is none of {', '.join(self._options.voters) or 'them'}")
         self._blobs = Blobs(self.folder / "blobs")
         options = self._options
-        self._trust = ManagerTrust(
-            self.folder,
-            options.certs,
-            name=options.name,
-            cluster=options.cluster,
-            environment=options.environment,
-        )
+        self._trust = ManagerTrust(options, self.folder)
         self.manager = Manager(
             name=options.name,
             boot=self.boot,

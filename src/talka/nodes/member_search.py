@@ -88,7 +88,7 @@ class Search:
         """The node at this address closed the connection it was asked on."""
         self.greeted(
             address,
-            "it closed the connection without a word, so it does not know this secret "
+            "it closed the connection without an answer, so it does not know this secret "
             f"(key {key_id}), or it wants certificates (--certs)",
         )
 

@@ -9,14 +9,14 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic
 
 import msgspec
 
 from talka.clock import boottime_ns, cpu_ns, realtime_ns
-from talka.cluster.effects import Lane, Transmit
+from talka.cluster.effects import Lane, Send, Transmit
 from talka.control.member.admission import Admission
-from talka.control.member.composite import ClusterMember
+from talka.control.member.composite import ClusterMember, MemberEffect, PartEffect
 from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.send_queue import Class
 from talka.errors import TalkaError
@@ -30,6 +30,7 @@ from talka.store.files.keyring import KeyringFile
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.version import VERSION
 from talka.wire.addresses import format_address
+from talka.wire.channels import Message
 from talka.wire.greeting import Self
 from talka.wire.security.keys import Keyring, encode_ring
 from talka.wire.security.roles import Proven, Role
@@ -48,7 +49,6 @@ CLASSES: Final = {
     Lane.STATISTICS: Class.STATISTICS,
 }
 
-Effect = TypeVar("Effect")
 Counts = dict[str, dict[str, int] | float]
 
 
@@ -70,10 +70,10 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.cluster}/{self.environment}"
 
 
-class NodeRuntime(Generic[Effect]):
+class NodeRuntime(Generic[PartEffect]):
     """Set `member` before anything arrives. Then `do` and `act` carry out what it answers; `close`, then `release`."""
 
-    member: ClusterMember[object]
+    member: ClusterMember[PartEffect]
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class NodeRuntime(Generic[Effect]):
         role: Role,
         *,
         on_event: Callable[[Event], None],
-        carry_out: Callable[[Effect], None],
+        carry_out: Callable[[MemberEffect | PartEffect], None],
         on_done: Callable[[], None] | None = None,
         hears: Callable[[], bool] | None = None,
         on_gone: OnGone | None = None,
@@ -109,7 +109,7 @@ class NodeRuntime(Generic[Effect]):
         self._on_done = on_done
         self._hears = hears
         self._marks = marks or {}
-        self._walked: list[Effect] | None = None
+        self._walked: list[MemberEffect | PartEffect] | None = None
         self._chores: set[asyncio.Task[None]] = set()
         self._mistake: BaseException | None = None
         self._refusals: dict[tuple[str, str], None] = {}
@@ -242,11 +242,11 @@ class NodeRuntime(Generic[Effect]):
 
     # -- what is to be done
 
-    def act(self, effects: Sequence[Any]) -> None:
+    def act(self, effects: Sequence[Send[Message] | MemberEffect | PartEffect]) -> None:
         """Carry out what a part answered to a call."""
-        self.do(self.member.act(boottime_ns(), [*effects]))
+        self.do(self.member.act(boottime_ns(), effects))
 
-    def do(self, effects: Sequence[Any]) -> None:
+    def do(self, effects: Sequence[MemberEffect | PartEffect]) -> None:
         """In the order in which they were decided: what carrying one out leads to comes after all that is there."""
         if self._walked is not None:
             self._walked += effects

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from talka.control.jobs.worker_keys import WorkerKeys
 from talka.control.member.signers import Signers
 from talka.control.worker.variables import WorkerVariables
+from talka.nodes.runtime import NodeOptions
 from talka.store.files.signing_key import signing_key
 from talka.wire.security.bundles import SIGNER_PURPOSE, BundleSigner
 from talka.wire.security.envelopes import KEY_BYTES, SEALING_PURPOSE, Opener, SealingKey, vouched_for
@@ -25,16 +26,16 @@ WORKERS: Final = (Role.WORKER, Role.OUTSIDE_WORKER)
 class ManagerTrust:
     """`signer` signs what this manager accepts, `keys` are those of workers."""
 
-    def __init__(self, folder: Path, certs: Path | None, *, name: str, cluster: str, environment: str) -> None:
-        group = f"{cluster}/{environment}"
-        self._endorser = _endorser(certs, name, cluster, environment)
-        self.signer = BundleSigner(signing_key(folder), group)
+    def __init__(self, options: NodeOptions, folder: Path) -> None:
+        self._endorser = _endorser(options)
+        self.signer = BundleSigner(signing_key(folder), options.group)
         self.named = self.signer.public
         """What the leader names to workers; empty where the certificate vouches for it."""
         if self._endorser is not None:
             self.signer.voucher = self._endorser.vouch(SIGNER_PURPOSE, self.signer.public)
             self.named = b""
-        self.keys = WorkerKeys(group, lambda: os.urandom(KEY_BYTES), None if self._endorser is None else self._doubt)
+        doubt = None if self._endorser is None else self._doubt
+        self.keys = WorkerKeys(options.group, lambda: os.urandom(KEY_BYTES), doubt)
 
     def _doubt(self, worker: str, statement: bytes, voucher: bytes) -> str:
         assert self._endorser is not None
@@ -44,25 +45,24 @@ class ManagerTrust:
 class WorkerTrust:
     """The key pair that `variables` opens with is of this life alone, and nowhere on disk."""
 
-    def __init__(self, certs: Path | None, *, name: str, boot: int, cluster: str, environment: str) -> None:
-        group = f"{cluster}/{environment}"
-        self._endorser = _endorser(certs, name, cluster, environment)
+    def __init__(self, options: NodeOptions, boot: int) -> None:
+        self._endorser = _endorser(options)
         opener = Opener(os.urandom(KEY_BYTES))
         voucher = b""
         if self._endorser is not None:
             voucher = self._endorser.vouch(SEALING_PURPOSE, vouched_for(opener.public, boot))
         self.sealing = SealingKey(opener.public, voucher).encode()
-        self.variables = WorkerVariables(opener, group, name, boot)
-        self.signers = Signers(group, None if self._endorser is None else self._doubt)
+        self.variables = WorkerVariables(opener, options.group, options.name, boot)
+        self.signers = Signers(options.group, None if self._endorser is None else self._doubt)
 
     def _doubt(self, signer: bytes, voucher: bytes) -> str:
         assert self._endorser is not None
         return self._endorser.doubt(SIGNER_PURPOSE, signer, voucher, roles=MANAGERS)
 
 
-def _endorser(certs: Path | None, name: str, cluster: str, environment: str) -> "Endorser | None":
-    if certs is None:
+def _endorser(options: NodeOptions) -> "Endorser | None":
+    if options.certs is None:
         return None
     from talka.net.endorsing import Endorser
 
-    return Endorser(certs, name=name, cluster=cluster, environment=environment)
+    return Endorser(options.certs, name=options.name, cluster=options.cluster, environment=options.environment)

@@ -6,20 +6,38 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 import psutil
 
 from talka.clock import boottime_ns
-from talka.cluster.effects import Lane, Persist, PersistBlob, Transmit
+from talka.cluster.effects import Lane, Persist, PersistBlob, Send, Transmit
+from talka.cluster.leadership.news import LeadershipNews
+from talka.cluster.leases import HolderNews, LeaseExpired
+from talka.cluster.membership.federation import FederationNews
+from talka.cluster.membership.news import MemberNews
 from talka.control.load.core_effects import KillCore, StartCore, TellCore
 from talka.control.member.admin_queries import metrics_text
 from talka.control.member.admission import HelloDeclined, RingChanged, Welcomed
-from talka.control.member.composite import ClusterMember
+from talka.control.member.composite import ClusterMember, MemberEffect, QuestionAsked
+from talka.control.member.receiver import Applied
+from talka.control.member.role_check import RoleRefused
+from talka.control.member.voter import CommandEnded, QuorumFailed
 from talka.control.worker.composite import Worker
-from talka.control.worker.core_end import CoresUntil
-from talka.control.worker.effects import Drained, ManagersLearned
+from talka.control.worker.effects import (
+    AttemptsDropped,
+    CoresUntil,
+    Drained,
+    HandlersBroken,
+    HandlersLoaded,
+    LeaseEnded,
+    ManagersLearned,
+    NeedBundle,
+    ShardsNews,
+    WorkerEffect,
+    WorkerLeaseGranted,
+)
 from talka.control.worker.handlers_effects import EndHandlers, StartHandlers, TellHandlers
 from talka.engine.hiding import hide
 from talka.errors import Invalid, TalkaError
@@ -49,6 +67,28 @@ FOLDER_KEY: Final = "folder"
 STARTS_KEY: Final = "starts"
 
 Said = TypeVar("Said")
+WorkerNews: TypeAlias = (
+    ShardsNews
+    | HandlersLoaded
+    | HandlersBroken
+    | AttemptsDropped
+    | ManagersLearned
+    | WorkerLeaseGranted
+    | LeaseEnded
+    | Drained
+    | MemberNews
+    | LeadershipNews
+    | FederationNews
+    | HolderNews
+    | LeaseExpired
+    | QuorumFailed
+    | CommandEnded
+    | Applied
+    | RoleRefused
+    | NeedBundle
+    | QuestionAsked  # workers do not answer
+)
+"""What is told of, and not carried out. An effect that is neither is a mistake that the type checker finds."""
 
 
 class WorkerOptions(NodeOptions, frozen=True, kw_only=True):
@@ -79,7 +119,7 @@ class WorkerNode:
         self._happened: dict[str, int] = {}
         self._greeted: dict[str, str] = {}
         """Address to name, of managers that welcomed this worker."""
-        self.runtime: NodeRuntime[object] = NodeRuntime(
+        self.runtime: NodeRuntime[WorkerEffect] = NodeRuntime(
             options,
             Role.WORKER,
             on_event=on_event,
@@ -105,13 +145,7 @@ class WorkerNode:
             raise Invalid(f"cores = {cores} means that nothing would run: give at least 1")
         memory_bytes = psutil.virtual_memory().total
         share_bytes = int(memory_bytes * MEMORY_SHARE) // cores
-        trust = WorkerTrust(
-            options.certs,
-            name=options.name,
-            boot=runtime.boot,
-            cluster=options.cluster,
-            environment=options.environment,
-        )
+        trust = WorkerTrust(options, runtime.boot)
         facts = WorkerFacts(
             cores=cores,
             memory_bytes=memory_bytes,
@@ -151,6 +185,7 @@ class WorkerNode:
             self._confinement = Confinement.of(options.core_user, options.core_env, handlers, number)
             runtime.held.callback(self._confinement.close)
         self._cores = LoadCores(
+            self.worker.arm_for,
             share_bytes,
             partial(self._hear, self.worker.on_core_message),
             self._on_core_lines,
@@ -204,7 +239,7 @@ class WorkerNode:
 
     async def _close(self) -> None:
         await self.runtime.quiet()
-        await asyncio.gather(self._cores.close(), self._handlers.close())
+        await asyncio.gather(self._cores.close(), self._handlers.supervisor.close())
         self.runtime.act(self.worker.leave(boottime_ns()))
         await self.runtime.close()
         self.runtime.release()
@@ -216,7 +251,7 @@ class WorkerNode:
 
     def metrics(self) -> str:
         """Of this node, in Prometheus' text format."""
-        tasks = list(self.worker.tasks)
+        tasks = list(self.worker.shards)
         states = dict.fromkeys(("arming", "armed", "running", "ended"), 0)
         for task in tasks:
             states[task.stage] += 1
@@ -225,7 +260,7 @@ class WorkerNode:
             "worker_has_lease": int(self.worker.has_lease),
             "worker_tasks_total": dict(self._happened),
             "worker_messages_refused_total": dict(self.worker.refused),
-            "worker_tasks_declined_total": self.worker.tasks.declined,
+            "worker_tasks_declined_total": self.worker.shards.declined,
             "worker_attempts_total": dict(self.worker.handlers.outcomes),
             "worker_task_messages_refused_total": dict(self.worker.handlers.refused),
             **self.runtime.counts(),
@@ -281,7 +316,7 @@ class WorkerNode:
 
     # -- what is to be done
 
-    def _carry_out(self, effect: object) -> None:
+    def _carry_out(self, effect: MemberEffect | WorkerEffect) -> None:
         match effect:
             case Transmit(to=to, lane=lane):
                 if lane is not Lane.DATAGRAM:
@@ -293,8 +328,8 @@ class WorkerNode:
             case PersistBlob(ticket=ticket, digest=digest, content=content, removed=removed):
                 self.runtime.persist(ticket, self._write_blob, digest, content, removed, is_vital=False)
             case CoresUntil(end_ns=end_ns):
-                self._cores.tell_end(end_ns)
-                self._handlers.tell_end(end_ns)
+                self._cores.supervisor.tell_end(end_ns)
+                self._handlers.supervisor.tell_end(end_ns)
             case TellHandlers() | StartHandlers() | EndHandlers():
                 self._handlers.do(effect)
             case StartCore() | TellCore() | KillCore():
@@ -305,10 +340,12 @@ class WorkerNode:
                 self.runtime.refused(address, reason, f"does not let this worker in: {text}")
             case RingChanged(ring=ring):
                 self.runtime.save_ring(ring)
+            case Send():
+                raise AssertionError("its member puts every message into a frame")
             case _:
                 self._on_news(effect)
 
-    def _on_news(self, news: object) -> None:
+    def _on_news(self, news: WorkerNews) -> None:
         if isinstance(news, ManagersLearned):
             self._on_managers(news)
         elif isinstance(news, Drained):
@@ -327,11 +364,11 @@ class WorkerNode:
 
     # -- cores
 
-    def _hear(self, hear: Callable[[int, int, Said], Sequence[object]], core: int, said: Said) -> None:
+    def _hear(self, hear: Callable[[int, int, Said], Sequence[WorkerEffect]], core: int, said: Said) -> None:
         """What a core said, or how it ended."""
         self.runtime.act(hear(boottime_ns(), core, said))
 
-    def _hear_while_open(self, hear: Callable[[int, int, Said], Sequence[object]], core: int, said: Said) -> None:
+    def _hear_while_open(self, hear: Callable[[int, int, Said], Sequence[WorkerEffect]], core: int, said: Said) -> None:
         if not self.runtime.is_closed:
             self._hear(hear, core, said)
 
@@ -345,8 +382,8 @@ class WorkerNode:
         while True:
             self._look_at_disk()
             await asyncio.sleep(FACTS_EVERY_S)
-            self._cores.look()
-            self._handlers.look()
+            self._cores.supervisor.check_guard()
+            self._handlers.supervisor.look()
             load = min(100, round(psutil.cpu_percent()))
             self.worker.set_facts(msgspec.structs.replace(self.worker.facts, load_percent=load))
 

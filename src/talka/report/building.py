@@ -515,7 +515,7 @@ def lateness_text(generator: Generator) -> str | None:
         told = generator.machine.text if generator.machine is not None else ""
         return (
             f"{late} while the generator was idle (its busiest core used {generator.cpu:.0%} of a CPU): the machine, or"
-            " code of the test that blocks, held it up" + (f" ({told})" if told else "")
+            " code of the test that blocks, delayed it" + (f" ({told})" if told else "")
         )
     return None
 

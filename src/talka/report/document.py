@@ -159,7 +159,7 @@ class Workflow(msgspec.Struct, frozen=True):
     checks: list[Check]
     metrics: list[Metric]
     implied_vus: float = 0.0
-    """How many users the numbers stand for: throughput x (latency + think time). Close to `mean_vus` when users spend
+    """How many users the numbers imply: iterations per second, times seconds per iteration. Close to `mean_vus` when users spend
     their time in measured steps; far above it, steps of a layer overlap; far below, they do something else."""
     mean_vus: float | None = None
     """How many there were on average (closed model)."""

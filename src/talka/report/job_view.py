@@ -84,7 +84,7 @@ def refresh(view: JobView, job: LoadJob) -> None:
         shown.state, shown.failure, shown.notes = run.state, run.failure, run.notes
         shown.origin_ns, shown.stopped_ns, shown.ended_ns = run.origin_ns, run.stopped_ns, run.ended_ns
         shown.cores, shown.vus, shown.counted_at_ns = run.cores, vus[name], run.counted_at_ns
-        shown.tallies = {attempt.core: attempt.tally for shard in run.shards for attempt in shard.attempts}
+        shown.tallies = {attempt.number: attempt.tally for shard in run.shards for attempt in shard.attempts}
         shown.timeline = run.timeline
     still_open = {id(shard.gap) for run in job.workflows.values() for shard in run.shards if shard.gap}
     view.losses = [Loss(lost, id(lost) in still_open) for lost in job.lost]

@@ -121,7 +121,7 @@ def case_of_success(ok: int, failed: int, skipped: int) -> Case:
         return Case(name)
     if skipped and not failed:
         return Case(name, "skipped", "Every step was skipped, every time.")
-    text = f"{failed:,} steps were measured and not one succeeded." if failed else "Not one step was measured."
+    text = f"{failed:,} steps were measured and none succeeded." if failed else "No step was measured."
     return Case(name, "error", text, "nothing succeeded")
 
 

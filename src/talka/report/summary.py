@@ -85,7 +85,7 @@ def parse_stats(text: str) -> tuple[str, ...]:
     for name in found:
         if name not in OTHER_STATS and not PERCENTILE.fullmatch(name):
             raise BadStats(
-                f"{name!r} is no column: write percentiles such as p50 or p99.9, or {', '.join(OTHER_STATS)}"
+                f"{name!r} is not a column: write percentiles such as p50 or p99.9, or {', '.join(OTHER_STATS)}"
             )
     if not 1 <= len(found) <= STATS_LIMIT:
         raise BadStats(f"{len(found)} columns cannot be shown: name 1 to {STATS_LIMIT}, as in p50,p95,p99.9")
@@ -149,7 +149,7 @@ def show_headline(page: TextPage, document: ResultDocument) -> None:
     if is_good and document.thresholds:
         page.sentence(f"Every threshold held ({len(document.thresholds)}).", style="green")
     elif is_good:
-        page.sentence("No threshold was set, so nothing here was judged but that it ran.")
+        page.sentence("No threshold was set: the exit code says only that the job ran.")
     worst = failures_of(document)
     if is_good and worst.failed:
         share = share_text(worst.failed, worst.ended)
@@ -292,7 +292,7 @@ def show_workflow(page: SummaryPage, workflow: Workflow) -> None:
 
 
 def busy_text(workflow: Workflow) -> str:
-    """How many were at work on average. In results that did not measure it: throughput x time, which is more than there
+    """VUs that were busy on average. In results that did not measure it: iterations per second, times seconds per iteration, which is more than there
     are users where their steps overlap."""
     busy = workflow.implied_vus if workflow.busy_vus is None else workflow.busy_vus
     if not busy:
@@ -505,7 +505,9 @@ def show_generator(page: TextPage, document: ResultDocument) -> None:
     if generator.saturated:
         page.sentence("Saturated: the target may be faster than these numbers.", style="yellow")
     elif generator.verdict == "disturbed":
-        page.sentence("Disturbed: it was late though it was idle; something else held it up.", style="yellow")
+        page.sentence(
+            "Disturbed: it was late while it was idle: something else on the machine delayed it.", style="yellow"
+        )
     else:
         page.sentence("Not saturated: it kept up with the plan.")
 

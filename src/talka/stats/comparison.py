@@ -15,6 +15,8 @@ shows it. So a difference is called only if it is also beyond what runs differ a
 it), and beyond what the generator's own timers were late, which is not blamed on the target.
 
 All intervals of a comparison hold together with 95 %: each is made at 1 - 0.05 / rows (Bonferroni).
+
+Decision: docs/decisions/0010-noise-is-called-noise.md.
 """
 
 import math

@@ -13,9 +13,9 @@ from typing import Final
 import msgspec
 
 from talka.control.load.core_effects import KillCore, StartCore, TellCore
-from talka.control.member.composite import ClusterMember
+from talka.control.member.composite import ClusterMember, MemberEffect
 from talka.control.worker.composite import Worker
-from talka.control.worker.core_end import CoresUntil
+from talka.control.worker.effects import CoresUntil, WorkerEffect
 from talka.errors import Invalid
 from talka.stats.windows import WINDOW_NS, Window
 from talka.testing.host import Host
@@ -75,7 +75,7 @@ class WorkerPart:
     def next_tick_at(self) -> int:
         return self.worker.next_tick_at
 
-    def tick(self, now: int) -> list[object]:
+    def tick(self, now: int) -> list[WorkerEffect]:
         if self._is_started:
             return self.worker.tick(now)
         self._is_started = True
@@ -83,18 +83,18 @@ class WorkerPart:
 
     def on_message(
         self, now: int, sender: str, message: JobMessage, boot: int, source: str, role: Role | None = None
-    ) -> list[object]:
+    ) -> list[WorkerEffect | Obeyed]:
         effects = self.worker.on_message(now, sender, message, boot, source)
         if isinstance(message, Assign | Start | Halt | Acknowledge | ResultAccepted | Reconcile):
             if not any(isinstance(getattr(effect, "message", None), Stale) for effect in effects):
                 attempt = 0 if isinstance(message, Reconcile) else message.attempt
                 return [Obeyed(message.job, attempt, message.fence, type(message).__name__), *effects]
-        return effects
+        return [*effects]
 
-    def on_news(self, now: int, news: object) -> list[object]:
+    def on_news(self, now: int, news: object) -> list[WorkerEffect]:
         return []
 
-    def on_persisted(self, now: int, ticket: int) -> list[object]:
+    def on_persisted(self, now: int, ticket: int) -> list[WorkerEffect]:
         return self.worker.on_persisted(now, ticket)
 
 
@@ -128,41 +128,15 @@ class Ends:
 class CoreRun:
     """One shard in a core process."""
 
-    __slots__ = (
-        "acknowledged",
-        "arm",
-        "attempt",
-        "began_at",
-        "boot",
-        "core",
-        "ended_at",
-        "final",
-        "go",
-        "host",
-        "is_alive",
-        "is_over",
-        "is_stopping",
-        "journeys",
-        "known",
-        "last_ns",
-        "manner",
-        "most_under_way",
-        "process",
-        "reported",
-        "rest_ns",
-        "sent",
-        "sequence",
-        "stopped_ns",
-        "windows",
-    )
-
-    def __init__(self, host: Host, core: int, attempt: int, arm: Arm, process: int) -> None:
+    def __init__(self, host: Host, number: int, attempt: int, arm: Arm, process: int) -> None:
         self.host = host
         self.process = process
         """Its number on the host: shards of several workflows may run in one."""
         self.boot = host.boot
-        self.core = core
+        self.number = number
+        """Its worker's, as in its `StartCore`."""
         self.attempt = attempt
+        """Its manager's number of the attempt that it is a part of."""
         self.arm = arm
         self.go: Go | None = None
         self.is_alive = True
@@ -258,11 +232,11 @@ class Cores(Observer):
         if type(effect) is StartCore:
             self._start(host, effect)
         elif type(effect) is TellCore:
-            run = self._runs.get(host.name, {}).get(effect.core)
+            run = self._runs.get(host.name, {}).get(effect.attempt)
             if run is not None:
                 self._told(run, effect.message)
         elif type(effect) is KillCore:
-            run = self._runs.get(host.name, {}).get(effect.core)
+            run = self._runs.get(host.name, {}).get(effect.attempt)
             if run is not None:
                 self._end(run, "killed")
         elif type(effect) is CoresUntil:
@@ -296,14 +270,18 @@ class Cores(Observer):
         return self._rngs[host.name]
 
     def _start(self, host: Host, effect: StartCore) -> None:
-        key = worker_of(host).tasks.pool.task_of(effect.core)
-        run = CoreRun(host, effect.core, 0 if key is None else key[1], effect.arm, effect.process)
-        self._runs.setdefault(host.name, {})[effect.core] = run
+        worker, number = worker_of(host), effect.attempt
+        owner, arm = worker.shards.pool.owner_of(number), worker.arm_for(number)
+        if owner is None or arm is None:  # it was given up in the same step
+            self._tell_exit(host, host.boot, number, "was given up before it started")
+            return
+        run = CoreRun(host, number, owner[1], arm, effect.process)
+        self._runs.setdefault(host.name, {})[number] = run
         self.ledger.add(run)
         self._world.after(self._rng(host).randrange(50, 600) * MILLISECOND, partial(self._arm, run))
 
     def _arm(self, run: CoreRun) -> None:
-        self._say(run, Hello(run.core, "3.11", "simulated"))
+        self._say(run, Hello(run.number, "3.11", "simulated"))
         self._say(run, Armed())
 
     def _told(self, run: CoreRun, message: object) -> None:
@@ -427,18 +405,21 @@ class Cores(Observer):
 
     def _say(self, run: CoreRun, message: FromCore) -> None:
         if run.is_alive:
-            worker_act(self._world, run.host, run.boot, partial(_hear_core, core=run.core, message=message))
+            worker_act(self._world, run.host, run.boot, partial(_hear_core, attempt=run.number, message=message))
 
     def _end(self, run: CoreRun, how: str) -> None:
         """Its process is gone; the worker hears of it a moment later."""
         if not run.is_alive:
             return
         self._bury(run, how)
-        self._runs.get(run.host.name, {}).pop(run.core, None)
+        self._runs.get(run.host.name, {}).pop(run.number, None)
         cause = "was killed by a signal" if how in ("killed", "died") else "ended"
-        delay = self._rng(run.host).randrange(1, 20) * MILLISECOND
-        tell = partial(_hear_exit, core=run.core, cause=cause)
-        self._world.after(delay, partial(worker_act, self._world, run.host, run.boot, tell))
+        self._tell_exit(run.host, run.boot, run.number, cause)
+
+    def _tell_exit(self, host: Host, boot: int, number: int, cause: str) -> None:
+        delay = self._rng(host).randrange(1, 20) * MILLISECOND
+        tell = partial(_hear_exit, attempt=number, cause=cause)
+        self._world.after(delay, partial(worker_act, self._world, host, boot, tell))
 
     def _bury(self, run: CoreRun, how: str) -> None:
         run.is_alive = False
@@ -460,12 +441,12 @@ def worker_of(host: Host) -> Worker:
     return node.jobs.worker
 
 
-def _hear_core(worker: Worker, now: int, *, core: int, message: FromCore) -> list[object]:
-    return worker.on_core_message(now, core, message)
+def _hear_core(worker: Worker, now: int, *, attempt: int, message: FromCore) -> list[WorkerEffect]:
+    return worker.on_core_message(now, attempt, message)
 
 
-def _hear_exit(worker: Worker, now: int, *, core: int, cause: str) -> list[object]:
-    return worker.on_core_exit(now, core, cause)
+def _hear_exit(worker: Worker, now: int, *, attempt: int, cause: str) -> list[WorkerEffect]:
+    return worker.on_core_exit(now, attempt, cause)
 
 
 class _Hearing:
@@ -473,19 +454,19 @@ class _Hearing:
 
     __slots__ = ("boot", "call", "host")
 
-    def __init__(self, host: Host, boot: int, call: "partial[list[object]]") -> None:
+    def __init__(self, host: Host, boot: int, call: "partial[list[WorkerEffect]]") -> None:
         self.host = host
         self.boot = boot
         self.call = call
 
-    def __call__(self, now: int) -> list[object]:
+    def __call__(self, now: int) -> list[MemberEffect | WorkerEffect]:
         node = self.host.node
         if self.host.boot != self.boot or not isinstance(node, ClusterMember):
             return []
         return node.act(now, self.call(worker_of(self.host), now))
 
 
-def worker_act(world: World, host: Host, boot: int, call: "partial[list[object]]") -> None:
+def worker_act(world: World, host: Host, boot: int, call: "partial[list[WorkerEffect]]") -> None:
     """Let the worker on this host handle `call(worker, now)`: at once, or as soon as it can."""
     hearing = _Hearing(host, boot, call)
     if host.boot == boot and host.state != "down" and not host.act(hearing):

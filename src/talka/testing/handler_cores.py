@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from talka.control.member.composite import ClusterMember
-from talka.control.worker.core_end import CoresUntil
+from talka.control.member.composite import ClusterMember, MemberEffect
+from talka.control.worker.effects import CoresUntil, WorkerEffect
 from talka.control.worker.handlers_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
 from talka.testing.cores import Ends, worker_of
 from talka.testing.host import Host
@@ -62,25 +62,6 @@ class Script(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class SimulatedRun:
     """One attempt as it really was."""
-
-    __slots__ = (
-        "attempt",
-        "began_at",
-        "boot",
-        "checkpoint",
-        "core",
-        "ended_at",
-        "fence",
-        "host",
-        "id",
-        "inputs",
-        "is_alive",
-        "job",
-        "number",
-        "outcome",
-        "output",
-        "script",
-    )
 
     def __init__(self, host: Host, core: int, task: HandedTask, began_at: int) -> None:
         self.number = 0
@@ -364,16 +345,16 @@ def has_lease(host: Host) -> bool:
     return lease.is_held and host.local(host._world.now) < lease.next_check_at
 
 
-def _act(host: Host, now: int, effects: list[object]) -> list[object]:
+def _act(host: Host, now: int, effects: list[WorkerEffect]) -> list[MemberEffect | WorkerEffect]:
     assert isinstance(host.node, ClusterMember)
     return host.node.act(now, effects)
 
 
-def _hear(now: int, *, host: Host, core: int, message: FromHandlers) -> list[object]:
+def _hear(now: int, *, host: Host, core: int, message: FromHandlers) -> list[MemberEffect | WorkerEffect]:
     return _act(host, now, worker_of(host).on_handlers_said(now, core, message))
 
 
-def _hear_exit(now: int, *, host: Host, core: int, facts: ExitFacts) -> list[object]:
+def _hear_exit(now: int, *, host: Host, core: int, facts: ExitFacts) -> list[MemberEffect | WorkerEffect]:
     return _act(host, now, worker_of(host).on_handlers_exit(now, core, facts))
 
 

@@ -348,7 +348,7 @@ class EveryJobEnds(Observer):
         for job, at in self._history.cancelled_at.items():
             if world.now >= max(at, self._calm_at) + self._stop_within_ns:
                 for run in self._ledger.alive(job):
-                    text = f"core {run.core} of {run.host.name} (attempt {run.attempt}) runs on"
+                    text = f"core {run.number} of {run.host.name} (attempt {run.attempt}) runs on"
                     world.violate("cancel", f"job {job} was cancelled {(world.now - at) // SECOND} s ago: {text}")
 
     def at_end(self, world: World) -> None:
@@ -436,11 +436,11 @@ class JobCapsHold(Observer):
     # The limits are of private things; asking each for its size would put methods there that only this needs.
 
     def _check_worker(self, world: World, host: Host, one: composite.Worker) -> None:
-        _within(world, host, "tasks", one.tasks._held, held_shards.TASKS_LIMIT)
+        _within(world, host, "tasks", one.shards._held, held_shards.HELD_LIMIT)
         _within(world, host, "commands that wait", one._waiting, composite.WAITING_LIMIT)
         _within(world, host, "fences", one._fences._jobs, fences.JOBS_LIMIT)
-        if one.tasks.pool.free < 0:
-            text = f"{-one.tasks.pool.free} more cores than the {one.tasks.pool.cores} there are"
+        if one.shards.pool.free < 0:
+            text = f"{-one.shards.pool.free} more cores than the {one.shards.pool.cores} there are"
             world.violate("I13", f"{host.name} runs {text}")
 
     def _check_manager(self, world: World, host: Host, one: Manager) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from talka.cluster.effects import Lane
 from talka.control.load.core_effects import StartCore
+from talka.testing.cores import worker_of
 from talka.testing.host import Host
 from talka.testing.world import Observer, World
 from talka.wire.shards import BundleSource
@@ -27,12 +28,13 @@ class VariablesStaySealed(Observer):
             self._world.violate("variables", f"a frame from {source} to {to} shows the value of a variable")
 
     def on_effect(self, world: World, host: Host, effect: object) -> None:
-        if type(effect) is StartCore and isinstance(effect.arm.source, BundleSource):
-            source = effect.arm.source
+        arm = worker_of(host).arm_for(effect.attempt) if type(effect) is StartCore else None
+        if arm is not None and isinstance(arm.source, BundleSource):
+            source = arm.source
             expected = self._by_digest.get(source.digest, {})
             self.opened += bool(expected)
             if source.env != expected:
-                text = f"a core of job {effect.arm.job} on {host.name} has variables {source.env}, not {expected}"
+                text = f"a core of job {arm.job} on {host.name} has variables {source.env}, not {expected}"
                 world.violate("variables", text)
 
 
@@ -43,5 +45,6 @@ class NothingForgedRuns(Observer):
         self._forged = forged
 
     def on_effect(self, world: World, host: Host, effect: object) -> None:
-        if type(effect) is StartCore and effect.arm.job in self._forged:
-            world.violate("signed", f"{host.name} runs {effect.arm.job}, which no manager has signed")
+        arm = worker_of(host).arm_for(effect.attempt) if type(effect) is StartCore else None
+        if arm is not None and arm.job in self._forged:
+            world.violate("signed", f"{host.name} runs {arm.job}, which no manager has signed")

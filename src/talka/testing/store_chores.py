@@ -13,7 +13,7 @@ from talka.control.tasks.clock_watch import ClockWatch
 from talka.control.tasks.schedules import after_run, due, mended, run_key
 from talka.control.tasks.store_effects import CallAnswered, Commit
 from talka.errors import TalkaError
-from talka.nodes.store_hold import MANAGER_LEASE
+from talka.nodes.dags.store_hold import MANAGER_LEASE
 from talka.testing.host import Effects, Host
 from talka.testing.line import CallLine
 from talka.testing.store_shell import ALL_ROWS, StoreShell, act_on, jobs_in, keeper_on

@@ -20,7 +20,7 @@ from talka.control.manager import Manager
 from talka.control.member.composite import ClusterMember
 from talka.control.tasks.delivery import worker_of
 from talka.control.tasks.store_effects import Commit, RaiseEpoch, ReadOutputs, WorkerDropped
-from talka.nodes.store_hold import MANAGER_LEASE
+from talka.nodes.dags.store_hold import MANAGER_LEASE
 from talka.store.dags.records import Lease, StoreTaken
 from talka.store.dags.sqlite import SqliteRecords
 from talka.store.dags.sqlite_life import Remembered, StoreMemory, open_life

@@ -118,7 +118,7 @@ class Tokens:
                 raise NotAuthorised("the token is for another cluster") from None
             except jwt.InvalidTokenError:
                 break
-        raise NotAuthorised("the token does not hold")
+        raise NotAuthorised("the token is not valid")
 
 
 class Revoked:
@@ -193,7 +193,9 @@ def read_revoked(path: Path) -> list[str]:
 
 def checked_token_id(id: str) -> str:
     if not TOKEN_ID.fullmatch(id):
-        raise Invalid(f"{id[:80]!r} is no id of a token: it has at most {ID_MOST} letters, digits, dots, - and _")
+        raise Invalid(
+            f"{id[:80]!r} is not the id of a token: an id has at most {ID_MOST} letters, digits, dots, - and _"
+        )
     return id
 
 

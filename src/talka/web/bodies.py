@@ -75,9 +75,9 @@ def decoded(content: bytes | bytearray, kind: type[Body]) -> Body:
             content.decode()  # inside what is passed on as it is nobody else looks at the bytes
         return msgspec.json.decode(content, type=kind)
     except msgspec.ValidationError as error:
-        raise Invalid(f"the body does not fit: {error}") from None
+        raise Invalid(f"the body does not match the schema: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Malformed(f"the body is no JSON: {error}") from None
+        raise Malformed(f"the body is not JSON: {error}") from None
 
 
 async def read_bundle(request: Request, digest: str) -> bytes:
@@ -103,7 +103,7 @@ def page_in(request: Request, cursor_limit: int = CURSOR_LIMIT) -> tuple[str, in
     query = request.query_params
     cursor, limit = query.get("cursor", ""), query.get("limit", str(PAGE_DEFAULT))
     if len(cursor) > cursor_limit:
-        raise Invalid("the cursor is not one of ours: it is `next` of the page before")
+        raise Invalid("the cursor is not known: use `next` of the page before")
     if not (limit.isdecimal() and limit.isascii() and len(limit) < 10 and 1 <= int(limit) <= PAGE_LIMIT):
         raise Invalid(f"limit is a whole number from 1 to {PAGE_LIMIT}, not {limit[:50]!r}")
     return cursor, int(limit)

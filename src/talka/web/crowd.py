@@ -1,4 +1,7 @@
-"""The connections of one server: who may have one is decided in `control/clients/connections.py` and carried out here."""
+"""The connections of one server: who may have one is decided in `control/clients/connections.py` and carried out here.
+
+Decision: docs/decisions/0035-strangers-give-way.md.
+"""
 
 import asyncio
 from collections.abc import Callable

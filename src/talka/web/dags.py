@@ -88,9 +88,9 @@ def translated(content: bytes) -> bytes:
         body = {EXECUTE_WORDS.get(name, name): value for name, value in body.items()}
         tasks = msgspec.json.decode(body.get("tasks", msgspec.Raw(b"[]")), type=list[dict[str, msgspec.Raw]])
     except msgspec.ValidationError as error:
-        raise Invalid(f"the body does not fit: {error}") from None
+        raise Invalid(f"the body does not match the schema: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Malformed(f"the body is no JSON: {error}") from None
+        raise Malformed(f"the body is not JSON: {error}") from None
     renamed = [{TASK_WORDS.get(name, name): value for name, value in task.items()} for task in tasks]
     return msgspec.json.encode({"kind": "dag", "name": "execute", **body, "tasks": renamed})
 

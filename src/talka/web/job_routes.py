@@ -148,7 +148,7 @@ def cursors_in(cursor: str) -> tuple[str | None, str | None]:
         return "", ""
     parts = cursor.split(SEPARATOR)
     if len(parts) != 2 or any(part[:1] not in (OVER, MORE) for part in parts):
-        raise Invalid("the cursor is not one of ours: it is `next` of the page before")
+        raise Invalid("the cursor is not known: use `next` of the page before")
     ours, theirs = (None if part == OVER else part[1:] for part in parts)
     return ours, theirs
 

@@ -1,5 +1,8 @@
 """Connections that begin with TLS. asyncio's own server counts nobody before a handshake is over, and strangers need not
-end one: here each stands in line from the moment it is accepted."""
+end one: here each stands in line from the moment it is accepted.
+
+Decision: docs/decisions/0035-strangers-give-way.md.
+"""
 
 import asyncio
 import contextlib

@@ -1,6 +1,8 @@
 """Questions to one node and its answers, as `talka cluster …` asks them. Channel 5 of a packet.
 
 Many may be under way on one connection: the number says which answer belongs to which question.
+
+Decision: docs/decisions/0030-keys-and-addresses-have-owners.md.
 """
 
 from typing import Annotated, Any, Final, TypeAlias
@@ -113,11 +115,11 @@ AskingMessage: TypeAlias = Ask | AskAnswer
 
 
 class BadQuestion(Untrusted):
-    """Bytes that are no message of this conversation."""
+    """Bytes that are not a message of this conversation."""
 
 
 CHANNEL: Final[Channel[AskingMessage]] = Channel(
-    5, "asking", AskingMessage, BadQuestion, "a node sent what is no question and no answer"
+    5, "asking", AskingMessage, BadQuestion, "a node sent a malformed question or answer"
 )
 encode, decode = CHANNEL.encode, CHANNEL.decode
 

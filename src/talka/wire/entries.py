@@ -1,4 +1,7 @@
-"""What the majority register holds of a job. Written by the cluster's leader alone."""
+"""What the majority register holds of a job. Written by the cluster's leader alone.
+
+Decision: docs/decisions/0018-who-may-act-on-a-job.md.
+"""
 
 from collections.abc import Callable
 from typing import Final
@@ -169,7 +172,7 @@ class BadEntry(Untrusted):
     """What the register holds under a job's key is no entry of a job."""
 
 
-ENTRIES: Final[Codec[JobEntry]] = Codec(JobEntry, BadEntry, "the register holds what is no entry of a job")
+ENTRIES: Final[Codec[JobEntry]] = Codec(JobEntry, BadEntry, "the register holds a malformed entry of a job")
 CHECKPOINTS: Final[Codec[JobCheckpoint]] = Codec(JobCheckpoint, BadEntry, "the checkpoint of a job cannot be read")
 encode_entry, decode_entry = ENTRIES.encode, ENTRIES.decode
 encode_checkpoint, decode_checkpoint = CHECKPOINTS.encode, CHECKPOINTS.decode
@@ -182,4 +185,4 @@ def decode_order(content: bytes) -> JobOrder:
     try:
         return _orders.decode(content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Invalid(f"this is no order of a job: {error}") from None
+        raise Invalid(f"this is not the order of a job: {error}") from None

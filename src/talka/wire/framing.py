@@ -1,6 +1,8 @@
 """Messages on a stream of bytes: four bytes of length, then as many of content, which may be compressed.
 
 The length is judged before anything is parsed or kept, and what is compressed is judged while it is opened.
+
+Decision: docs/decisions/0015-one-member-one-loop.md.
 """
 
 import zlib

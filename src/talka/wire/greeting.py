@@ -2,6 +2,8 @@
 
 A nonce is answered by its echo, so that a frame kept by somebody else proves nothing. The newest keys travel here too:
 one that was away while keys changed reads this conversation with the key it still has.
+
+Decision: docs/decisions/0014-sealed-and-alive.md.
 """
 
 from typing import Annotated, Final, TypeAlias
@@ -86,10 +88,10 @@ GreetingMessage: TypeAlias = GreetingHello | GreetingWelcome | Challenge | Proof
 
 
 class BadGreeting(Untrusted):
-    """Bytes that are no message of this conversation."""
+    """Bytes that are not a message of this conversation."""
 
 
 CHANNEL: Final[Channel[GreetingMessage]] = Channel(
-    4, "greeting", GreetingMessage, BadGreeting, "a node sent what is no greeting"
+    4, "greeting", GreetingMessage, BadGreeting, "a node sent a malformed greeting"
 )
 encode, decode = CHANNEL.encode, CHANNEL.decode

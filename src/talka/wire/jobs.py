@@ -5,6 +5,8 @@ that leads a job assigns tasks under the job's fence, starts and halts them, ack
 result of each as a blob. Managers keep blobs for each other, tell the cluster's leader what became of their jobs, and
 pass on what clients ask. Every message may be lost, doubled or overtaken; none carries an instant of another machine's
 clock, except where the receiver's own is meant.
+
+Decision: docs/decisions/0018-who-may-act-on-a-job.md.
 """
 
 from typing import Annotated, Final, Literal, TypeAlias
@@ -490,11 +492,11 @@ JobMessage: TypeAlias = (
 
 
 class BadJobMessage(Untrusted):
-    """Bytes that are no message of this conversation."""
+    """Bytes that are not a message of this conversation."""
 
 
 CHANNEL: Final[Channel[JobMessage]] = Channel(
-    6, "jobs", JobMessage, BadJobMessage, "a frame holds no message about jobs"
+    6, "jobs", JobMessage, BadJobMessage, "a frame holds a malformed message about jobs"
 )
 encode, decode = CHANNEL.encode, CHANNEL.decode
 
@@ -528,5 +530,7 @@ class AttemptResult(msgspec.Struct, frozen=True):
     """As in Assign."""
 
 
-RESULTS: Final[Codec[AttemptResult]] = Codec(AttemptResult, BadJobMessage, "a blob holds no result of an attempt")
+RESULTS: Final[Codec[AttemptResult]] = Codec(
+    AttemptResult, BadJobMessage, "a blob does not hold the result of an attempt"
+)
 encode_result, decode_result = RESULTS.encode, RESULTS.decode

@@ -3,6 +3,9 @@
 A voter that starts says VoterHello; peers answer VoterWelcome with what they remember of it. A candidate asks PreVote, then
 Vote. A leader sends Heartbeat, reads what voters hold with Collect, writes with Propose, brings a voter without state
 up to date with RegisterSnapshot, and gives leadership up with Released. Every message may be lost, doubled or overtaken.
+
+Raft (Ongaro, Ousterhout, 2014) section 5.2; Paxos Made Simple (Lamport, 2001) section 2.2.
+Decision: docs/decisions/0012-the-holes-of-leadership.md.
 """
 
 from typing import Annotated, Final, TypeAlias
@@ -216,11 +219,11 @@ LeadershipMessage: TypeAlias = (
 
 
 class BadLeadershipMessage(Untrusted):
-    """Bytes that are no message of this conversation."""
+    """Bytes that are not a message of this conversation."""
 
 
 CHANNEL: Final[Channel[LeadershipMessage]] = Channel(
-    2, "leadership", LeadershipMessage, BadLeadershipMessage, "a voter sent what is no message of ours"
+    2, "leadership", LeadershipMessage, BadLeadershipMessage, "a voter sent a malformed message"
 )
 encode, decode = CHANNEL.encode, CHANNEL.decode
 

@@ -2,6 +2,9 @@
 
 An owner asks for a key and is answered; the leader commands under its token and is told whether the command was
 applied. Any of it may be lost or doubled.
+
+Leases (Gray, Cheriton, 1989) section 2.
+Decision: docs/decisions/0012-the-holes-of-leadership.md.
 """
 
 from typing import Annotated, Final, Literal, TypeAlias
@@ -63,10 +66,10 @@ LeaseMessage: TypeAlias = AcquireLease | LeaseAnswer | ReleaseLease | LeaseComma
 
 
 class BadLeaseMessage(Untrusted):
-    """Bytes that are no message of this conversation."""
+    """Bytes that are not a message of this conversation."""
 
 
 CHANNEL: Final[Channel[LeaseMessage]] = Channel(
-    3, "leases", LeaseMessage, BadLeaseMessage, "a peer sent what is no message of ours"
+    3, "leases", LeaseMessage, BadLeaseMessage, "a peer sent a malformed message"
 )
 encode, decode = CHANNEL.encode, CHANNEL.decode

@@ -1,4 +1,7 @@
-"""What is inside `Call` and `Answer`: questions that managers pass on to the leader."""
+"""What is inside `Call` and `Answer`: questions that managers pass on to the leader.
+
+Decision: docs/decisions/0028-one-table-of-roles.md.
+"""
 
 from typing import Annotated, Final, TypeVar
 

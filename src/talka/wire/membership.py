@@ -2,6 +2,9 @@
 
 A message goes from one member to another. An update is news of one member that rides on messages, encoded on its own, so
 that it is passed on without being encoded again. Everything that grows is bounded when it is decoded.
+
+SWIM (Das, Gupta, Motivala, 2002) sections 3 and 4.
+Decision: docs/decisions/0013-membership-measures-itself.md.
 """
 
 from typing import Annotated, Final, TypeAlias
@@ -217,15 +220,15 @@ MemberUpdate: TypeAlias = Alive | Suspect | Dead | MemberHasLeft | Stated
 
 
 class BadMembershipMessage(Untrusted):
-    """Bytes that are no message or update of this conversation."""
+    """Bytes that are not a message or an update of this conversation."""
 
 
 CHANNEL: Final[Channel[MembershipMessage]] = Channel(
-    1, "membership", MembershipMessage, BadMembershipMessage, "a member sent what is no message of membership"
+    1, "membership", MembershipMessage, BadMembershipMessage, "a member sent a malformed membership message"
 )
 encode, decode = CHANNEL.encode, CHANNEL.decode
 UPDATES: Final[Channel[MemberUpdate]] = Channel(
-    0, "updates", MemberUpdate, BadMembershipMessage, "a member sent what is no update of membership"
+    0, "updates", MemberUpdate, BadMembershipMessage, "a member sent a malformed membership update"
 )
 decode_update = UPDATES.decode
 _encode = msgspec.msgpack.Encoder().encode

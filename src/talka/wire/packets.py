@@ -2,6 +2,8 @@
 
 What decides whether a frame is looked at (protocol, group, sender, counter) is read first; the body stays bytes until
 the frame has been admitted.
+
+Decision: docs/decisions/0014-sealed-and-alive.md.
 """
 
 from typing import Annotated, Final
@@ -55,7 +57,7 @@ def decode_packet(data: bytes) -> Packet:
     try:
         packet = _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadPacket("malformed", f"a frame is no packet: {error}") from None
+        raise BadPacket("malformed", f"a frame is not a packet: {error}") from None
     if packet.protocol != PROTOCOL:
         raise BadPacket("protocol", f"{packet.sender!r} speaks protocol {packet.protocol}, this member {PROTOCOL}")
     return packet

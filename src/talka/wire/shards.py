@@ -6,6 +6,8 @@ windows are sent until they are acknowledged. A core sends its next report when 
 
 A core process may run shards of several workflows: on its connection every message is in an envelope with the number of
 its attempt, and an empty one ends that conversation: said by the owner, it is to be broken off; by the core, it is over.
+
+Decision: docs/decisions/0017-a-worker-is-a-core-to-its-manager.md.
 """
 
 from collections.abc import Callable
@@ -245,19 +247,15 @@ Unread: TypeAlias = Hello | Armed | Refused | UnreadStep | UnreadMetric | Totals
 
 
 class BadMessage(Untrusted):
-    """Bytes that are no message of this conversation."""
+    """Bytes that are not a message of this conversation."""
 
 
-TO_CORE: Final[Channel[ToCore]] = Channel(0, "to core", ToCore, BadMessage, "the owner sent what is no message of ours")
-FROM_CORE: Final[Channel[FromCore]] = Channel(
-    0, "from core", FromCore, BadMessage, "a core sent what is no message of ours"
-)
-UNREAD: Final[Channel[Unread]] = Channel(
-    0, "from worker", Unread, BadMessage, "a worker sent what is no message of ours"
-)
+TO_CORE: Final[Channel[ToCore]] = Channel(0, "to core", ToCore, BadMessage, "the owner sent a malformed message")
+FROM_CORE: Final[Channel[FromCore]] = Channel(0, "from core", FromCore, BadMessage, "a core sent a malformed message")
+UNREAD: Final[Channel[Unread]] = Channel(0, "from worker", Unread, BadMessage, "a worker sent a malformed message")
 """What `encode_unread` made."""
-STEPS: Final[Codec[StepTally]] = Codec(StepTally, BadMessage, "a worker sent what is no tally of a step")
-METRICS: Final[Codec[MetricTally]] = Codec(MetricTally, BadMessage, "a worker sent what is no tally of a metric")
+STEPS: Final[Codec[StepTally]] = Codec(StepTally, BadMessage, "a worker sent a malformed tally of a step")
+METRICS: Final[Codec[MetricTally]] = Codec(MetricTally, BadMessage, "a worker sent a malformed tally of a metric")
 
 encode: Callable[[ToCore | FromCore | Unread], bytes] = msgspec.msgpack.Encoder().encode
 decode_to_core, decode_from_core, decode_unread = TO_CORE.decode, FROM_CORE.decode, UNREAD.decode

@@ -3,6 +3,8 @@
 An attempt is named by its store, that store's life, its job, its task and its fence (`wire.attempts`, `work.records`):
 what is said of another than the one given out last counts for nothing. Everything goes in batches. Every message may
 be lost, doubled or overtaken: a result is told again until it was taken.
+
+Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
 """
 
 from collections.abc import Callable
@@ -237,14 +239,14 @@ FromHandlers: TypeAlias = Loaded | Ran | Said | Spent
 
 
 class BadTaskMessage(Untrusted):
-    """Bytes that are no message of this conversation."""
+    """Bytes that are not a message of this conversation."""
 
 
 TO_HANDLERS: Final[Channel[ToHandlers]] = Channel(
-    0, "to handlers", ToHandlers, BadTaskMessage, "a frame holds no message to a core"
+    0, "to handlers", ToHandlers, BadTaskMessage, "a frame holds a malformed message to a core"
 )
 FROM_HANDLERS: Final[Channel[FromHandlers]] = Channel(
-    0, "from handlers", FromHandlers, BadTaskMessage, "a frame holds no message of a core"
+    0, "from handlers", FromHandlers, BadTaskMessage, "a frame holds a malformed message from a core"
 )
 encode: Callable[[ToHandlers | FromHandlers], bytes] = msgspec.msgpack.Encoder().encode
 decode_to_handlers, decode_from_handlers = TO_HANDLERS.decode, FROM_HANDLERS.decode

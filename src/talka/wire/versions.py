@@ -1,6 +1,8 @@
 """What two sides of a connection agree on: the version of the protocol, and the capabilities that both have.
 
 Another MAJOR is another language. A higher MINOR adds what an older side may ignore; the lower one of both is spoken.
+
+Decision: docs/decisions/0014-sealed-and-alive.md.
 """
 
 import re
@@ -37,7 +39,7 @@ class ProtocolVersion(msgspec.Struct, frozen=True, array_like=True, order=True):
         match = _TEXT.fullmatch(text)
         if match is None:
             raise Invalid(
-                f"{ascii(text[:20])} is no version of the protocol. Write it as MAJOR.MINOR, for example {VERSION}"
+                f"{ascii(text[:20])} is not a version of the protocol. Write it as MAJOR.MINOR, for example {VERSION}"
             )
         return cls(int(match[1]), int(match[2]))
 

@@ -1,4 +1,4 @@
-"""A dag job: tasks that run once what they depend on is done. What users submit, and what is wrong with it.
+"""A dag job: each task runs after all tasks it depends on have completed. What users submit, and every error in it.
 
 Tasks are named by their id in what people see, and by their index, the position in the job, everywhere else.
 """

@@ -9,7 +9,7 @@ class Cycle(Invalid):
     """Names that wait for each other in a circle."""
 
     def __init__(self, circle: list[str]) -> None:
-        super().__init__(f"they wait for each other in a circle: {' → '.join([*circle, circle[0]])}")
+        super().__init__(f"they depend on each other in a circle: {' → '.join([*circle, circle[0]])}")
         self.circle = circle
 
 

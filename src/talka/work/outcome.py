@@ -123,14 +123,12 @@ def _findings(facts: OutcomeFacts) -> list[_Finding]:
     if facts.unreachable is not None:
         find(JobState.FAILED, ExitCode.INCOMPLETE, facts.unreachable)
     elif facts.samples == 0:
-        find(
-            JobState.FAILED, ExitCode.INCOMPLETE, "Not one step was measured, so the job says nothing about the target."
-        )
+        find(JobState.FAILED, ExitCode.INCOMPLETE, "No step was measured, so the job says nothing about the target.")
     elif facts.ok == 0:
         find(
             JobState.FAILED,
             ExitCode.INCOMPLETE,
-            f"{_counted(facts.samples, 'step was', 'steps were')} measured and not one succeeded.",
+            f"{_counted(facts.samples, 'step was', 'steps were')} measured and none succeeded.",
         )
     elif facts.fruitless:
         # What others did is usable; of these there is nothing but failures.

@@ -776,7 +776,7 @@ async def test_what_cannot_be_listened_on_is_told_in_a_sentence(server: DemoServ
     with pytest.raises(Invalid, match="has no address here"):
         await start_demo_server("no such host")
     (tmp_path / "x").write_text("not a certificate")
-    with pytest.raises(Invalid, match="is of no use"):
+    with pytest.raises(Invalid, match="cannot be used"):
         await start_demo_server(tls=TLSFiles(tmp_path / "x", tmp_path / "x"))
 
 

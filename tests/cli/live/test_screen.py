@@ -36,7 +36,7 @@ from talka.cli.live.layout import (
 )
 from talka.cli.live.screen import DRAW_AT_LEAST_EVERY_NS, DRAW_EVERY_NS, DrawPace, LiveView, Printed
 from talka.cli.live.view import Composer
-from talka.control.load.core_effects import Effect, StartCore, TellCore
+from talka.control.load.core_effects import LoadEffect, StartCore, TellCore
 from talka.control.load.load_job import LoadJob
 from talka.control.load.planning import plan_load_job
 from talka.report.building import generator_of
@@ -138,12 +138,13 @@ class Drive:
         self._sequence = 0
         self.carry_out(self.job.start(self.now))
 
-    def carry_out(self, effects: list[Effect]) -> None:
+    def carry_out(self, effects: list[LoadEffect]) -> None:
         for effect in effects:
             match effect:
-                case StartCore(core=core, arm=arm):
-                    self.running[arm.workflow, arm.shard.index] = core
-                case TellCore(core=core, message=Go(start_at_ns=at_ns)):
+                case StartCore(attempt=core):
+                    group, shard, _ = self.job.running()[core]
+                    self.running[group.spec.name, shard.shard.index] = core
+                case TellCore(attempt=core, message=Go(start_at_ns=at_ns)):
                     self.went[core] = at_ns
                 case _:
                     pass
@@ -276,7 +277,7 @@ def test_the_head_tells_when_it_is_about_to_end(happens: Callable[[Drive], objec
 def test_a_rule_that_aborts_the_job_is_named() -> None:
     drive = Drive(workflow(), thresholds=["failed < 1% abort"]).arm().at(5)
     drive.report(counted({"get": ran([5], failed=5)})).tick()
-    assert "stopping: failed < 1% abort does not hold" in drive.text()
+    assert "stopping: failed < 1% abort was crossed" in drive.text()
 
 
 def test_nothing_has_started_yet_and_still_there_is_a_view() -> None:

@@ -172,14 +172,14 @@ def test_leader_asked_of_one_without_a_vote(cluster: Cluster, ask) -> None:
 
     answer = once(is_the_leaders_word, lambda: ask(cluster, "leader", to="b"))
     assert answer.code == 0 and rows_of(answer)["leader"] == "a"
-    assert rows_of(answer)["asked"] == "no voter: it knows by hearsay"
+    assert rows_of(answer)["asked"] == "no voter: it was told so by others"
 
 
 def test_audit_of_a_quiet_cluster(ask, folder: Path) -> None:
     alone = start(folder, "a")  # of two, on a busy machine, one may have been accused
     try:
         quiet = Cluster(folder, {"a": until(alone, "ready")["address"]})
-        assert ask(quiet, "audit") == (0, "", "nobody was accused yet\n")
+        assert ask(quiet, "audit") == (0, "", "no member was accused yet\n")
         code, out, _ = ask(quiet, "audit", "--json")
         assert (code, json.loads(out)) == (0, [])
     finally:
@@ -322,7 +322,7 @@ def test_wrong_secret(cluster: Cluster, ask, folder: Path) -> None:
 def test_wrong_group(cluster: Cluster, ask, option: str, sentence: str) -> None:
     code, out, err = ask(cluster, "leader", option, "elsewhere")
     assert (code, out) == (7, "")
-    assert err == f"{cluster.addresses['a']} does not let us in: {sentence}\n"
+    assert err == f"{cluster.addresses['a']} refuses this client: {sentence}\n"
 
 
 def test_name_that_nobody_knows(cluster: Cluster, ask) -> None:
@@ -342,12 +342,21 @@ def test_name_that_nobody_knows(cluster: Cluster, ask) -> None:
         (["members", "--to", "127.0.0.1:1"], ["--secret-file FILE", "TALKA_SECRET_FILE"]),
         (["members", "--to", "127.0.0.1:1", "--secret-file", "none"], ["none cannot be read"]),
         (["members", "--to", "127.0.0.1:1", "--secret-file", "short"], ["short line 1: the secret cannot be used"]),
-        (["members", "--to", "127.0.0.1:1", "--secret-file", "good", "--cluster", "a/b"], ["cluster 'a/b' is no id"]),
-        (["members", "--to", "127.0.0.1:1", "--secret-file", "good", "--environment", ""], ["environment '' is no id"]),
-        (["members", "--to", "127.0.0.1:1", "--secret-file", "good", "--name", "a b"], ["name 'a b' is no id"]),
+        (
+            ["members", "--to", "127.0.0.1:1", "--secret-file", "good", "--cluster", "a/b"],
+            ["cluster 'a/b' is not an id"],
+        ),
+        (
+            ["members", "--to", "127.0.0.1:1", "--secret-file", "good", "--environment", ""],
+            ["environment '' is not an id"],
+        ),
+        (["members", "--to", "127.0.0.1:1", "--secret-file", "good", "--name", "a b"], ["name 'a b' is not an id"]),
         (["members", "--to", "127.0.0.1:1", "--secret-file", "good", "--timeout", "0"], ["--timeout"]),
         (["members", "--to", "127.0.0.1:1", "--secret-file", "good", "--timeout", "nan"], ["--timeout", "nan"]),
-        (["members", "--to", "127.0.0.1:1", "--secret-file", "good", "--certs", "none"], ["no folder of certificates"]),
+        (
+            ["members", "--to", "127.0.0.1:1", "--secret-file", "good", "--certs", "none"],
+            ["not a folder of certificates"],
+        ),
         (
             ["keys", "--to", "127.0.0.1:1", "--add", "good", "--use", "1"],
             ["one of --rotate, --add, --use, --retire and --repair"],

@@ -75,7 +75,7 @@ def test_a_folder_without_keys_gets_them_and_a_second_repair_outranks_the_first(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--repair", "good", "--data-dir", "nowhere"], "nowhere is no data folder of a node"),
+        (["--repair", "good", "--data-dir", "nowhere"], "nowhere is not the data folder of a node"),
         (["--data-dir", "d"], "--data-dir goes with --repair"),
         (["--repair", "good", "--data-dir", "d", "--to", "127.0.0.1:1"], "--data-dir goes with --repair"),
         (["--repair", "good"], "give --to HOST:PORT"),

@@ -150,7 +150,7 @@ def test_a_manager_that_is_told_another_lease_is_refused_until_the_lease_is_chan
 
     code, out, err = command("cluster", "lease", "3s", *where)
     assert code == 0 and out.splitlines()[0].split() == ["lease", "3s"], err
-    assert "the longer of the two is waited for" in err
+    assert "when the longer of the two has passed" in err
     manager("c", "--seed", seed, "--lease", "3s").until("leader")
     code, _, err = command("cluster", "lease", "3ms", *where)
     assert code == 2 and "the lease = '3ms' is not possible: write 500ms to 1m" in err

@@ -242,8 +242,8 @@ def test_what_is_no_plain_file_or_cannot_be_read_is_said(home: Path) -> None:
     (home / "folder").mkdir()
     os.mkfifo(home / "pipe")
     for path, words in (
-        (home / "folder", "is no plain file"),
-        (home / "pipe", "is no plain file"),
+        (home / "folder", "is not a regular file"),
+        (home / "pipe", "is not a regular file"),
         (home / "none", "cannot be read: No such file"),
     ):
         with pytest.raises(NotPrivate, match=words):

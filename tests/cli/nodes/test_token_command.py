@@ -126,7 +126,7 @@ def test_a_revoked_token_holds_no_longer_while_others_do(key_file: Path, command
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["a b", "--key-file", "key"], ["no id of a token"]),
+        (["a b", "--key-file", "key"], ["not the id of a token"]),
         (["laptop", "--key-file", "nowhere"], ["--key-file", "nowhere"]),
         (["laptop"], ["--key-file"]),
     ],

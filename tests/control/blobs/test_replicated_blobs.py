@@ -144,7 +144,7 @@ def test_what_is_not_answered_is_offered_again_until_a_majority_has_it() -> None
 
     assert vault.tick(AGAIN_NS + 5) == [offered("m2", 4), offered("m3", 0)]
     assert vault.tick(100 * LINGER_NS) == [offered("m2", 4), offered("m3", 0)]
-    assert vault.on_kept(100 * LINGER_NS, "m2", Kept(DIGEST, 0)) == [offered("m2", 0)], "it was started anew"
+    assert vault.on_kept(100 * LINGER_NS, "m2", Kept(DIGEST, 0)) == [offered("m2", 0)], "it was restarted"
 
 
 def test_once_a_majority_has_it_the_rest_are_given_a_while() -> None:

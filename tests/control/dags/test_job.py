@@ -1,4 +1,4 @@
-"""Tasks of a dag job run once what they depend on has ended, and end as its policy, its people and the time say."""
+"""A task of a dag job runs after the tasks it depends on have ended, and ends by policy, by its users, or by time."""
 
 from random import Random
 from typing import Any
@@ -586,7 +586,7 @@ def test_a_task_that_nobody_takes_in_time_is_given_up() -> None:
     assert (complete.fence, complete.cause, complete.error) == (
         0,
         "timeout",
-        "it was ready for 2s and could be given to nobody",
+        "it was ready for 2s and no worker could take it",
     )
 
 

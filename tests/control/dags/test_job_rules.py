@@ -72,7 +72,7 @@ def test_a_verdict_has_a_cause_and_a_sentence_also_when_the_result_has_none() ->
     told = {outcome: judge(a_task(), ended(outcome)) for outcome in ("failed", "timeout", "refused", "cancelled")}
     assert {outcome: (verdict.cause, verdict.error) for outcome, verdict in told.items()} == {
         "failed": ("failed", "the attempt failed"),
-        "timeout": ("timeout", "the attempt took longer than it may"),
+        "timeout": ("timeout", "the attempt took longer than allowed"),
         "refused": ("refused", "the attempt was refused"),
         "cancelled": ("cancelled", "the attempt was cancelled"),
     }

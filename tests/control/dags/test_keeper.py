@@ -60,7 +60,7 @@ def test_a_job_is_acknowledged_and_runs_once_it_is_durable(play: Play) -> None:
     play.commit()
     assert play.answers == [CallAnswered(1, id)]
     assert [task.id for task in play.handed.values()] == ["a"]
-    assert play.durable.job(id).state is JobState.RUNNING
+    assert play.keeper.job(id).state is JobState.RUNNING
 
 
 def test_a_job_that_came_in_parts_is_claimed_in_the_commit_of_its_end(play: Play) -> None:
@@ -134,18 +134,18 @@ def test_the_end_of_a_job_is_told_once_it_is_on_record(play: Play) -> None:
     play.hold()
     play.done("a")
     assert play.ended == []
-    assert play.durable.job(id) is not None
+    assert play.keeper.job(id) is not None
     assert kinds(play.commits[-1]) == [Complete, MoveJob], "both or neither"
     play.commit()
     assert play.ended == [DagEnded(id, JobState.COMPLETED, "")]
-    assert play.durable.job(id) is None
+    assert play.keeper.job(id) is None
 
 
 def test_who_asks_again_is_answered_after_what_was_asked_before(play: Play) -> None:
     play.hold()
     id = play.submit({"a": ""}, key="k")
-    assert play.durable.job_of_key("k").row.id == id
-    play.take(play.durable.confirm(play.now, 7, id))
+    assert play.keeper.job_of_key("k").row.id == id
+    play.take(play.keeper.confirm(play.now, 7, id))
     assert play.answers == []
     play.commit()
     assert play.answers == [CallAnswered(1, id)]
@@ -162,7 +162,7 @@ def test_a_job_that_is_not_durable_yet_is_changed_after_it(play: Play) -> None:
     play.release()
     assert play.answers[1:] == [CallAnswered(2, id)]
     play.beat("w")
-    assert play.handed == {} and play.durable.job(id).state is JobState.PAUSED
+    assert play.handed == {} and play.keeper.job(id).state is JobState.PAUSED
 
 
 def test_what_is_given_up_before_its_claim_is_durable_is_not_handed(play: Play) -> None:
@@ -188,10 +188,10 @@ def test_a_stale_result_is_refused_counted_and_taken(play: Play) -> None:
     second = play.fence("a")
     assert second != first
     play.result(first, output=b'"of the first"')
-    assert (play.durable.stale_results, play.took) == (1, [first])
+    assert (play.keeper.stale_results, play.took) == (1, [first])
     play.result(second, output=b'"of the second"')
     assert play.row(0).output == b'"of the second"'
-    assert play.durable.stale_results == 1
+    assert play.keeper.stale_results == 1
 
 
 def test_a_result_that_is_told_again_is_taken_again_and_not_stale(play: Play) -> None:
@@ -204,7 +204,7 @@ def test_a_result_that_is_told_again_is_taken_again_and_not_stale(play: Play) ->
     play.release()
     fence = play.fence("a")
     assert play.took == [fence, fence]
-    assert play.durable.stale_results == 0
+    assert play.keeper.stale_results == 0
 
 
 def test_results_are_remembered_for_a_while(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,10 +214,10 @@ def test_results_are_remembered_for_a_while(play: Play, monkeypatch: pytest.Monk
     for id in "abc":
         play.done(id)
     play.done("a")
-    assert play.durable.stale_results == 0
+    assert play.keeper.stale_results == 0
     play.done("d")
     play.done("a")
-    assert play.durable.stale_results == 1
+    assert play.keeper.stale_results == 1
 
 
 def test_many_results_are_taken_in_parts(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,7 +298,7 @@ def test_result_of_an_attempt_counts_from_the_worker_that_was_given_it_alone(pla
     play.submit({"a": ""})
     fence = play.fence("a")
     play.result(fence, output=b'"stolen"', worker="x")
-    assert (play.durable.stale_results, play.took) == (1, [])
+    assert (play.keeper.stale_results, play.took) == (1, [])
     assert play.task("a").state is not TaskState.COMPLETED
     play.result(fence, output=b'"its own"')
     assert play.row(0).output == b'"its own"'
@@ -317,7 +317,7 @@ def test_what_another_worker_tells_of_an_attempt_is_not_kept(play: Play) -> None
 
 
 def test_what_managers_say_is_nothing_to_them(play: Play) -> None:
-    assert play.durable.on_message(play.now, "w", AskHeld(1)) == []
+    assert play.keeper.on_message(play.now, "w", AskHeld(1)) == []
 
 
 # Workers.
@@ -329,7 +329,7 @@ def test_tasks_of_a_lost_worker_are_given_to_another_at_once(play: Play) -> None
     play.lose("w", boot=9)
     assert len(play.handed) == 1, "of another life"
     play.lose("w")
-    assert play.durable.under_way == 0
+    assert play.keeper.under_way == 0
     play.beat("v")
     assert [(to, task.attempt) for to, task in play.hands] == [("w", 1), ("v", 2)]
     play.done("a", worker="v")
@@ -339,9 +339,9 @@ def test_tasks_of_a_lost_worker_are_given_to_another_at_once(play: Play) -> None
 def test_when_nobody_knows_who_lives_nothing_is_given_out(play: Play) -> None:
     play.beat("w")
     play.submit({"a": ""})
-    play.durable.on_stepped_down(play.now)
+    play.keeper.on_stepped_down(play.now)
     play.submit({"b": ""})
-    assert play.names() == {"a"} and play.durable.under_way == 1
+    assert play.names() == {"a"} and play.keeper.under_way == 1
     play.beat("w")
     assert play.names() == {"a", "b"}
 
@@ -351,12 +351,12 @@ def test_what_was_handed_is_not_lost_because_the_manager_did_not_lead_for_a_whil
     play.beat("idle")
     play.submit({"a": ""})
     worker = play.worker_of("a")
-    play.durable.on_stepped_down(play.now)
+    play.keeper.on_stepped_down(play.now)
     play.beat(worker)
     assert play.said(AskHeld) == [], "it is of this epoch, and may be on its way"
     play.hear(worker, Held(play.epoch, ()))
-    assert play.durable.under_way == 1
-    assert list(play.durable._attempts._workers) == [worker], "nobody would say of those without tasks that they left"
+    assert play.keeper.under_way == 1
+    assert list(play.keeper._attempts._workers) == [worker], "nobody would say of those without tasks that they left"
 
 
 def test_what_is_handed_names_the_life_and_the_last_beat_of_its_worker(play: Play) -> None:
@@ -378,7 +378,7 @@ def test_a_worker_of_another_name_with_the_same_beginning_keeps_its_tasks(play: 
     play.beat("w#1")
     play.submit({"a": ""})
     play.lose("w", boot=1)
-    assert play.durable.under_way == 1
+    assert play.keeper.under_way == 1
 
 
 def test_what_a_worker_was_handed_and_does_not_hold_is_lost_when_it_says_so_twice(play: Play) -> None:
@@ -394,9 +394,9 @@ def test_what_a_worker_was_handed_and_does_not_hold_is_lost_when_it_says_so_twic
     play.beat("w")
     assert len(play.said(AskHeld)) == 1, "it is being asked"
     play.hear("w", Held(play.epoch, (b,)))
-    assert play.durable.under_way == 2
+    assert play.keeper.under_way == 2
     play.hear("w", Held(play.epoch, (b,)))
-    assert play.durable.under_way == 2, "that was not asked"
+    assert play.keeper.under_way == 2, "that was not asked"
     play.pass_time(6)
     play.beat("w")
     play.hear("w", Held(play.epoch, (b,)))
@@ -423,7 +423,7 @@ def test_what_was_handed_a_moment_ago_may_be_on_its_way(play: Play) -> None:
         play.submit({f"b{number}": ""})
         play.beat("w")
         play.hear("w", Held(play.epoch, tuple(list(play.handed)[:-1])))
-    assert play.durable.under_way == len(play.hands) == 5
+    assert play.keeper.under_way == len(play.hands) == 5
 
 
 def test_who_does_not_answer_is_asked_again(play: Play) -> None:
@@ -472,7 +472,7 @@ def test_answers_of_strangers_of_other_epochs_and_in_parts_say_nothing(play: Pla
         play.beat("w")
         play.hear("w", Held(play.epoch - 1, ()))
         play.hear("w", Held(play.epoch, (), 0, 2))
-    assert play.durable.under_way == 1
+    assert play.keeper.under_way == 1
 
 
 def test_what_a_worker_holds_and_nobody_waits_for_is_recalled(play: Play) -> None:
@@ -521,7 +521,7 @@ def test_a_worker_on_which_different_tasks_died_is_left_alone(play: Play) -> Non
     play.beat("good", handlers=())
     for number in range(3):
         play.result(play.fence(f"t{number}"), "died", signal="SIGSEGV", alone=True, worker="bad")
-    assert list(play.durable.dispatcher.quarantined(play.now)) == ["bad"]
+    assert list(play.keeper.dispatcher.quarantined(play.now)) == ["bad"]
     reasons = {reason.worker: reason.constraint for reason in play.why(id, "t2").workers}
     assert reasons == {"bad": "quarantine", "good": "handler"}
     play.pass_time(301)
@@ -551,7 +551,7 @@ def test_why_tells_what_a_task_waits_for(play: Play) -> None:
     assert play.why(id, "d6").text == "it is completed"
     play.change(id, "pause")
     assert play.why(id, "z").text == "its job is paused"
-    assert play.durable.why(play.now, "nowhere", "a", 0, TaskState.DEAD).text == "its job has ended, and it is dead"
+    assert play.keeper.why(play.now, "nowhere", "a", 0, TaskState.DEAD).text == "its job has ended, and it is dead"
 
 
 def test_a_task_whose_turn_comes_with_the_next_tick_is_about_to_be_ready(
@@ -598,13 +598,13 @@ def test_a_key_is_of_one_job_at_a_time(play: Play) -> None:
         play.begin(key="k")
     play.beat("w")
     play.done("a")
-    assert play.durable.job_of_key("k") is None
+    assert play.keeper.job_of_key("k") is None
 
 
 def test_a_bad_job_leaves_nothing_behind(play: Play) -> None:
     with pytest.raises(BadDag):
         play.submit({"a": "b"})
-    assert play.durable.jobs == {} and play.commits == []
+    assert play.keeper.jobs == {} and play.commits == []
 
 
 def test_a_job_comes_in_parts_and_runs_after_the_last(play: Play) -> None:
@@ -617,12 +617,12 @@ def test_a_job_comes_in_parts_and_runs_after_the_last(play: Play) -> None:
         play.add(draft, {"c": "d", "d": ""})
     with pytest.raises(Invalid, match="is not under way"):
         play.change(draft, "pause")
-    assert play.durable.is_draft(draft)
+    assert play.keeper.is_draft(draft)
     assert [answer.job for answer in play.answers] == [draft] * 3
     assert play.handed == {}
     assert len(play.changes(PutJob)) == 1 and len(play.changes(PutTasks)) == 2
     play.end(draft)
-    assert not play.durable.is_draft(draft)
+    assert not play.keeper.is_draft(draft)
     row = play.job_row()
     assert (row.state, row.tasks, row.key, row.submitted_by) == (JobState.RUNNING, 2, "k", "me")
     play.done("a")
@@ -635,10 +635,10 @@ def test_a_job_comes_in_parts_and_runs_after_the_last(play: Play) -> None:
 def test_a_draft_that_is_dropped_is_gone(play: Play) -> None:
     draft = play.begin(key="k")
     play.add(draft, {"a": ""})
-    play.take(play.durable.drop(play.now, draft))
+    play.take(play.keeper.drop(play.now, draft))
     assert play.changes(DropJob) == [DropJob(1)]
-    assert play.job_row() is None and play.durable.jobs == {}
-    assert play.durable.drop(play.now, draft) == []
+    assert play.job_row() is None and play.keeper.jobs == {}
+    assert play.keeper.drop(play.now, draft) == []
     play.begin(key="k")
 
 
@@ -646,7 +646,7 @@ def test_a_draft_without_tasks_cannot_be_ended(play: Play) -> None:
     draft = play.begin()
     with pytest.raises(Invalid, match="the job has no tasks: give it at least one"):
         play.end(draft)
-    assert play.durable.jobs == {} and play.commits == []
+    assert play.keeper.jobs == {} and play.commits == []
 
 
 def test_many_rows_go_in_parts(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -691,7 +691,7 @@ def test_a_job_of_which_all_was_done_before_is_over_at_once(play: Play) -> None:
     play.end(draft, keyed={"k": (b"1", ""), "other": (b"2", "")})
     assert [one.state for one in play.ended] == [JobState.COMPLETED]
     assert [play.row(index).output for index in (0, 1)] == [b"1", b"2"]
-    assert play.durable.jobs == {}
+    assert play.keeper.jobs == {}
 
 
 # Run again.
@@ -702,7 +702,7 @@ def test_a_job_that_has_ended_is_run_again_in_part(play: Play) -> None:
     id = play.submit({"a": "", "b": "a"}, retry=Retry(max=0))
     play.done("a")
     play.result(play.fence("b"), "failed")
-    assert play.durable.job(id) is None
+    assert play.keeper.job(id) is None
     play.rerun(id)
     assert play.handed[play.fence("b")].inputs == {"a": b'"a"'}
     assert play.handed[play.fence("b")].attempt == 1
@@ -715,12 +715,12 @@ def test_a_task_is_run_again_with_another_config(play: Play) -> None:
     id = play.submit({"a": {"config": msgspec.Raw(b'"old"')}}, retry=Retry(max=0))
     assert play.handed[play.fence("a")].config == b'"old"'
     play.result(play.fence("a"), "failed")
-    assert play.durable._delivery.specs_bytes == 0
+    assert play.keeper._delivery.specs_bytes == 0
     play.rerun(id, configs={"a": msgspec.Raw(b'"a new one"')})
     assert play.handed[play.fence("a")].config == b'"a new one"'
     assert msgspec.json.decode(play.row(0).spec)["config"] == "a new one"
     play.done("a")
-    assert play.durable._delivery.specs_bytes == 0
+    assert play.keeper._delivery.specs_bytes == 0
 
 
 def test_a_job_that_cannot_be_run_again_is_not_kept_in_memory(play: Play) -> None:
@@ -731,10 +731,10 @@ def test_a_job_that_cannot_be_run_again_is_not_kept_in_memory(play: Play) -> Non
         play.rerun(id)
     with pytest.raises(Invalid, match="has no task z"):
         play.rerun(id, "z", configs={"a": msgspec.Raw(b"1")})
-    assert play.durable.jobs == {}
-    assert play.durable._delivery.specs_bytes == 0
+    assert play.keeper.jobs == {}
+    assert play.keeper._delivery.specs_bytes == 0
     with pytest.raises(Invalid, match="is not under way"):
-        play.durable.rerun(play.now, 1, id)
+        play.keeper.rerun(play.now, 1, id)
 
 
 def test_a_job_whose_end_is_being_kept_can_be_run_again(play: Play) -> None:
@@ -744,15 +744,15 @@ def test_a_job_whose_end_is_being_kept_can_be_run_again(play: Play) -> None:
     play.result(play.fence("a"), "failed")
     with pytest.raises(Invalid, match="has no task z"):
         play.rerun(id, "z")
-    assert play.durable.job(id) is not None, "it is forgotten when its end is kept"
+    assert play.keeper.job(id) is not None, "it is forgotten when its end is kept"
     play.rerun(id, "a")
     play.commit()
     assert [one.state for one in play.ended] == [JobState.FAILED]
-    assert play.durable.job(id).state is JobState.RUNNING
+    assert play.keeper.job(id).state is JobState.RUNNING
     play.release()
     play.done("a")
     assert [one.state for one in play.ended] == [JobState.FAILED, JobState.COMPLETED]
-    assert play.durable.jobs == {}
+    assert play.keeper.jobs == {}
 
 
 def test_a_job_that_ended_twice_before_it_was_kept_is_forgotten_once(play: Play) -> None:
@@ -764,10 +764,10 @@ def test_a_job_that_ended_twice_before_it_was_kept_is_forgotten_once(play: Play)
     play.rerun(id)
     play.change(id, "cancel", "")
     play.commit()
-    assert play.durable.job(id) is not None
+    assert play.keeper.job(id) is not None
     play.release()
     assert [one.state for one in play.ended] == [JobState.FAILED, JobState.CANCELLED]
-    assert play.durable.jobs == {}
+    assert play.keeper.jobs == {}
 
 
 # Memory.
@@ -805,7 +805,7 @@ def test_inputs_that_are_too_large_fail_their_task(play: Play, monkeypatch: pyte
     task = play.row(1)
     assert (task.state, task.cause) == (TaskState.FAILED, "inputs")
     assert "13 bytes together, and 10 may be passed on" in task.error
-    assert play.durable.under_way == 1
+    assert play.keeper.under_way == 1
     play.done("c")
     assert [one.state for one in play.ended] == [JobState.PARTIAL]
 
@@ -826,8 +826,8 @@ def test_instants_that_came_to_nothing_do_not_pile_up(play: Play, monkeypatch: p
     play.submit({f"t{number}": "" for number in range(60)}, timeout=3600.0)
     for number in range(59):
         play.done(f"t{number}")
-    assert play.durable.next_tick_at == play.start + 3600 * SECOND
-    assert len(play.durable._timers._heap) < 10
+    assert play.keeper.next_tick_at == play.start + 3600 * SECOND
+    assert len(play.keeper._timers._heap) < 10
     play.pass_time(3601)
     play.result(play.fence("t59"), "cancelled")
     assert [one.state for one in play.ended] == [JobState.TIMEOUT]
@@ -837,9 +837,9 @@ def test_an_instant_of_a_job_that_is_gone_comes_to_nothing(play: Play) -> None:
     play.beat("w")
     play.submit({"a": ""}, timeout=60.0)
     play.done("a")
-    assert play.durable.next_tick_at < NEVER
+    assert play.keeper.next_tick_at < NEVER
     play.pass_time(61)
-    assert play.durable.next_tick_at == NEVER
+    assert play.keeper.next_tick_at == NEVER
 
 
 def test_limits_hold_for_all_jobs_together(play: Play) -> None:
@@ -874,7 +874,7 @@ def test_a_rate_lets_the_next_start_in_time(play: Play) -> None:
 
 def test_a_task_that_nobody_takes_times_out(play: Play) -> None:
     play.submit({"a": {"timeouts": Timeouts(queue=5.0)}})
-    assert play.durable.next_tick_at == play.start + 5 * SECOND
+    assert play.keeper.next_tick_at == play.start + 5 * SECOND
     play.pass_time(5)
     assert play.row(0).state is TaskState.TIMEOUT
 
@@ -898,7 +898,7 @@ def test_without_waiting_for_the_store_a_crash_takes_what_was_told(play_of: Play
     assert play.answers == [CallAnswered(1, id)]
     play.release()
     play.restart()
-    assert [job.row.id for job in play.durable.jobs.values()] == [id], "this time it was written after all"
+    assert [job.row.id for job in play.keeper.jobs.values()] == [id], "this time it was written after all"
 
 
 def test_without_a_memory_of_results_a_second_one_is_an_illegal_move(play_of: PlayOf) -> None:
@@ -920,7 +920,7 @@ def test_without_fences_the_result_of_a_lost_attempt_counts(play_of: PlayOf) -> 
     play.lose("w")
     play.beat("v")
     play.result(first, output=b'"of the first"')
-    assert play.durable.stale_results == 0
+    assert play.keeper.stale_results == 0
 
 
 def test_without_limits_that_outlive_the_manager_too_many_run(play_of: PlayOf) -> None:

@@ -41,7 +41,7 @@ def test_what_was_not_durable_is_not_there(play: Play) -> None:
     play.beat("w")
     play.restart()
     play.go_on()
-    assert [job.tasks[0].id for job in play.durable.jobs.values()] == ["a"]
+    assert [job.tasks[0].id for job in play.keeper.jobs.values()] == ["a"]
     play.beat("w")
     assert play.handed[play.fence("a")].attempt == 1, "its claim was lost too"
 
@@ -60,7 +60,7 @@ def test_the_last_task_and_its_job_end_together_or_not_at_all(play: Play) -> Non
     play.commit()
     play.restart()
     play.go_on()
-    assert play.durable.jobs == {}
+    assert play.keeper.jobs == {}
     assert play.job_row().state is JobState.COMPLETED and play.row(0).state is TaskState.COMPLETED
 
 
@@ -70,7 +70,7 @@ def test_a_draft_that_was_broken_off_is_dropped(play: Play) -> None:
     play.restart()
     play.go_on()
     assert play.changes(DropJob) == [DropJob(1)]
-    assert play.durable.jobs == {} and play.job_row() is None
+    assert play.keeper.jobs == {} and play.job_row() is None
     play.submit({"a": ""})
 
 
@@ -109,7 +109,7 @@ def test_a_job_that_is_cancelled_while_its_specs_are_read_ends(play: Play) -> No
     assert [one.state for one in play.ended] == [JobState.CANCELLED]
     play.beat("w")
     play.fetched()
-    assert play.handed == {} and play.durable.jobs == {}
+    assert play.handed == {} and play.keeper.jobs == {}
 
 
 def test_a_job_that_was_being_cancelled_recalls_what_runs(play: Play) -> None:
@@ -153,7 +153,7 @@ def test_rows_that_are_missing_are_told(play: Play) -> None:
     live = play.records.live_tasks(1, 0, 10)
     play.restart(page=0)
     with pytest.raises(Invalid, match="are missing in the store: look at it with talka store check"):
-        play.durable.restore_tasks(play.now, 1, live)
+        play.keeper.restore_tasks(play.now, 1, live)
 
 
 def test_numbers_of_jobs_go_on(play: Play) -> None:
@@ -161,7 +161,7 @@ def test_numbers_of_jobs_go_on(play: Play) -> None:
     play.restart()
     play.go_on()
     play.submit({"b": ""})
-    assert sorted(play.durable.jobs) == [1, 2]
+    assert sorted(play.keeper.jobs) == [1, 2]
 
 
 # Attempts under way.
@@ -173,20 +173,20 @@ def test_a_worker_is_asked_what_it_has_and_gets_nothing_before(play: Play) -> No
     a, b = play.fence("a"), play.fence("b")
     play.restart()
     play.go_on()
-    assert play.durable.expected() == [("w", 1, 7)]
+    assert play.keeper.expected() == [("w", 1, 7)]
     play.submit({"c": ""})
     play.beat("w")
     play.beat("w")
     assert len(play.said(AskHeld)) == 2 and play.handed == {}
     play.hear("w", Held(play.epoch - 1, ()))
-    assert play.durable.under_way == 2, "that is of the life before"
+    assert play.keeper.under_way == 2, "that is of the life before"
     play.hear("w", Held(play.epoch, (a,)))
     play.beat("w")
     assert play.names() == {"b", "c"}
     assert play.fence("b") > b
     play.result(a, output=b"1")
     assert play.row(0).output == b"1"
-    assert play.durable.stale_results == 0
+    assert play.keeper.stale_results == 0
 
 
 def test_a_worker_that_has_nothing_from_before_gets_work_at_once(play: Play) -> None:
@@ -217,7 +217,7 @@ def test_one_of_the_same_name_from_another_folder_has_nothing_of_it(play: Play) 
     play.go_on()
     play.beat("w", folder=8)
     play.hear("w", Held(play.epoch, ()))
-    assert play.durable.under_way == 1 and play.said(AskHeld) == []
+    assert play.keeper.under_way == 1 and play.said(AskHeld) == []
     play.lose("w")
     play.beat("w", folder=8)
     assert play.names() == {"a"}
@@ -249,7 +249,7 @@ def test_what_a_former_life_gave_up_and_a_worker_still_holds_is_recalled(play: P
         play.hear("w", Held(play.epoch, (a, b, play.fence("a"), play.fence("b"))))
         assert play.said(Recall)[-1].fences == (a, b)
     play.result(a, "completed", output=b"1")
-    assert (play.durable.stale_results, play.took) == (1, [a])
+    assert (play.keeper.stale_results, play.took) == (1, [a])
 
 
 def test_attempts_count_on(play: Play) -> None:
@@ -288,7 +288,7 @@ def test_a_result_that_comes_before_its_spec_was_read_is_told_again(play: Play) 
     play.hold_reads()
     play.go_on()
     play.result(fence, output=b"1")
-    assert (play.took, play.durable.stale_results) == ([], 0)
+    assert (play.took, play.keeper.stale_results) == ([], 0)
     play.fetched()
     play.result(fence, output=b"1")
     assert play.took == [fence]
@@ -310,7 +310,7 @@ def test_limits_are_held_across_a_restart(play: Play) -> None:
     while play.waits[1]:
         play.fetched()
     assert play.handed == {}
-    assert play.durable.dispatcher.queues(play.now).limits[0].held == 1
+    assert play.keeper.dispatcher.queues(play.now).limits[0].held == 1
     play.result(fence, output=b"1")
     play.release()
     assert play.names() == {"b"}
@@ -373,7 +373,7 @@ def test_what_is_read_twice_counts_once(play: Play) -> None:
     play.change(id, "resume")
     play.release()
     assert len(play.fetches) == 2
-    assert play.durable._delivery.specs_bytes == delivery.SPEC_BYTES + len(b"null")
+    assert play.keeper._delivery.specs_bytes == delivery.SPEC_BYTES + len(b"null")
 
 
 # Whatever happens, in any order.
@@ -436,9 +436,9 @@ class Model:
 
     def beat(self, number: int) -> None:
         name = "wv"[number % 2]
-        for worker, boot, _ in self.play.durable.expected():
+        for worker, boot, _ in self.play.keeper.expected():
             if worker == name and boot < self.boots[name]:
-                self.play.lose(name, boot)  # the fleet sees that it was started anew
+                self.play.lose(name, boot)  # the fleet sees that it was restarted
         which = len(self.play.told(AskHeld))
         self.play.beat(name, boot=self.boots[name])
         for to, _ in self.play.told(AskHeld)[which:]:
@@ -506,4 +506,4 @@ class Model:
                 break
         assert play.job_row().state is JobState.COMPLETED
         assert sorted(self.outputs) == sorted(GRAPH)
-        assert play.durable.under_way == 0 and play.durable.jobs == {}
+        assert play.keeper.under_way == 0 and play.keeper.jobs == {}

@@ -15,7 +15,7 @@ PlayOf = Callable[..., Any]
 
 def without(play: Play, **switches: bool) -> Play:
     """The same play, whose keeper in this life does without some of them."""
-    play.durable = DagKeeper(
+    play.keeper = DagKeeper(
         epoch=play.epoch,
         next_number=play.records.next_number(),
         rng=Random(1),
@@ -35,7 +35,7 @@ def test_without_the_attempt_fence_an_attempt_that_was_given_up_brings_a_result(
     assert play.fence("a") != first
     play.result(first, output=b'"of the first"')
     assert play.row(0).output == b'"of the first"'
-    assert play.durable.stale_results == 0
+    assert play.keeper.stale_results == 0
 
 
 def test_without_leases_of_limits_a_manager_that_starts_again_knows_of_no_holds(play: Play) -> None:
@@ -46,8 +46,8 @@ def test_without_leases_of_limits_a_manager_that_starts_again_knows_of_no_holds(
     play.restart()
     row, live = play.records.live_jobs()[0], play.records.live_tasks(1, -1, 10)
     without(play, leased_limits=False)
-    play.durable.restore_job(play.now, row)
-    play.durable.restore_tasks(play.now, 1, live)
+    play.keeper.restore_job(play.now, row)
+    play.keeper.restore_tasks(play.now, 1, live)
     play.go_on()
     play.beat("w")
     play.hear("w", Held(play.epoch, (held,)))

@@ -11,7 +11,7 @@ from talka.control.tasks.epoch_floor import EPOCH_LIMIT, PAUSE_NS, STEP_LIMIT, E
 from talka.control.tasks.store_effects import RaiseEpoch, WorkerDropped, WorkerTooOld
 from talka.control.worker.effects import AttemptsDropped
 from talka.control.worker.handlers_effects import EndHandlers
-from talka.control.worker.handlers_pool import REPORTS_LIMIT
+from talka.control.worker.handlers_pool import DROPS_LIMIT
 from talka.control.worker.obeyed_epoch import BrokenEpoch, ObeyedEpoch
 from talka.wire.attempts import NOWHERE, Dropped, StoreLife
 from talka.wire.tasks import (
@@ -193,15 +193,15 @@ def test_what_was_dropped_is_told_until_the_manager_commands_otherwise() -> None
 
 def test_reports_of_many_lives_are_bounded() -> None:
     rig = Rig(1)
-    for number in range(REPORTS_LIMIT + 3):
+    for number in range(DROPS_LIMIT + 3):
         life = StoreLife(1, 50 + number)
         rig.hear(AskHeld(10 + number, life))
-        rig.pool._slots.add(task(number), 100)
+        rig.pool._room.add(task(number), 100)
     rig.hear(AskHeld(99, OTHER))
 
     (*_, holding) = rig.all(Held)
-    assert len(holding.dropped) == REPORTS_LIMIT
-    assert holding.dropped[-1] == Dropped(1, 50 + REPORTS_LIMIT + 2, 1, 0)
+    assert len(holding.dropped) == DROPS_LIMIT
+    assert holding.dropped[-1] == Dropped(1, 50 + DROPS_LIMIT + 2, 1, 0)
 
 
 def test_without_names_a_worker_tells_of_what_another_gave_it() -> None:
@@ -251,7 +251,7 @@ def test_a_result_of_another_store_or_life_does_not_count_and_is_not_taken(play:
     play.hear("w", Held(6, (), of=life))
 
     assert (play.row(0).output, play.row(0).checkpoint, play.took) == (b"", b"", [])
-    assert play.durable.foreign_messages == 3
+    assert play.keeper.foreign_messages == 3
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_a_result_of_another_job_or_task_does_not_count(play: DagPlay, changed: 
     play.hear("w", Done((a_result(play, **changed),), ONE))
 
     assert play.row(0).output == b""
-    assert play.durable.stale_results == 1
+    assert play.keeper.stale_results == 1
 
 
 def test_a_result_of_another_worker_does_not_count(play: DagPlay) -> None:
@@ -332,15 +332,15 @@ def test_nothing_is_given_to_a_worker_under_an_epoch_that_it_obeyed_for_another(
     assert play.news == [RaiseEpoch(wanted, "w", remembers[0], is_own)], "asked for once"
     assert play.told_all == []
 
-    play.take(play.durable.on_epoch(play.now, wanted))
+    play.take(play.keeper.on_epoch(play.now, wanted))
     play.beat("w", remembers=remembers)
     play.hear("w", Held(wanted, (), of=ONE))
     play.beat("w", remembers=(wanted, ONE))
 
     (fence,) = play.handed
-    assert fence >> 32 == wanted == play.durable.epoch
+    assert fence >> 32 == wanted == play.keeper.epoch
     assert play.said(AssignTasks)[0].epoch == wanted
-    assert play.durable.floor.raised_total == 1
+    assert play.keeper.floor.raised_total == 1
 
 
 def test_a_worker_that_obeys_another_meanwhile_is_given_no_more(play: DagPlay) -> None:
@@ -371,7 +371,7 @@ def test_attempts_under_way_go_on_when_the_epoch_is_raised(play: DagPlay) -> Non
     play.submit({"a": ""})
     first = play.fence("a")
     play.beat("v", remembers=(7, OTHER))
-    play.take(play.durable.on_epoch(play.now, 8))
+    play.take(play.keeper.on_epoch(play.now, 8))
 
     play.result(first, output=b"7")
 
@@ -381,14 +381,14 @@ def test_attempts_under_way_go_on_when_the_epoch_is_raised(play: DagPlay) -> Non
 
 def test_an_epoch_that_the_store_did_not_take_is_asked_for_again(play: DagPlay) -> None:
     play.beat("w", remembers=(9, OTHER))
-    play.take(play.durable.on_epoch(play.now, 6))
+    play.take(play.keeper.on_epoch(play.now, 6))
     play.beat("w", remembers=(9, OTHER))
     assert len(play.news) == 1, "not at once"
     play.pass_time(1)
     play.beat("w", remembers=(9, OTHER))
 
     assert play.news == [RaiseEpoch(10, "w", 9, False)] * 2
-    assert play.durable.floor.raised_total == 0
+    assert play.keeper.floor.raised_total == 0
 
 
 def test_an_epoch_grows_by_no_more_than_a_step_at_once() -> None:

@@ -155,7 +155,7 @@ def test_a_start_that_waits_is_forgotten_when_the_attempt_is_stopped_killed_or_o
 def test_clocks_are_asked_of_workers_that_wait_or_are_unknown_ten_times_a_second() -> None:
     told = Commands("b4k7", FENCE, knowing("w1", "w2"))
     waits, runs, unknown = ShardAttempt(1, 0, "w1"), ShardAttempt(2, 0, "w2"), ShardAttempt(3, 0, "w3")
-    runs.went_ns = unknown.went_ns = 5
+    runs.go_at_ns = unknown.go_at_ns = 5
 
     asked = told.ask_clocks(0, [waits, runs, unknown, waits])
 

@@ -42,7 +42,7 @@ class Books:
         return self.book
 
     def reopen(self) -> EntryBook:
-        """After the manager was started anew."""
+        """After the manager was restarted."""
         self.group.stop("m1")
         self.group.start("m1")
         self.group.leader()
@@ -181,7 +181,9 @@ def test_what_is_no_entry_is_an_alarm_and_harms_nothing_else(checkpoints: Books,
 
     assert list(book.decided) == ["job1"]
     first, second = sorted(book.alarms, key=lambda alarm: alarm.text)
-    assert isinstance(first, Alarmed) and first.text.startswith("job/001: the register holds what is no entry of a job")
+    assert isinstance(first, Alarmed) and first.text.startswith(
+        "job/001: the register holds a malformed entry of a job"
+    )
     assert second.text.startswith("job/x: ")
 
 

@@ -163,7 +163,7 @@ def test_a_new_life_from_the_same_folder_proves_the_earlier_one_dead_at_once() -
 
     news = beat(fleet, "a", SECOND, boot=2, folder=7)
 
-    assert news == [WorkerLost("a", 1, "it was started anew"), WorkerRegistered("a", 2, 4)]
+    assert news == [WorkerLost("a", 1, "it was restarted"), WorkerRegistered("a", 2, 4)]
     assert (fleet.holds("a", 1), fleet.holds("a", 2), fleet.free("a")) == (False, True, 4)
 
 
@@ -187,7 +187,7 @@ def test_a_life_that_seemed_dead_and_goes_on_beating_is_heard_once_the_other_is_
 
     news = beat(fleet, "a", 4 * SECOND, boot=1, folder=7)
 
-    assert news == [WorkerLost("a", 2, "it was started anew"), WorkerRegistered("a", 1, 4)]
+    assert news == [WorkerLost("a", 2, "it was restarted"), WorkerRegistered("a", 1, 4)]
     assert beat(fleet, "a", 4 * SECOND, boot=2, folder=7) == []
 
 
@@ -303,7 +303,7 @@ def test_what_is_waited_for_is_said_when_evictions_are_held() -> None:
     assert [type(one) for one in fleet.tick(LEASE)] == [EvictionHeld]
 
     assert fleet.silence(LEASE, "w1", 1) == (
-        ", which is silent for 5.1 s: so many workers are silent at once that nobody is given up yet"
+        ", which is silent for 5.1 s: too many workers are silent at once, so none is given up yet"
     )
 
 
@@ -350,7 +350,7 @@ def test_an_expected_life_is_proven_dead_by_a_new_one_from_the_same_folder() -> 
 
     news = beat(fleet, "a", SECOND, boot=2, folder=7)
 
-    assert news == [WorkerLost("a", 1, "it was started anew"), WorkerRegistered("a", 2, 4)]
+    assert news == [WorkerLost("a", 1, "it was restarted"), WorkerRegistered("a", 2, 4)]
 
 
 def test_a_life_expected_after_a_later_one_was_heard_is_lost_at_once_or_when_its_lease_is_over() -> None:
@@ -378,7 +378,7 @@ def test_every_expected_life_from_the_folder_of_a_new_one_is_dead() -> None:
 
     news = beat(fleet, "a", SECOND, boot=4, folder=8)
 
-    assert news == [WorkerLost("a", 2, "it was started anew"), WorkerRegistered("a", 4, 4)]
+    assert news == [WorkerLost("a", 2, "it was restarted"), WorkerRegistered("a", 4, 4)]
     assert fleet.lease_over_at("a", 1) == LEASE
 
 
@@ -904,7 +904,7 @@ def test_no_life_is_lost_before_its_lease_is_over_unless_a_later_one_proves_it(
             continue
         news = fleet.tick(now) if move == 1 else beat(fleet, name, now, boot=boot, number=turn, folder=folder)
         for lost in news:
-            if isinstance(lost, WorkerLost) and lost.cause != "it was started anew":
+            if isinstance(lost, WorkerLost) and lost.cause != "it was restarted":
                 assert now >= renewed.pop((lost.name, lost.boot)) + LEASE
             elif isinstance(lost, WorkerLost):
                 assert folder and (lost.name, lost.boot != boot) == (name, True)
@@ -933,4 +933,4 @@ def test_a_beat_of_an_earlier_life_from_the_same_folder_that_was_long_on_its_way
     assert beat(fleet, "a", SECOND, boot=6, folder=5, life=2) == []
 
     assert fleet.holds("a", 7) and not fleet.holds("a", 6)
-    assert beat(fleet, "a", 2 * SECOND, boot=8, folder=5, life=4)[0] == WorkerLost("a", 7, "it was started anew")
+    assert beat(fleet, "a", 2 * SECOND, boot=8, folder=5, life=4)[0] == WorkerLost("a", 7, "it was restarted")

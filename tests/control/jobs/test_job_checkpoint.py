@@ -95,8 +95,8 @@ class Owner:
             for shard in run.shards:
                 if run.is_under_way and not shard.is_done:
                     job.adopt(run, shard, shard.current)
-                    if before.running()[shard.current.core][2].went_ns:
-                        shard.current.armed, shard.current.went_ns = True, run.origin_ns
+                    if before.running()[shard.current.number][2].go_at_ns:
+                        shard.current.armed, shard.current.go_at_ns = True, run.origin_ns
         driven.job = job
         driven.take(job.start(driven.now))
         if job.is_stopping:
@@ -112,8 +112,8 @@ class Owner:
                     run.spec.name,
                     run.state,
                     run.origin_ns,
-                    # Of what never began it is only known that it ended.
-                    run.ended_ns if run.origin_ns else bool(run.ended_ns),
+                    # Of what never began it is only known that it ended, and its state says that.
+                    run.ended_ns if run.origin_ns else 0,
                     run.failure,
                     run.has_timed_out,
                     run.cores,
@@ -150,7 +150,7 @@ def test_a_job_of_which_nothing_has_begun_begins_with_the_next_manager(job_of: J
     (effect,) = owner.driven.start()
 
     assert isinstance(effect, StartCore)
-    assert (effect.core, effect.place) == (1, "w1")
+    assert (effect.attempt, effect.place) == (1, "w1")
 
 
 def test_attempts_that_another_manager_assigned_are_gone_on_with_and_new_ones_get_new_numbers(job_of: JobOf) -> None:
@@ -165,7 +165,7 @@ def test_attempts_that_another_manager_assigned_are_gone_on_with_and_new_ones_ge
     driven.job.places = {"w1": 1, "w3": 1}
     (effect,) = driven.exit(2)
     assert isinstance(effect, StartCore)
-    assert (effect.core, effect.place) == (3, "w3")
+    assert (effect.attempt, effect.place) == (3, "w3")
     assert len(driven.arm(3)) == 2, "all go together"
 
 
@@ -436,7 +436,7 @@ def test_a_job_goes_on_the_same_however_often_its_manager_changes(job_of: JobOf,
         for owner in both:
             owner.driven.later(0.25)
         running = steady.driven.job.running()
-        going = [core for core, (_, _, attempt) in running.items() if attempt.went_ns]
+        going = [core for core, (_, _, attempt) in running.items() if attempt.go_at_ns]
         waiting = [core for core in running if core not in going]
         if event == "arm" and waiting:
             ready = data.draw(st.just(waiting) | st.sampled_from(waiting).map(lambda core: [core]))
@@ -460,7 +460,7 @@ def test_a_job_goes_on_the_same_however_often_its_manager_changes(job_of: JobOf,
             left[f"{lost}+"] = data.draw(st.integers(1, 2))
             for owner in both:
                 owner.driven.job.places = dict(left)
-                for core in owner.driven.job.attempts_at(lost):
+                for core in sorted(owner.driven.job.attempts_at(lost)):
                     if not owner.driven.has_ended and core in owner.driven.job.running():
                         owner.lose(core)
         elif event == "change":

@@ -332,15 +332,15 @@ def test_what_goes_wrong_for_the_moment_is_said(
 @pytest.mark.parametrize(
     ("what", "content", "problem", "text"),
     [
-        ("dance", b"", "invalid", "nobody knows how to answer 'dance'"),
+        ("dance", b"", "invalid", "this leader cannot answer 'dance'"),
         ("submit", b"\xc1", "invalid", "what was asked cannot be read"),
         ("job", encode(NameCall("b4k7")), "missing", "there is no job b4k7: talka jobs lists those that are known"),
         ("order", encode(NameCall("b4k7")), "missing", "there is no job b4k7"),
         ("result", encode(NameCall("b4k7")), "missing", "there is no job b4k7"),
         ("cancel", encode(CancelCall("b" * 999)), "missing", f"there is no job {'b' * 64}: talka jobs"),
         ("drain", encode(NameCall("w9")), "missing", "there is no worker w9: talka workers lists them"),
-        ("jobs", encode(JobsCall(cursor="x")), "invalid", "cursor 'x' or state '' is none of ours"),
-        ("jobs", encode(JobsCall(state="lost")), "invalid", "cursor '' or state 'lost' is none of ours"),
+        ("jobs", encode(JobsCall(cursor="x")), "invalid", "cursor 'x' or state '' is not known"),
+        ("jobs", encode(JobsCall(state="lost")), "invalid", "cursor '' or state 'lost' is not known"),
     ],
     ids=["unknown", "unreadable", "job", "order", "result", "cancel", "drain", "cursor", "state"],
 )
@@ -509,7 +509,7 @@ def test_an_owner_of_another_life_gets_a_new_fence(office: Office, order_of: Ord
     assert entry.fence > before.fence
     assert (entry.owner, entry.revision, entry.checkpoint) == ("m1", 0, b"account")
     assert led(effects) == [("m1", entry)]
-    assert [one.reason for one in news(effects, OwnerChanged)] == ["m1 was started anew"]
+    assert [one.reason for one in news(effects, OwnerChanged)] == ["m1 was restarted"]
     assert stored(office.checkpoint(job, 5, life=3, fence=before.fence))[0].superseded
     assert stored(office.checkpoint(job, 1, life=4)) == [CheckpointStored(job, entry.fence, 1, life=4)]
 
@@ -626,7 +626,7 @@ def test_a_manager_that_gives_a_job_back_does_not_get_it_again(trio: Office, ord
     entry = trio.entry(job)
     assert entry.owner != before.owner and entry.fence > before.fence
     assert led(effects) == [(entry.owner, entry)]
-    assert [one.reason for one in news(effects, OwnerChanged)] == [f"{before.owner} was started anew or leaves"]
+    assert [one.reason for one in news(effects, OwnerChanged)] == [f"{before.owner} was restarted or leaves"]
     assert trio.leaderless(job, sender=before.owner, fence=before.fence) == [], "said twice"
 
 
@@ -942,10 +942,10 @@ def test_a_worker_that_comes_back_as_another_life_to_a_new_leader_has_lost_its_t
 
     effects = trio.beat("w1", 2, boot=12, folder=5)
 
-    assert news(effects, WorkerLost) == [WorkerLost("w1", 11, "it was started anew")]
+    assert news(effects, WorkerLost) == [WorkerLost("w1", 11, "it was restarted")]
     grants = trio.entry(job).grants
     assert grants == (
-        Grant("w1", 11, 2, "was lost with its worker w1: it was started anew", 5),
+        Grant("w1", 11, 2, "was lost with its worker w1: it was restarted", 5),
         Grant("w1", 12, 2, "", 5),
     )
 

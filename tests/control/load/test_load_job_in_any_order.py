@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.load.core_effects import Effect, StartCore, TellCore
+from talka.control.load.core_effects import LoadEffect, StartCore, TellCore
 from talka.control.load.load_job import ENDED
 from talka.stats.tally import Tally
 from talka.stats.windows import Window
@@ -63,12 +63,12 @@ class World:
         self.states_before = {name: run.state for name, run in driven.job.workflows.items()}
         self.follow(driven.start())
 
-    def follow(self, effects: list[Effect]) -> None:
+    def follow(self, effects: list[LoadEffect]) -> None:
         driven = self.driven
         for effect in effects:
             if isinstance(effect, TellCore) and isinstance(effect.message, Go):
-                assert effect.core in self.armed and effect.core not in self.going, "go once, and only when armed"
-                self.going.add(effect.core)
+                assert effect.attempt in self.armed and effect.attempt not in self.going, "go once, and only when armed"
+                self.going.add(effect.attempt)
         under_way = [run for run in driven.job.workflows.values() if run.is_under_way]
         processes = {driven.starts[core].process for core in driven.alive}
         assert len(processes) <= driven.job.spec.cores

@@ -5,11 +5,11 @@ from hypothesis import strategies as st
 
 from talka.control.load.log_lines import (
     KEPT_OF_A_JOB,
-    KEPT_OF_A_TASK,
+    KEPT_OF_AN_ATTEMPT,
     SOURCES_LIMIT,
     TOLD_FOR_NS,
     JobLines,
-    TaskLines,
+    ShardLines,
     news_in,
 )
 from talka.wire.jobs import LINE_CHARACTERS_LIMIT, LINES_LIMIT, LogLines
@@ -19,7 +19,7 @@ quick = settings(deadline=None, derandomize=True, max_examples=100)
 
 
 def test_lines_are_taken_once_in_order() -> None:
-    lines = TaskLines()
+    lines = ShardLines()
     assert not lines.has_news
 
     lines.add(["a", "b"])
@@ -32,24 +32,24 @@ def test_lines_are_taken_once_in_order() -> None:
 
 
 def test_a_long_line_is_cut() -> None:
-    lines = TaskLines()
+    lines = ShardLines()
     lines.add(["x" * 10_000])
 
     assert lines.take() == (0, ("x" * LINE_CHARACTERS_LIMIT,))
 
 
 def test_of_many_lines_the_newest_are_kept_and_the_numbers_tell_how_many_are_gone() -> None:
-    lines = TaskLines()
+    lines = ShardLines()
     lines.add([str(number) for number in range(1000)])
 
     first, taken = lines.take()
-    assert (first, len(taken), taken[0]) == (1000 - KEPT_OF_A_TASK, LINES_LIMIT, str(1000 - KEPT_OF_A_TASK))
+    assert (first, len(taken), taken[0]) == (1000 - KEPT_OF_AN_ATTEMPT, LINES_LIMIT, str(1000 - KEPT_OF_AN_ATTEMPT))
     assert lines.take()[1][-1] == "999"
     assert not lines.has_news
 
 
 def test_a_new_manager_is_told_everything_that_is_kept() -> None:
-    lines = TaskLines()
+    lines = ShardLines()
     lines.add(["a"])
     lines.take()
 
@@ -61,7 +61,7 @@ def test_a_new_manager_is_told_everything_that_is_kept() -> None:
 @given(st.lists(st.integers(0, 350), max_size=20))
 @quick
 def test_numbers_of_what_is_taken_never_overlap(batches: list[int]) -> None:
-    lines, expected = TaskLines(), 0
+    lines, expected = ShardLines(), 0
     for count in batches:
         lines.add([str(expected + offset) for offset in range(count)])
         expected += count

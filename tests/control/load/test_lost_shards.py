@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from talka.control.load.core_effects import Effect, JobEnded, KillCore, StartCore, TellCore
+from talka.control.load.core_effects import JobEnded, KillCore, LoadEffect, StartCore, TellCore
 from talka.control.load.load_job import START_DELAY_NS
 from talka.control.load.shard_group import ARM_LIMIT_NS
 from talka.control.load.shard_run import ATTEMPTS_LIMIT, LostShard
@@ -36,7 +36,7 @@ def did(count: int, **more: int) -> Tally:
     return Tally(started=count, iterations=count, **more)
 
 
-def replacement(effects: Sequence[Effect]) -> StartCore:
+def replacement(effects: Sequence[LoadEffect]) -> StartCore:
     (started,) = effects
     assert isinstance(started, StartCore)
     return started
@@ -51,7 +51,7 @@ def test_a_gap_begins_when_the_last_counts_were_made_not_when_they_arrived(job_o
     driven.later(2).report(1, Tally(started=180, iterations=180), age_ns=SECOND // 5)
 
     started = replacement(driven.later(1).exit(1, "was killed by SIGKILL"))
-    driven.arm(started.core)
+    driven.arm(started.attempt)
 
     assert gaps(driven) == [(1.8, 3.0, 120)]
 
@@ -64,7 +64,7 @@ def test_a_gap_begins_when_the_last_counts_were_made_however_late_the_owner_read
     driven.later(7).report(1, did(200), made_at_ns=made_at_ns)
 
     started = replacement(driven.exit(1, "was killed by SIGKILL"))
-    driven.later(1).arm(started.core)
+    driven.later(1).arm(started.attempt)
 
     assert gaps(driven) == [(2.0, 8.0, 600)]
 
@@ -74,7 +74,7 @@ def test_counts_that_seem_to_be_of_later_than_now_are_of_now(job_of: JobOf) -> N
     driven.run()
     driven.later(2).report(1, did(200), made_at_ns=driven.now + SECOND)
 
-    driven.arm(replacement(driven.later(1).exit(1)).core)
+    driven.arm(replacement(driven.later(1).exit(1)).attempt)
 
     assert gaps(driven) == [(2.0, 3.0, 100)]
 
@@ -85,10 +85,10 @@ def test_what_is_counted_and_what_is_missing_is_the_plan(job_of: JobOf) -> None:
     # Of 200 arrivals three are late, five were dropped, four under way and one was cut.
     tally = Tally(started=192, iterations=187, interrupted_iterations=1, dropped=5)
     driven.later(2).report(1, tally)
-    second = replacement(driven.later(0.5).exit(1)).core
+    second = replacement(driven.later(0.5).exit(1)).attempt
     driven.later(0.5).arm(second)
     driven.later(1).report(second, Tally(started=100, iterations=98, dropped=0))
-    third = replacement(driven.later(0.5).exit(second)).core
+    third = replacement(driven.later(0.5).exit(second)).attempt
     driven.later(0.5).arm(third)
     driven.now = driven.job.origin_ns + 10 * SECOND
     driven.finish(third, did(500))
@@ -105,7 +105,7 @@ def test_what_a_worker_has_told_as_missing_is_not_missing_again(job_of: JobOf) -
     driven.run()
     gap = Gap(0, "was killed by SIGKILL", SECOND, 2 * SECOND, 0, 60)
     driven.later(3).report(1, did(240), gaps=(gap,))
-    driven.arm(replacement(driven.later(1).exit(1)).core)
+    driven.arm(replacement(driven.later(1).exit(1)).attempt)
 
     assert gaps(driven) == [(3.0, 4.0, 100), (1.0, 2.0, 60)]
 
@@ -118,12 +118,12 @@ def test_a_lost_core_is_replaced_for_the_remaining_plan(job_of: JobOf) -> None:
 
     started = replacement(driven.later(1).exit(2, "was killed by SIGKILL"))
     assert gaps(driven) == [(2.0, 3.0, 0)], "so far"
-    effects = driven.later(0.5).arm(started.core)
+    effects = driven.later(0.5).arm(started.attempt)
 
-    assert started.arm.shard == driven.arms[2].shard
-    assert started.arm.iterations_done == 20
+    assert driven.arms[started.attempt].shard == driven.arms[2].shard
+    assert driven.arms[started.attempt].iterations_done == 20
     origin_ns = driven.job.origin_ns
-    assert effects == [TellCore(started.core, Go(driven.now, origin_ns, origin_ns))]
+    assert effects == [TellCore(started.attempt, Go(driven.now, origin_ns, origin_ns))]
     assert driven.job.lost == [
         LostShard("Shop", 1, "was killed by SIGKILL", 2 * SECOND, 3_500_000_000, vus_missing=2, arrivals_missing=0)
     ]
@@ -202,7 +202,7 @@ def test_a_replacement_that_dies_while_it_loads_is_replaced_in_the_same_gap(job_
     driven.later(1).exit(1, "was killed by SIGKILL")
 
     started = replacement(driven.later(1).exit(2, "exited with status 1"))
-    driven.later(1).arm(started.core)
+    driven.later(1).arm(started.attempt)
 
     assert gaps(driven) == [(0.0, 3.0, 300)]
 
@@ -282,7 +282,7 @@ def test_iterations_that_were_started_are_not_run_again(
 
     started = replacement(driven.exit(2))
 
-    assert started.arm.iterations_done == 13
+    assert driven.arms[started.attempt].iterations_done == 13
 
 
 @pytest.mark.parametrize("shape", [IterationsPerVU(2, 10), SharedIterations(2, 20)])
@@ -380,7 +380,7 @@ def test_a_replacement_that_is_not_ready_in_time_is_killed_and_tried_again(job_o
     killed, *started = driven.tick()
 
     assert killed == KillCore(3)
-    assert replacement(started).core == 4
+    assert replacement(started).attempt == 4
     assert [lost.cause for lost in driven.job.lost] == ["was killed by SIGKILL"]
 
 

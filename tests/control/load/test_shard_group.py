@@ -12,6 +12,7 @@ import pytest
 
 from talka.control.load.core_effects import KillCore, StartCore
 from talka.control.load.shard_group import NOTES_LIMIT, STOP_SLACK_NS
+from talka.control.worker.core_pool import CorePool
 from talka.control.worker.shards import ORDERED_SLACK_NS, WorkerShards
 from talka.stats.tally import Tally
 from talka.units import SECOND
@@ -39,21 +40,16 @@ class Owned:
             driven.run()
             self.now = driven.now
         else:
-            self.cores = 0
             fields = {"job": "job", "fence": FENCE, "attempt": 7, "workflow": "Shop", "plan": PLAN.plan(), "first": 0}
             bundle = BundleFacts("0" * 64, 1, b"", "shop.py")
             settings = Settings(grace_ns=GRACE_NS)
             more = {"iterations_done": (0,), "values": {}, "settings": settings, "bundle": bundle}
-            self.task = WorkerShards(Assign(count=1, of=1, **fields, **more), FileSource("shop.py"), self.draw)  # type: ignore[arg-type]
+            self.task = WorkerShards(Assign(count=1, of=1, **fields, **more), FileSource("shop.py"), CorePool(1))  # type: ignore[arg-type]
             self.task.start(self.now)
             self.task.on_message(self.now, 1, Armed())
             self.task.go(self.now, Start("job", FENCE, 7, self.now, self.now, self.now))
         self.origin = self.now
         self.now += SECOND
-
-    def draw(self, seat: int) -> tuple[int, int]:
-        self.cores += 1
-        return self.cores, self.cores
 
     @property
     def owner(self) -> object:
@@ -89,7 +85,7 @@ def test_a_replacement_that_is_not_ready_when_the_plan_ends_is_given_up_at_once(
 
     effects = owned.on("tick")
 
-    assert effects[0] == KillCore(start.core)
+    assert effects[0] == KillCore(start.attempt)
     assert [(lost.from_ns, lost.to_ns) for lost in owned.owner.own_lost] == [(0, 4 * SECOND)]  # type: ignore[attr-defined]
 
 
@@ -112,3 +108,11 @@ def test_what_does_not_stop_is_killed_after_its_grace_and_who_ordered_it_is_told
     owned.now += 1
 
     assert owned.on("tick")[0] == KillCore(1), "a worker says so before its manager gives it up"
+
+
+def test_an_attempt_that_is_over_has_nothing_to_run(owned: Owned) -> None:
+    assert owned.owner.arm_for(1).workflow == "Shop"  # type: ignore[attr-defined]
+
+    owned.report(1, final=True)
+
+    assert owned.owner.arm_for(1) is None  # type: ignore[attr-defined]

@@ -428,8 +428,8 @@ def test_a_change_of_keys_that_cannot_be_is_refused_with_a_sentence(question: Qu
         (AddKey(NEW), "^b seals nothing and has no keys$"),
         (UseKey(K1), "^b seals nothing and has no keys$"),
         (RetireKey(K1), "^b seals nothing and has no keys$"),
-        (AskLease(), "^b is no manager: ask one for the lease of workers$"),
-        (ChangeLease(1), "^b is no manager: ask one for the lease of workers$"),
+        (AskLease(), "^b is not a manager: ask a manager for the lease of workers$"),
+        (ChangeLease(1), "^b is not a manager: ask a manager for the lease of workers$"),
     ],
 )
 def test_one_without_the_part_that_is_asked_about_says_so(question: Question, sentence: str) -> None:
@@ -540,7 +540,7 @@ def test_under_a_key_that_is_accepted_no_more_only_a_repair_can_be_asked() -> No
     member = member_of()
 
     for question in (AskMembers(), AddKey(NEW), RetireKey(K1), AskMetrics()):
-        with pytest.raises(Invalid, match=f"key {K2} is accepted no more: under it, only talka cluster keys --repair"):
+        with pytest.raises(Invalid, match=f"key {K2} is no longer accepted: with it, only talka cluster keys --repair"):
             answer(member, 0, question, asked_with=K2)
     answer(member, 0, AskKeys(), asked_with=K2)
     answer(member, 0, RepairKeys((NEW,)), asked_with=K2)

@@ -685,7 +685,7 @@ def test_with_certificates_keys_count_only_on_a_stream_from_a_proven_manager() -
             "keys",
             "keys in a datagram, which no certificate covers, were refused; 'a' at 1.2.3.4:5 sent them: " + facts,
         ),
-        LeadershipAlarm("keys", "'a' at 1.2.3.4:5 is no manager and sent keys, which were refused: " + facts),
+        LeadershipAlarm("keys", "'a' at 1.2.3.4:5 is not a manager; the keys it sent were refused: " + facts),
     ]
 
     b.get(a.greet(ShareRing(encode_ring(ring))), proven="a", lane=Lane.STREAM)

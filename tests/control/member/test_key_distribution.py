@@ -596,7 +596,7 @@ def test_refusals_that_were_told_are_kept_up_to_a_limit() -> None:
 
     assert all(len(each) == 1 for each in told)
     assert told[0] == [
-        LeadershipAlarm("keys", "'n0' at from is no manager and sent keys, which were refused: no ring at all")
+        LeadershipAlarm("keys", "'n0' at from is not a manager; the keys it sent were refused: no ring at all")
     ]
     assert guard.refuse(KEPT_LIMIT * 2 * SECOND, "role", "n1", "from", b"") == []
     assert len(guard.refuse(KEPT_LIMIT * 3 * SECOND, "role", "n0", "from", b"")) == 1, "it was forgotten"

@@ -605,7 +605,7 @@ def test_a_configuration_that_nobody_can_read_is_refused_and_somebody_is_told() 
 
     assert isinstance(alarm, LeadershipAlarm)
     assert alarm.kind == "configuration"
-    assert alarm.text.startswith(f"'{leader.name}': a voter sent what is no configuration of voters: ")
+    assert alarm.text.startswith(f"'{leader.name}': a voter sent a malformed configuration of voters: ")
     assert follower.on_message(group.now, leader.name, unreadable) == [], "one alarm for each peer is enough"
     assert follower.election.config.names() == group.names
 

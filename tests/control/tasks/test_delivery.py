@@ -153,7 +153,7 @@ def test_specs_of_tasks_that_ended_leave_memory(play: Play) -> None:
     play.beat("w")
     id = play.submit({"a": "", "b": ""})
     play.submit({"c": {"config": msgspec.Raw(b"[1,2]")}})
-    sizes = play.durable._delivery
+    sizes = play.keeper._delivery
     assert sizes.specs_bytes == 3 * delivery.SPEC_BYTES + 2 * len(b"null") + len(b"[1,2]")
     play.done("c")
     assert sizes.specs_bytes == 2 * (delivery.SPEC_BYTES + len(b"null"))

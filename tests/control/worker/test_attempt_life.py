@@ -8,7 +8,7 @@ import pytest
 from talka.control.jobs.effects import BlobWanted, KeepWanted
 from talka.control.jobs.job_checkpoint import lives_of
 from talka.control.jobs.take_over import TakeOver
-from talka.control.worker.effects import TaskKilled
+from talka.control.worker.effects import ShardsKilled
 from talka.stats.tally import Tally
 from talka.units import SECOND
 from talka.wire.entries import decode_checkpoint
@@ -105,7 +105,7 @@ def test_all_that_is_told_of_an_attempt_tells_who_drew_its_number() -> None:
     (finished, *_) = rig.all(Finished)
     assert finished.life == OTHER
     assert decode_result(rig.disk[f"result/job/1-{OTHER}"]).life == OTHER
-    assert [held.facts(rig.now).life for held in rig.worker.tasks] == [OTHER]
+    assert [held.facts(rig.now).life for held in rig.worker.shards] == [OTHER]
 
 
 def test_a_result_on_disk_tells_who_drew_its_number_after_a_restart() -> None:
@@ -128,8 +128,8 @@ def test_an_attempt_with_the_number_of_another_is_declined_and_the_other_ended()
 
     rig.hear(assign(1, life=LIFE))
 
-    (killed,) = rig.all(TaskKilled)
-    assert killed.reason == "a register that was put back gave its number to another task"
+    (killed,) = rig.all(ShardsKilled)
+    assert killed.reason == "a restored register gave its number to another attempt"
     assert [declined.reason for declined in rig.all(TaskDeclined)] == ["attempt 1 of another life was on worker w1"]
     assert rig.states == []
 

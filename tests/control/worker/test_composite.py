@@ -16,25 +16,26 @@ from talka.control.member.signers import Signers
 from talka.control.worker import held_shards
 from talka.control.worker.bundles import FETCHES_LIMIT, KEPT_LIMIT
 from talka.control.worker.composite import WAITING_LIMIT, Worker
-from talka.control.worker.core_end import CoresUntil
 from talka.control.worker.core_pool import DEATH_LIMIT_NS, LEAVE_LIMIT_NS
 from talka.control.worker.effects import (
+    CoresUntil,
     Drained,
     HandlersBroken,
     HandlersLoaded,
     LeaseEnded,
     ManagersLearned,
     NeedBundle,
-    TaskArmed,
-    TaskEnded,
-    TaskKilled,
-    TaskStarted,
+    ShardsArmed,
+    ShardsEnded,
+    ShardsKilled,
+    ShardsStarted,
     WorkerLeaseGranted,
 )
 from talka.control.worker.fences import IDLE_LIMIT_NS, JOBS_LIMIT
 from talka.control.worker.handlers_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
 from talka.control.worker.held_shards import STORED_LIMIT, STORED_OFFERED_NS
-from talka.control.worker.reporter import LINES_FLUSH_NS, REFUSAL_KEPT_NS, together
+from talka.control.worker.parts import in_parts
+from talka.control.worker.reporter import LINES_FLUSH_NS, REFUSAL_KEPT_NS
 from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import Window
 from talka.testing.trust import GROUP, SIGNER, signed, trust_of_worker
@@ -205,8 +206,8 @@ class Rig:
                     self.beat = message.number if isinstance(message, Beat) else self.beat
                 case Persist() | PersistBlob():
                     self.held_back.append(effect)
-                case StartCore(core=core, arm=arm):
-                    self.arms[core] = arm
+                case StartCore(attempt=core):
+                    self.arms[core] = self.worker.arm_for(core)
                     self.news.append(effect)
                 case _:
                     self.news.append(effect)
@@ -309,7 +310,7 @@ class Rig:
 
     @property
     def states(self) -> list[Running]:
-        return [held.running() for held in self.worker.tasks]
+        return [held.running() for held in self.worker.shards]
 
 
 # The lease.
@@ -449,7 +450,7 @@ def test_when_nobody_renews_the_lease_the_tasks_are_killed_and_results_stay() ->
     assert rig.news == [
         LeaseEnded(reason),
         *(KillCore(core) for core in cores),
-        TaskKilled("job", 2, reason),
+        ShardsKilled("job", 2, reason),
     ]
     assert rig.states == [Running("job", 1, 0, "ended")]
     assert not rig.worker.has_lease
@@ -475,7 +476,7 @@ def test_what_its_cores_say_after_the_lease_is_over_does_not_count() -> None:
     assert rig.core(cores[0], Totals(1, Tally(), [], 0, 0)) == [
         LeaseEnded("no manager renewed the lease in time"),
         *(KillCore(core) for core in cores),
-        TaskKilled("job", 1, "no manager renewed the lease in time"),
+        ShardsKilled("job", 1, "no manager renewed the lease in time"),
     ]
 
 
@@ -723,7 +724,7 @@ def test_a_task_is_armed_when_all_its_cores_are_and_its_manager_is_told_until_it
     rig.core(2, Armed())
 
     assert rig.told() == [("m1", Armed(), Lane.RESULTS)]
-    assert rig.all(TaskArmed) == [TaskArmed("job", 1)]
+    assert rig.all(ShardsArmed) == [ShardsArmed("job", 1)]
     rig.later(2 * SECOND)
     assert len(rig.told()) == 3
     rig.hear(Acknowledge("job", FENCE, 1, 0))
@@ -755,7 +756,7 @@ def test_a_refusal_of_its_file_is_told_until_it_is_answered() -> None:
     refusal = ("m1", Refused("file", "no such class"), Lane.RESULTS)
     assert rig.told() == [refusal]
     assert rig.all(KillCore) == [KillCore(1), KillCore(2)]
-    assert rig.all(TaskEnded) == [TaskEnded("job", 1, "no such class")]
+    assert rig.all(ShardsEnded) == [ShardsEnded("job", 1, "no such class")]
     assert rig.states == [Running("job", 1, 0, "ended")]
     rig.later(SECOND)
     assert rig.told() == [refusal] * 2
@@ -933,7 +934,7 @@ def test_attempts_that_are_over_are_remembered_up_to_a_limit(monkeypatch: pytest
     assert declined(rig) == ["attempt 1 is over on worker w1"]
 
 
-@pytest.mark.parametrize("limit", ["TASKS_LIMIT", "RESULTS_LIMIT_BYTES"])
+@pytest.mark.parametrize("limit", ["HELD_LIMIT", "RESULTS_LIMIT_BYTES"])
 def test_a_worker_full_of_results_takes_no_task(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(held_shards, limit, 1)
     rig = Rig()
@@ -979,7 +980,7 @@ def test_a_task_that_waits_can_be_stopped() -> None:
     rig.hear(rig.start())
     rig.hear(Halt("job", FENCE, 1, "stop"))
 
-    assert rig.all(TaskKilled) == [TaskKilled("job", 1, "its job was stopped before it could start")]
+    assert rig.all(ShardsKilled) == [ShardsKilled("job", 1, "its job was stopped before it started")]
     assert rig.states == []
 
 
@@ -1135,7 +1136,7 @@ def test_a_task_starts_at_the_instant_it_is_told() -> None:
 
     go = Go(start.start_at_ns, start.origin_ns, start.job_origin_ns)
     assert rig.all(TellCore) == [TellCore(core, go) for core in cores]
-    assert rig.all(TaskStarted) == [TaskStarted("job", 1)]
+    assert rig.all(ShardsStarted) == [ShardsStarted("job", 1)]
     assert rig.states == [Running("job", 1, 2, "running")]
 
 
@@ -1236,8 +1237,9 @@ def test_the_parts_of_a_report_travel_together() -> None:
 def test_parts_that_are_too_large_together_travel_apart() -> None:
     half = bytes(REPORT_LIMIT_BYTES // 2)
 
-    assert together([b"a", b"b"]) == [[b"a", b"b"]]
-    assert together([half, half, b"c", bytes(REPORT_LIMIT_BYTES + 1), b"d"]) == [
+    assert in_parts([b"a", b"b"], len, REPORT_LIMIT_BYTES) == [[b"a", b"b"]]
+    contents = [half, half, b"c", bytes(REPORT_LIMIT_BYTES + 1), b"d"]
+    assert in_parts(contents, len, REPORT_LIMIT_BYTES) == [
         [half, half],
         [b"c"],
         [bytes(REPORT_LIMIT_BYTES + 1)],
@@ -1283,7 +1285,7 @@ def test_a_task_that_has_ended_keeps_its_result_on_disk_and_says_so_until_it_is_
     rig.disk_waits = True
     rig.finish(second, 4)
     assert rig.all(Finished) == []
-    assert rig.all(TaskEnded) == [TaskEnded("job", 1)]
+    assert rig.all(ShardsEnded) == [ShardsEnded("job", 1)]
     rig.disk_waits = False
     rig.write()
 
@@ -1302,7 +1304,7 @@ def test_a_task_that_has_ended_keeps_its_result_on_disk_and_says_so_until_it_is_
     rig.later(5 * SECOND)
 
     assert (rig.states, len(rig.all(Finished)), "result/job/1" in rig.disk) == ([], 3, False)
-    assert rig.all(TaskKilled) == []
+    assert rig.all(ShardsKilled) == []
     rig.hear(ResultAccepted("job", FENCE, 1))
     assert rig.all(NoTask) == []
 
@@ -1393,7 +1395,7 @@ def test_a_kill_leaves_nothing_and_is_confirmed() -> None:
 
     rig.hear(Halt("job", FENCE, 1, "kill"))
 
-    assert rig.news == [*(KillCore(core) for core in cores), TaskKilled("job", 1, "its manager said so")]
+    assert rig.news == [*(KillCore(core) for core in cores), ShardsKilled("job", 1, "its manager said so")]
     assert rig.all(NoTask) == [NoTask("job", 1, FENCE)]
     assert rig.states == []
 
@@ -1405,7 +1407,7 @@ def test_a_kill_of_what_has_ended_removes_its_result() -> None:
 
     rig.hear(Halt("job", FENCE, 1, "kill"))
 
-    assert ("result/job/1" in rig.disk, rig.all(TaskKilled)) == (False, [])
+    assert ("result/job/1" in rig.disk, rig.all(ShardsKilled)) == (False, [])
 
 
 def test_an_order_for_a_task_that_is_not_here_is_answered() -> None:
@@ -1474,7 +1476,7 @@ def test_what_nobody_waits_for_is_ended_and_forgotten() -> None:
     rig.renew(orphans=("job",))
 
     assert [(state.job, state.attempt) for state in rig.states] == [("other", 3)]
-    assert rig.all(TaskKilled) == [TaskKilled("job", 2, "nobody waits for its job any more")]
+    assert rig.all(ShardsKilled) == [ShardsKilled("job", 2, "its job has ended")]
     assert "result/job/1" not in rig.disk
 
 
@@ -1809,7 +1811,7 @@ def test_a_worker_has_drained_when_its_handlers_have_and_their_results_were_take
 
 def starts(rig: Rig) -> dict[int, tuple[str, int]]:
     """Of each attempt at a shard: its workflow, and its process."""
-    return {start.core: (start.arm.workflow, start.process) for start in rig.all(StartCore)}
+    return {start.attempt: (rig.arms[start.attempt].workflow, start.process) for start in rig.all(StartCore)}
 
 
 def test_tasks_of_one_job_with_a_seat_in_common_share_its_process() -> None:
@@ -1819,8 +1821,8 @@ def test_tasks_of_one_job_with_a_seat_in_common_share_its_process() -> None:
     rig.armed(2, count=1, seats=(1,))
 
     assert starts(rig) == {1: ("Shop", 1), 2: ("Shop", 2), 3: ("Shop", 2)}
-    assert rig.worker.tasks.pool.free == 0
-    assert [held.cores for held in rig.worker.tasks] == [2, 1]
+    assert rig.worker.shards.pool.free == 0
+    assert [held.cores for held in rig.worker.shards] == [2, 1]
 
 
 def test_seats_of_different_jobs_are_different_cores() -> None:
@@ -1945,3 +1947,16 @@ def test_a_new_manager_is_told_the_lines_again() -> None:
     rig.later(LINES_FLUSH_NS)
 
     assert lines_of(rig) == [(0, ("a",))]
+
+
+def test_an_attempt_that_is_given_up_before_its_process_starts_has_nothing_to_run_and_frees_its_core() -> None:
+    rig = Rig()
+    rig.hear(assign(count=4))
+    assert rig.worker.shards.pool.free == 0
+
+    rig.hear(Halt("job", FENCE, 1, "kill"))
+
+    assert [rig.worker.arm_for(attempt) for attempt in rig.arms] == [None] * 4
+    for attempt in rig.arms:
+        rig.exit(attempt)
+    assert rig.worker.shards.pool.free == 4

@@ -14,7 +14,7 @@ def test_an_attempt_has_a_number_of_its_own_and_belongs_to_its_task() -> None:
 
     assert [pool.draw(TASK, SEATS[0]), pool.draw(OTHER, SEATS[1])] == [(1, 1), (2, 2)]
 
-    assert (pool.task_of(1), pool.task_of(2), pool.task_of(3)) == (TASK, OTHER, None)
+    assert (pool.owner_of(1), pool.owner_of(2), pool.owner_of(3)) == (TASK, OTHER, None)
     assert pool.free == 2
 
 
@@ -25,7 +25,7 @@ def test_a_core_is_free_again_when_its_process_has_ended() -> None:
 
     pool.exited(1)
     pool.leaves(NOW, 2)
-    assert (pool.free, pool.task_of(2)) == (1, None)
+    assert (pool.free, pool.owner_of(2)) == (1, None)
     pool.exited(2)
     pool.exited(9)
 

@@ -10,9 +10,10 @@ import pytest
 
 from talka.cluster.effects import Lane, Persist, Send
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.worker import handlers_outbox, handlers_pool
+from talka.control.worker import handlers_inputs, handlers_outbox, handlers_pool
 from talka.control.worker.effects import HandlersBroken, HandlersLoaded
 from talka.control.worker.handlers_attempt import is_bounded
+from talka.control.worker.handlers_cores import DEATH_LIMIT_NS, END_LIMIT_NS, IDLE_NS, LOAD_LIMIT_NS
 from talka.control.worker.handlers_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
 from talka.control.worker.handlers_outbox import (
     AGAIN_NS,
@@ -22,25 +23,20 @@ from talka.control.worker.handlers_outbox import (
     PROGRESS_LIMIT_BYTES,
 )
 from talka.control.worker.handlers_pool import (
-    FEED_LIMIT_NS,
-    FEEDS_LIMIT,
     HELD_BACK_LIMIT,
     HandlerPool,
     TaskCommand,
 )
 from talka.control.worker.handlers_room import (
     BEGAN_NS,
-    DEATH_LIMIT_NS,
-    END_LIMIT_NS,
     FULL,
-    IDLE_NS,
-    LOAD_LIMIT_NS,
     RETRY_NS,
     SPENT_LIMIT,
     STARTS_LIMIT,
     STOP_LIMIT_NS,
 )
 from talka.control.worker.obeyed_epoch import BrokenEpoch
+from talka.control.worker.writes import WorkerWrites
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.jobs import CHANNEL, JobMessage, encode
 from talka.wire.tasks import (
@@ -107,16 +103,11 @@ class Rig:
         self.core_of: dict[int, int] = {}
         """Of every attempt that was told to run, the core."""
         self.begun: list[int] = []
-        self.tickets = 0
         self.pool = HandlerPool(
-            "w1", cores, self.disk, boot=BOOT, files=files, persist=self.persist, safeguards=safeguards
+            "w1", cores, self.disk, boot=BOOT, files=files, writes=WorkerWrites(), safeguards=safeguards
         )
         self.pool.lease_granted(1)
         self.take(self.pool.start(self.now))
-
-    def persist(self, puts: tuple[tuple[str, bytes | None], ...]) -> Persist:
-        self.tickets += 1
-        return Persist(self.tickets, puts)
 
     # What happens.
 
@@ -1101,7 +1092,7 @@ def test_a_manager_that_begins_its_life_is_told_everything_again() -> None:
 
 
 def test_what_is_here_is_told_in_parts_when_there_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handlers_pool, "HOLDING_LIMIT", 2)
+    monkeypatch.setattr(handlers_pool, "HELD_LIMIT", 2)
     rig = Rig()
     rig.hand(*[task(number) for number in range(5)])
 
@@ -1340,7 +1331,7 @@ def test_inputs_are_forgotten_when_no_task_follows() -> None:
     rig.hear(TaskInputs(EPOCH, FIRST + 1, {"a": b"1"}))
     rig.later(SECOND)
     rig.hear(TaskInputs(EPOCH, FIRST + 2, {"a": b"1"}))
-    rig.later(FEED_LIMIT_NS - SECOND)
+    rig.later(handlers_inputs.KEPT_NS - SECOND)
 
     rig.hand(task(1, fed=1), task(2, fed=1))
 
@@ -1353,7 +1344,7 @@ def test_inputs_beyond_the_limits_are_dropped() -> None:
     rig.hear(TaskInputs(EPOCH, FIRST, {"a": bytes(INPUTS_LIMIT_BYTES)}))
     rig.hear(TaskInputs(EPOCH, FIRST, {"b": b"1"}))
     assert rig.pool.refused == {"inputs": 1}
-    for number in range(1, FEEDS_LIMIT + 2):
+    for number in range(1, handlers_inputs.TASKS_LIMIT + 2):
         rig.hear(TaskInputs(EPOCH, FIRST + number, {"a": b"1"}))
     assert rig.pool.refused == {"inputs": 2}
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.load.core_effects import Effect, KillCore, StartCore, TellCore
+from talka.control.load.core_effects import KillCore, LoadEffect, StartCore, TellCore
 from talka.control.load.shard_group import ARM_LIMIT_NS, STOP_SLACK_NS
+from talka.control.worker.core_pool import CorePool
 from talka.control.worker.report import REMEMBERED
 from talka.control.worker.shards import ORDERED_SLACK_NS, WorkerShards, encoded_within
 from talka.stats.tally import CheckTally, MetricTally, StepTally, Tally
@@ -46,7 +47,6 @@ class Driven:
 
     def __init__(self, plan: Plan, *, count: int = 2, first: int = 0, of: int | None = None, **more: Any) -> None:
         self.now = START_NS
-        self.started = 0
         self.arms: dict[int, Arm] = {}
         self.alive: set[int] = set()
         self.sequences: dict[int, int] = {}
@@ -65,21 +65,19 @@ class Driven:
             bundle=BundleFacts("0" * 64, 1, b"", "shop.py"),
             **more,
         )
-        self.task = WorkerShards(assign, FileSource("shop.py"), self.new_core, worker="w1")
+        self.task = WorkerShards(assign, FileSource("shop.py"), CorePool(count), worker="w1")
 
-    def new_core(self, seat: int) -> tuple[int, int]:
-        self.started += 1
-        return self.started, self.started
-
-    def take(self, effects: list[Effect]) -> list[Effect]:
+    def take(self, effects: list[LoadEffect]) -> list[LoadEffect]:
         for effect in effects:
             match effect:
-                case StartCore(core=core, arm=arm):
+                case StartCore(attempt=core):
+                    arm = self.task.arm_for(core)
+                    assert arm is not None
                     self.arms[core] = arm
                     self.alive.add(core)
-                case TellCore(core=core):
+                case TellCore(attempt=core):
                     assert core in self.alive, "a message to a core that does not live"
-                case KillCore(core=core):
+                case KillCore(attempt=core):
                     assert core in self.alive, "a core is killed that does not live"
                     self.alive.discard(core)
         return effects
@@ -88,16 +86,16 @@ class Driven:
         self.now += round(seconds * SECOND)
         return self
 
-    def start(self) -> list[Effect]:
+    def start(self) -> list[LoadEffect]:
         return self.take(self.task.start(self.now))
 
-    def say(self, core: int, message: FromCore) -> list[Effect]:
+    def say(self, core: int, message: FromCore) -> list[LoadEffect]:
         return self.take(self.task.on_message(self.now, core, message))
 
-    def arm(self, *cores: int) -> list[Effect]:
+    def arm(self, *cores: int) -> list[LoadEffect]:
         return [effect for core in cores for effect in self.say(core, Armed())]
 
-    def go(self) -> list[Effect]:
+    def go(self) -> list[LoadEffect]:
         return self.take(self.task.go(self.now, Start("job", FENCE, 7, self.now, self.now, self.now)))
 
     def run(self) -> Driven:
@@ -111,7 +109,7 @@ class Driven:
         began = more.pop("began", self.now)
         return self.say(core, Totals(self.sequences[core], tally or Tally(), list(windows), vus, began, **more))
 
-    def finish(self, core: int, tally: Tally | None = None, **more: Any) -> list[Effect]:
+    def finish(self, core: int, tally: Tally | None = None, **more: Any) -> list[LoadEffect]:
         effects = self.report(core, tally, final=True, ended_at_ns=self.now, **more)
         self.alive.discard(core)
         return list(effects)
@@ -119,14 +117,14 @@ class Driven:
     def step(self, core: int, name: str, tally: StepTally, measured: bool = True) -> None:
         self.say(core, StepTotals(self.sequences.get(core, 0) + 1, name, tally, measured))
 
-    def exit(self, core: int, cause: str = "was killed by SIGKILL") -> list[Effect]:
+    def exit(self, core: int, cause: str = "was killed by SIGKILL") -> list[LoadEffect]:
         self.alive.discard(core)
         return self.take(self.task.on_exit(self.now, core, cause))
 
-    def tick(self) -> list[Effect]:
+    def tick(self) -> list[LoadEffect]:
         return self.take(self.task.tick(self.now))
 
-    def stop(self) -> list[Effect]:
+    def stop(self) -> list[LoadEffect]:
         return self.take(self.task.stop(self.now))
 
     @property
@@ -250,7 +248,7 @@ def test_a_core_that_died_while_all_waited_joins_late_and_leaves_a_gap() -> None
     assert isinstance(driven.exit(1)[0], StartCore)
     assert driven.task.stage == "armed", "what was said is not taken back"
 
-    assert [effect.core for effect in driven.go() if isinstance(effect, TellCore)] == [2]
+    assert [effect.attempt for effect in driven.go() if isinstance(effect, TellCore)] == [2]
     origin_ns = driven.now
     effects = driven.later(3).arm(3)
 
@@ -537,7 +535,7 @@ def test_after_three_replacements_the_gap_runs_to_the_end_of_the_plan() -> None:
     driven.finish(2)
     for core in (1, 3, 4):
         driven.exit(core)
-        driven.arm(driven.started)
+        driven.arm(max(driven.arms))
 
     assert driven.exit(5) == []
 
@@ -551,7 +549,7 @@ def test_of_a_plan_without_an_end_the_last_gap_ends_when_the_core_was_lost() -> 
     driven = Driven(plan_of(SharedIterations(2, 100)), count=1).run()
     for core in (1, 2, 3):
         driven.exit(core)
-        driven.arm(driven.started)
+        driven.arm(max(driven.arms))
 
     driven.later(4).exit(4)
 
@@ -759,8 +757,8 @@ def test_whatever_happens_counts_only_grow_and_the_end_has_all_that_was_told(dat
             elif what == "die" and len(driven.arms) < 6:
                 for effect in driven.exit(core):
                     assert isinstance(effect, StartCore)
-                    counts[effect.core] = 0
-                    driven.arm(effect.core)
+                    counts[effect.attempt] = 0
+                    driven.arm(effect.attempt)
         totals = driven.totals()
         assert totals.tally.started >= before
         assert totals.tally.started == sum(totals.shares) == sum(counts.values())

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.worker.windows import LAG_LIMIT, TaskWindows
+from talka.control.worker.windows import LAG_LIMIT, ShardWindows
 from talka.stats.histogram import COARSE_PRECISION, lowest_of
 from talka.stats.windows import COUNTERS_PER_REPORT, SPANS, Window
 from talka.wire.shards import WINDOWS_PER_REPORT
@@ -16,9 +16,9 @@ def window(index: int, started: int = 1, vus: int = 1) -> Window:
     return Window(index, started=started, vus=vus)
 
 
-def filled(until: int, start: int = 0) -> TaskWindows:
+def filled(until: int, start: int = 0) -> ShardWindows:
     """Every window up to here was told, sent and acknowledged."""
-    windows = TaskWindows()
+    windows = ShardWindows()
     for index in range(start, until):
         windows.add(window(index))
         windows.advance(index)
@@ -32,7 +32,7 @@ def indexes(windows: list[Window]) -> list[int]:
 
 
 def test_windows_of_one_instant_add_up() -> None:
-    windows = TaskWindows()
+    windows = ShardWindows()
     windows.add(window(3, started=2, vus=4))
     windows.add(window(3, started=5, vus=1))
     windows.advance(None)
@@ -41,7 +41,7 @@ def test_windows_of_one_instant_add_up() -> None:
 
 
 def test_what_is_given_is_not_changed_by_what_is_added_to_it() -> None:
-    windows = TaskWindows()
+    windows = ShardWindows()
     given = window(3)
     given.response_time.record(5)
     windows.add(given)
@@ -51,7 +51,7 @@ def test_what_is_given_is_not_changed_by_what_is_added_to_it() -> None:
 
 
 def test_only_what_every_core_has_told_is_sent_oldest_first() -> None:
-    windows = TaskWindows()
+    windows = ShardWindows()
     for index in (2, 0, 1):
         windows.add(window(index))
     assert windows.take() == []
@@ -63,7 +63,7 @@ def test_only_what_every_core_has_told_is_sent_oldest_first() -> None:
 
 
 def test_a_report_carries_a_limited_number_of_windows() -> None:
-    windows = TaskWindows()
+    windows = ShardWindows()
     for index in range(WINDOWS_PER_REPORT + 5):
         windows.add(window(index))
     windows.advance(None)
@@ -75,7 +75,7 @@ def test_a_report_carries_a_limited_number_of_windows() -> None:
 
 
 def test_a_report_carries_fewer_windows_when_they_are_wide_and_always_one() -> None:
-    windows = TaskWindows()
+    windows = ShardWindows()
     for index in range(30):
         wide = window(index)
         for counter in range(2500):
@@ -87,7 +87,7 @@ def test_a_report_carries_fewer_windows_when_they_are_wide_and_always_one() -> N
 
 
 def test_a_stretch_in_which_nothing_ran_is_passed_over() -> None:
-    windows = TaskWindows()
+    windows = ShardWindows()
     windows.add(window(0))
     windows.add(window(9))
     windows.advance(5)
@@ -102,7 +102,7 @@ def test_a_stretch_in_which_nothing_ran_is_passed_over() -> None:
 
 
 def test_a_core_that_stalls_holds_the_others_back_for_a_minute_at_most() -> None:
-    windows = TaskWindows()
+    windows = ShardWindows()
     for index in range(LAG_LIMIT + 3):
         windows.add(window(index))
         windows.advance(-1)
@@ -132,7 +132,7 @@ def test_windows_older_than_a_minute_are_kept_in_spans_of_ten_seconds() -> None:
 
 
 def test_windows_older_than_an_hour_are_kept_in_spans_of_a_minute() -> None:
-    windows = TaskWindows()
+    windows = ShardWindows()
     until = HOUR + LAG_LIMIT + 2 * MINUTE
     for index in range(0, until, 10):
         windows.add(window(index))
@@ -148,7 +148,7 @@ def test_windows_older_than_an_hour_are_kept_in_spans_of_a_minute() -> None:
 
 
 def test_a_task_that_runs_for_more_than_a_week_forgets_its_beginning() -> None:
-    windows = TaskWindows()
+    windows = ShardWindows()
     week = SPANS[2][0] * SPANS[2][1]
     for index in range(0, week + 3 * HOUR, HOUR // 2):
         windows.add(window(index))
@@ -164,7 +164,7 @@ def test_a_task_that_runs_for_more_than_a_week_forgets_its_beginning() -> None:
 
 
 def test_a_task_that_starts_late_in_its_job_sends_its_windows_all_the_same() -> None:
-    windows = TaskWindows()
+    windows = ShardWindows()
     for index in (1_000_007, 1_000_006):
         windows.add(window(index))
     windows.advance(None)
@@ -199,7 +199,7 @@ def test_a_span_of_which_a_part_was_sent_is_not_merged_before_all_of_it_has_arri
 
 
 def test_spans_of_which_nothing_was_sent_are_merged_and_sent_as_they_are() -> None:
-    windows = TaskWindows()
+    windows = ShardWindows()
     for index in range(LAG_LIMIT + 2 * TEN_S):
         windows.add(window(index))
         windows.advance(index)
@@ -208,7 +208,7 @@ def test_spans_of_which_nothing_was_sent_are_merged_and_sent_as_they_are() -> No
 
 
 def test_a_receiver_that_acknowledges_nothing_for_minutes_does_not_fill_the_memory() -> None:
-    windows = TaskWindows()
+    windows = ShardWindows()
     for index in range(5 * LAG_LIMIT):
         windows.add(window(index))
         windows.advance(index)
@@ -224,7 +224,7 @@ def test_a_receiver_that_acknowledges_nothing_for_minutes_does_not_fill_the_memo
 @given(st.lists(st.tuples(st.integers(0, 60), st.booleans(), st.booleans()), max_size=60), st.integers(0, 10_000))
 def test_whoever_filters_by_index_counts_every_window_once(steps: list[tuple[int, bool, bool]], start: int) -> None:
     """Reports and acknowledgements may be lost; as long as they are not lost for minutes, nothing is missing."""
-    windows = TaskWindows()
+    windows = ShardWindows()
     newest, got, index = -1, 0, start
     for count, arrives, is_answered in steps:
         for _ in range(count):

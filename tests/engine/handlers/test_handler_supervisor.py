@@ -352,7 +352,7 @@ async def test_core_that_says_nonsense_is_killed(owner: Owner) -> None:
     owner.hand("speak", "ffffffff")
 
     facts = await owner.next(ExitFacts)
-    assert (facts.cause, facts.text) == ("SIGKILL", "the process was killed by SIGKILL: it said what no core says")
+    assert (facts.cause, facts.text) == ("SIGKILL", "the process was killed by SIGKILL: it sent a malformed message")
 
 
 # How it ends.
@@ -446,7 +446,7 @@ async def test_core_that_is_asked_ends_by_itself(owner: Owner, monkeypatch: pyte
     assert (result.fence, result.outcome) == (fence, "cancelled")
     facts = await owner.next(ExitFacts)
     assert (facts.cause, facts.exit_code) == ("exit", 0)
-    assert facts.text == "the process exited with status 0: its worker wanted it no more"
+    assert facts.text == "the process exited with status 0: its worker no longer needed it"
 
 
 async def test_core_that_does_not_end_when_asked_is_killed(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -655,15 +655,15 @@ async def test_orders_of_the_pool_are_carried_out(owner: Owner) -> None:
         cores.do(StartHandlers(1))
         cores.do(TellHandlers(1, Load((str(owner.file),))))
         loaded = await owner.next(Loaded)
-        assert cores.pids() == {1: loaded.pid}
+        assert cores.supervisor.pids() == {1: loaded.pid}
         cores.do(TellHandlers(1, RunTasks((HandedTask(1, "job", "task", "limits", 1, b"null"),))))
         limits = msgspec.json.decode((await owner.next(Ran)).results[0].output)
         assert limits["RLIMIT_DATA"][0] == 1024 * MEBIBYTE
-        cores.look()
+        cores.supervisor.look()
         cores.do(EndHandlers(1, hard=True))
         assert (await owner.next(ExitFacts)).cause == "SIGKILL"
     finally:
-        await cores.close()
+        await cores.supervisor.close()
 
 
 def test_files_of_handlers_are_named_so_that_cores_find_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -239,7 +239,7 @@ def test_a_handler_that_is_missing_is_told_before_anything_runs() -> None:
     dag = Dag("missing")
     dag.task("a", "ad", 1)
 
-    with pytest.raises(Invalid, match="task a: nobody handles ad: there are hour, fail, third, add"):
+    with pytest.raises(Invalid, match="task a: no handler is named ad: there are hour, fail, third, add"):
         run_dag_inline(dag, HANDLERS)
     with pytest.raises(Invalid, match="there are none"):
         run_dag_inline(dag, {})

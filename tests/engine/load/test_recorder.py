@@ -139,7 +139,7 @@ def test_a_metric_that_steps_tell_is_counted_and_keeps_its_kind() -> None:
     assert of.tally.metrics["price"].total == 2.5
     with pytest.raises(BadMetric, match="'price' is a rate and cannot be a count too"):
         of.metric("price", 1, "count")
-    with pytest.raises(BadMetric, match="'' is no name of a metric"):
+    with pytest.raises(BadMetric, match="'' is not the name of a metric"):
         of.metric("", 1, "count")
     with pytest.raises(ValueError, match="a metric cannot count nan"):
         of.metric("cart", float("nan"), "distribution")

@@ -185,7 +185,7 @@ def empty_document() -> ResultDocument:
     return a_document(
         status="failed",
         exit_code=6,
-        reasons=["Not one step was measured, so the job says nothing about the target."],
+        reasons=["No step was measured, so the job says nothing about the target."],
         duration_s=0.0,
         totals=Totals(0, 0, 0, 0, 0, 0.0, 0, 0, 0, 0, 0, 0),
         workflows=[a_workflow(steps=[step], cores=0, iterations=0)],
@@ -920,4 +920,4 @@ def test_a_disturbed_generator_says_so() -> None:
     document = a_document()
     disturbed = msgspec.structs.replace(document.generator, verdict="disturbed")
     page = page_of(msgspec.structs.replace(document, generator=disturbed))
-    assert "Disturbed: it was late though it was idle" in words(part(page, "Generator"))
+    assert "Disturbed: it was late while it was idle" in words(part(page, "Generator"))

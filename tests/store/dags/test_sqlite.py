@@ -117,14 +117,14 @@ def test_an_address_names_a_file_and_how_it_is_written(url: str, path: str, sync
     [
         ("postgresql://ada:secret@db/jobs", "postgresql:// comes later, this version keeps dag jobs in SQLite only"),
         ("redis://:secret@db/0", "redis:// comes later, this version keeps dag jobs in SQLite only"),
-        ("mysql://ada:secret@db/jobs", "mysql:// is no address of a store: write sqlite:///FILE"),
-        ("sqlite://jobs.sqlite", "sqlite:// is no address of a store"),
+        ("mysql://ada:secret@db/jobs", "mysql:// is not the address of a store: write sqlite:///FILE"),
+        ("sqlite://jobs.sqlite", "sqlite:// is not the address of a store"),
         ("sqlite:///", "names no file"),
         ("sqlite:///folder/", "names no file"),
         ("", "names no file"),
         ("a\0b", "names no file"),
-        ("sqlite:///f?synchronous=OFF", "'synchronous=OFF' is no setting of a store: write ?synchronous=FULL or"),
-        ("sqlite:///f?cache=1", "'cache=1' is no setting of a store"),
+        ("sqlite:///f?synchronous=OFF", "'synchronous=OFF' is not a setting of a store: write ?synchronous=FULL or"),
+        ("sqlite:///f?cache=1", "'cache=1' is not a setting of a store"),
     ],
 )
 def test_an_address_that_cannot_be_used_gets_a_sentence_without_its_password(url: str, says: str) -> None:

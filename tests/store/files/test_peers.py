@@ -110,7 +110,7 @@ def test_a_damaged_or_foreign_file_is_kept_aside_and_nobody_is_remembered(
     (tmp_path / "peers.json").write_bytes(content)
     file = PeerFile(tmp_path)
     assert file.load() == []
-    assert file.problem.startswith(f"{tmp_path / 'peers.json'} is no list of peers (")
+    assert file.problem.startswith(f"{tmp_path / 'peers.json'} is not a list of peers (")
     assert any(word in file.problem for word in reason.split("|"))
     assert (tmp_path / "peers.json.damaged").read_bytes() == content
     file.save([A])
@@ -193,7 +193,7 @@ def test_a_keyring_with_any_bit_flipped_or_any_byte_missing_is_kept_aside(tmp_pa
         path.write_bytes(content)
         file = KeyringFile(tmp_path)
         assert file.load() is None
-        assert file.problem.startswith(f"{path} is damaged or no keyring; it was kept as keyring.damaged,")
+        assert file.problem.startswith(f"{path} is damaged or not a keyring; it was kept as keyring.damaged,")
         aside = tmp_path / "keyring.damaged"
         assert aside.read_bytes() == content
         aside.unlink()

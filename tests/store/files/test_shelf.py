@@ -125,7 +125,7 @@ def test_a_write_whose_outcome_is_unknown_is_the_last_one(path: Path, monkeypatc
     real = shelf._connection
     assert real is not None
     monkeypatch.setattr(shelf, "_connection", Broken())
-    with pytest.raises(StoreFailed, match=r"could not be used \(disk I/O error\): mend that and start again"):
+    with pytest.raises(StoreFailed, match=r"could not be used \(disk I/O error\): fix that and start again"):
         shelf.write((("fence", b"1"),))
     monkeypatch.setattr(shelf, "_connection", real)
     with pytest.raises(StoreFailed, match="nothing more is written .*: an earlier write failed"):

@@ -686,7 +686,7 @@ def test_more_than_can_be_kept_is_refused_and_nothing_is_done(tmp_path: Path, mo
     [
         ("write", errno.ENOSPC, "free some space"),
         ("fdatasync", errno.EIO, "look after the disk"),
-        ("write", errno.ENXIO, "mend that"),
+        ("write", errno.ENXIO, "fix that"),
     ],
     ids=["full", "broken", "other"],
 )

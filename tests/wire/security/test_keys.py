@@ -336,7 +336,7 @@ def with_retired(secret: str) -> bytes:
         ("nothing", b""),
         ("nesting", b"\x91" * 5000),
         ("more than a ring", encode_ring(golden_ring()) + b"\xc0"),
-        ("text that is no text", encode_ring(golden_ring()).replace(IDS[0].encode(), b"\xc3\x28" * 4)),
+        ("text that is not text", encode_ring(golden_ring()).replace(IDS[0].encode(), b"\xc3\x28" * 4)),
         ("no keys", changed(keys=())),
         ("a primary that is not there", changed(primary=(1, "00000000"))),
         ("a primary that is retired and gone", changed(primary=(9, IDS[0]))),

@@ -76,7 +76,7 @@ def test_ids_of_the_allowed_characters_are_ids(text: str) -> None:
     ids=["empty", "long", "space", "slash", "newline", "accent", "nul", "arabic digit"],
 )
 def test_anything_else_is_no_id(text: str) -> None:
-    assert id_problem("cluster", text).startswith(f"cluster {text[:80]!r} is no id: use 1 to 64 letters")
+    assert id_problem("cluster", text).startswith(f"cluster {text[:80]!r} is not an id: use 1 to 64 letters")
 
 
 def test_a_very_long_text_is_not_repeated_whole() -> None:

@@ -441,7 +441,7 @@ class DemoServer:
             try:
                 context.load_cert_chain(tls.cert, tls.key)
             except OSError as error:
-                raise Invalid(f"The certificate {tls.cert} with the key {tls.key} is of no use: {error}.") from error
+                raise Invalid(f"The certificate {tls.cert} with the key {tls.key} cannot be used: {error}.") from error
             context.set_alpn_protocols(["http/1.1"])
             secure = {"ssl": context, "ssl_handshake_timeout": 5.0}
         try:

@@ -89,7 +89,7 @@ FIRST_SETTINGS: Final = """\
 # keep = true
 # store = "history.sqlite"
 
-# Makes what is random repeat itself.
+# Seed of everything that is random, to repeat a run.
 # seed = 1
 
 # How long to wait for what is under way when the plan is over.

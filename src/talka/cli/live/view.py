@@ -503,7 +503,7 @@ def state_of(job: JobView, now: int) -> tuple[str, Style]:
     if job.interrupted_by is not None:
         return "stopping, Ctrl-C again ends it at once", "yellow"
     if job.aborted is not None:
-        return f"stopping: {job.aborted.rule} does not hold", "red"
+        return f"stopping: {job.aborted.rule} was crossed", "red"
     under_way = [run for run in job.workflows.values() if run.is_under_way]
     if under_way and all(run.stopped_ns for run in under_way):
         return "waiting for what is under way", "cyan"

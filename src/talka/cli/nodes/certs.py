@@ -40,7 +40,7 @@ class NoCertificates(Invalid):
     examples=[
         ("talka certs init certs --cluster shop", "an authority, once for each cluster"),
         ("talka certs issue certs --name a --role manager", "a certificate for every node"),
-        ("talka certs show certs", "all of them, and until when they hold"),
+        ("talka certs show certs", "all of them, and how long each is valid"),
     ],
     help="Certificates with which the nodes of a cluster know each other: make an authority, issue and show them.",
 )
@@ -60,7 +60,7 @@ def certs() -> None:
 @click.argument("folder", metavar="DIR")
 @click.option("--cluster", default="default", metavar="ID", help="The cluster it is for (default).")
 @click.option("--environment", default="default", metavar="ID", help="Its environment, such as staging (default).")
-@click.option("--days", type=days_option, default=3650, metavar="N", help="How long it holds (3650).")
+@click.option("--days", type=days_option, default=3650, metavar="N", help="How many days it is valid (3650).")
 def init(folder: str, cluster: str, environment: str, days: int) -> int:
     from talka.net.certificates import describe, make_authority
 
@@ -87,11 +87,11 @@ def init(folder: str, cluster: str, environment: str, days: int) -> int:
 )
 @click.argument("folder", metavar="DIR")
 @click.option("--name", required=True, metavar="NAME", help="The name of the node, as in talka member --name.")
-@click.option("--role", required=True, type=click.Choice([role.value for role in Role]), help="What the node is.")
+@click.option("--role", required=True, type=click.Choice([role.value for role in Role]), help="The role of the node.")
 @click.option("--datacenter", default="", metavar="ID", help="Where it is.")
 @click.option("--host", "hosts", multiple=True, metavar="HOST", help="A DNS name or IP address of it; may be repeated.")
-@click.option("--days", type=days_option, default=365, metavar="N", help="How long it holds (365).")
-@click.option("--replace", is_flag=True, help="Put it in the place of one that is there.")
+@click.option("--days", type=days_option, default=365, metavar="N", help="How many days it is valid (365).")
+@click.option("--replace", is_flag=True, help="Replace an existing one.")
 def issue_command(
     folder: str, name: str, role: str, datacenter: str, hosts: tuple[str, ...], days: int, replace: bool
 ) -> int:

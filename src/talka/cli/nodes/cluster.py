@@ -28,7 +28,7 @@ COMMANDS = {
         "Commands", "talka.cli.nodes.cluster:keys", "which keys are in use; rotate, retire and repair them"
     ),
     "lease": CommandEntry(
-        "Commands", "talka.cli.nodes.cluster_lease:lease", "how long silent workers are waited for; change it"
+        "Commands", "talka.cli.nodes.cluster_lease:lease", "the lease of workers: show it, change it"
     ),
     "metrics": CommandEntry(
         "Commands", "talka.cli.nodes.cluster:metrics", "everything it counted, as Prometheus reads it"
@@ -170,7 +170,7 @@ def leader(as_json: bool, **where: Any) -> int:
         ("token", ".".join(map(str, facts.token)) or "known to the leader"),
         ("voters", ", ".join(facts.voters)),
         ("answering", ", ".join(facts.answering)),
-        ("asked", f"{facts.role}, {facts.phase}" if facts.phase else f"{facts.role}: it knows by hearsay"),
+        ("asked", f"{facts.role}, {facts.phase}" if facts.phase else f"{facts.role}: it was told so by others"),
     ]
     say("\n".join(f"{word:<10} {tame(text)}" for word, text in rows if text))
     return 0
@@ -190,7 +190,7 @@ def audit(as_json: bool, **where: Any) -> int:
         print_json(verdicts)
         return 0
     if not verdicts:
-        tell("nobody was accused yet")
+        tell("no member was accused yet")
         return 0
     say(
         table(
@@ -225,8 +225,8 @@ def metrics(**where: Any) -> int:
     examples=[
         ("talka cluster keys --to HOST:PORT", "which are in use, and who lacks them"),
         ("talka cluster keys --to HOST:PORT --rotate new-secret", "add a secret, then seal with it everywhere"),
-        ("talka cluster keys --to HOST:PORT --retire 3f9a01c2", "accept an old one no more"),
-        ("talka cluster keys --to HOST:PORT --repair good-secret", "have this one alone, whatever the keys are"),
+        ("talka cluster keys --to HOST:PORT --retire 3f9a01c2", "stop accepting an old one"),
+        ("talka cluster keys --to HOST:PORT --repair good-secret", "replace all keys by this one"),
         ("talka cluster keys --data-dir FOLDER --repair good-secret", "of a node that does not run"),
     ],
     help=(
@@ -238,9 +238,9 @@ def metrics(**where: Any) -> int:
 @click.option("--rotate", metavar="FILE", help="Accept the secret in this file everywhere, then seal with it.")
 @click.option("--add", metavar="FILE", help="Accept the secret in this file everywhere.")
 @click.option("--use", metavar="ID", help="Seal with this key everywhere.")
-@click.option("--retire", metavar="ID", help="Accept this key no more.")
-@click.option("--force", is_flag=True, help="Retire it although members are away that may need it.")
-@click.option("--repair", metavar="FILE", help="Have the secrets in this file and no others, whatever was said before.")
+@click.option("--retire", metavar="ID", help="Stop accepting this key.")
+@click.option("--force", is_flag=True, help="Retire it even if members are away that may need it.")
+@click.option("--repair", metavar="FILE", help="Replace all keys by the secrets in this file.")
 @click.option("--data-dir", metavar="FOLDER", help="Repair the keys in the folder of a node that does not run.")
 @json_option
 def keys(

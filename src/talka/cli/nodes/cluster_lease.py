@@ -24,7 +24,7 @@ BEYOND_S: Final = 60.0
     cls=CliCommand,
     examples=[
         ("talka cluster lease --to HOST:PORT", "how long it is, and where it comes from"),
-        ("talka cluster lease 2s --to HOST:PORT", "make it 2 s for all managers; waits until it holds"),
+        ("talka cluster lease 2s --to HOST:PORT", "make it 2 s for all managers; waits until that is in force"),
     ],
     help=(
         "The lease of workers: one that is silent for so long is given up, and its work given to others. It is one value"
@@ -83,12 +83,12 @@ async def changed(asker: "NodeAsker", lease_ns: int) -> "LeaseView":
     wanted_ms = lease_ns // MILLISECOND
     view = msgspec.json.decode(await asker.ask(ChangeLease(lease_ns)), type=LeaseView)
     if view.next_ms:
-        tell(f"the longer of the two is waited for: {view.wait_ms / 1000:.1f} s")
+        tell(f"it takes effect when the longer of the two has passed: {view.wait_ms / 1000:.1f} s")
     for _ in range(round((view.wait_ms / 1000 + BEYOND_S) / AGAIN_S)):
         if (view.lease_ms, view.next_ms) == (wanted_ms, 0):
             return view
         await asyncio.sleep(AGAIN_S)
         view = msgspec.json.decode(await asker.ask(AskLease()), type=LeaseView)
     raise Unavailable(
-        f"the change to {format_duration(lease_ns)} is begun and does not hold yet: look with talka cluster lease"
+        f"the change to {format_duration(lease_ns)} has begun and is not in force yet: look with talka cluster lease"
     )

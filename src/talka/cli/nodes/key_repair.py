@@ -19,7 +19,7 @@ def repair_folder(data_dir: str, secrets: tuple[str, ...]) -> int:
 
     folder = Path(data_dir).expanduser()
     if not folder.is_dir():
-        raise Invalid(f"{folder} is no data folder of a node: name the one that it is started with")
+        raise Invalid(f"{folder} is not the data folder of a node: name the one that it is started with")
     with DataFolder(folder):
         file = KeyringFile(folder)
         ring = Keyring.of(secrets)

@@ -38,7 +38,7 @@ DEFAULT_FOLDER = "~/.local/state/talka"
         " UDP and TCP on one port. SIGTERM or Ctrl-C: it says good-bye and stops."
     ),
 )
-@click.option("--name", required=True, metavar="NAME", help="Its name, unlike any other in the cluster.")
+@click.option("--name", required=True, metavar="NAME", help="Its name, unique in the cluster.")
 @click.option("--bind", required=True, metavar="HOST:PORT", help="Where it listens, UDP and TCP.")
 @click.option("--advertise", metavar="HOST:PORT", help="Where others reach it (where it listens).")
 @click.option(
@@ -46,16 +46,16 @@ DEFAULT_FOLDER = "~/.local/state/talka"
     "seeds",
     multiple=True,
     metavar="ADDRESS",
-    help="Somebody to ask first: HOST:PORT, srv:NAME for a service of the DNS, or file:PATH. May be given several times.",
+    help="A member to contact first: HOST:PORT, srv:NAME for a DNS service, or file:PATH. Repeatable.",
 )
 @click.option("--secret-file", metavar="FILE", help="The cluster's secret, one line of at least 32 characters.")
 @click.option("--data-dir", metavar="FOLDER", help=f"Where it keeps its files ({DEFAULT_FOLDER}/NAME).")
 @cluster_option
 @environment_option
 @click.option("--datacenter", default="", metavar="ID", help="Where it stands.")
-@click.option("--voters", metavar="A,B,C", help="The names of those who elect a leader: 1, 3 or 5 of them.")
+@click.option("--voters", metavar="A,B,C", help="The names of the voters, which elect a leader: 1, 3 or 5 of them.")
 @click.option(
-    "--preset", type=click.Choice(PRESET_NAMES), default="default", help="How fast it notices things (default)."
+    "--preset", type=click.Choice(PRESET_NAMES), default="default", help="How fast failures are detected (default)."
 )
 @click.option("--certs", metavar="FOLDER", help="Certificates (talka certs): TCP is TLS, and roles are checked.")
 @click.option(

@@ -47,7 +47,7 @@ def given(section: str, *names: str, **facts: Any) -> tuple[str, tuple[str, ...]
     return section, names, facts
 
 
-NAME = given(WHO, "--name", metavar="NAME", help="Its name, unlike any other in the cluster (this machine's).")
+NAME = given(WHO, "--name", metavar="NAME", help="Its name, unique in the cluster (the name of this machine).")
 WHERE = (
     given(WHO, "--cluster", metavar="ID", help="The cluster's id (default)."),
     given(WHO, "--environment", metavar="ID", help="The environment's id, such as production (default)."),
@@ -72,10 +72,10 @@ LEASE = given(
     WORK,
     "--lease",
     metavar="D",
-    help="A worker that is silent for so long is given up and its work given to others (as the cluster has it; 5s at first).",
+    help="The lease of workers: a worker that is silent for this long is given up, and others get its work (the cluster's; 5s at first).",
 )
 HANDLERS = given(
-    WORK, "--handlers", multiple=True, metavar="FILE.py", help="Handlers of pipelines' tasks are in it. Repeatable."
+    WORK, "--handlers", multiple=True, metavar="FILE.py", help="A file with handlers of pipelines. Repeatable."
 )
 json_option = click.option("--json", "as_json", is_flag=True, cls=Option, help="One JSON object for each line.")
 
@@ -196,7 +196,7 @@ def own_secret(folder: "Path") -> str:
     SEED,
     *TRUSTED,
     given(TRUST, "--token-key-file", metavar="FILE", help="The key of clients' tokens (talka token key)."),
-    given(WORK, "--preset", metavar=f"[{'|'.join(PRESETS)}]", help="How fast it notices things (default)."),
+    given(WORK, "--preset", metavar=f"[{'|'.join(PRESETS)}]", help="How fast failures are detected (default)."),
     STORE,
     LEASE,
 )
@@ -325,14 +325,14 @@ def tokens_of(settings: "NodeSettings", cluster: str) -> "Tokens | None":
         "capabilities",
         multiple=True,
         metavar="WORD",
-        help="Something it has that others may lack. Repeatable.",
+        help="A capability of this worker that tasks can require. Repeatable.",
     ),
-    given(WORK, "--grace", metavar="D", help="Time for what runs once it was told to stop (30s)."),
+    given(WORK, "--grace", metavar="D", help="Time for running work to end after a stop signal (30s)."),
     given(
         TRUST,
         "--core-user",
         metavar="NAME",
-        help="As whom tests and handlers run (as the worker; nobody where that is root).",
+        help="The user that runs tests and handlers (the worker's user; nobody if that is root).",
     ),
     given(
         TRUST,

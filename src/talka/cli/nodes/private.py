@@ -113,7 +113,7 @@ def read_own(path: Path) -> bytes:
 
 def check_own(path: Path, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
-        raise NotPrivate(f"{path} is no plain file: move it away, and start talka up --private again")
+        raise NotPrivate(f"{path} is not a regular file: move it away, and start talka up --private again")
     if found.st_uid != os.geteuid():
         raise NotPrivate(f"{path} is another user's (uid {found.st_uid}): it is not used; give --token-file FILE")
     if found.st_mode & OTHERS:

@@ -22,7 +22,7 @@ class Seconds(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         seconds: float = super().convert(value, param, ctx)
         if seconds != seconds:
-            self.fail(f"{value} is no number of seconds", param, ctx)
+            self.fail(f"{value} is not a number of seconds", param, ctx)
         return seconds
 
 
@@ -68,7 +68,7 @@ def read_secrets(file: str | None) -> tuple[str, ...]:
     except OSError as error:
         raise NoSecret(f"the secret file {file} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise NoSecret(f"the secret file {file} is no text") from None
+        raise NoSecret(f"the secret file {file} is not text") from None
 
 
 def checked_id(what: str, text: str) -> str:

@@ -72,10 +72,12 @@ def key(output: str) -> int:
     ),
 )
 @click.option("--key-file", required=True, metavar="FILE", help="The cluster's token key. Required.")
-@click.option("--role", required=True, type=click.Choice(ROLES), help="What it allows. Required.")
-@click.option("--for", "--name", "name", required=True, metavar="NAME", help="Whose it is, as jobs show it. Required.")
-@click.option("--id", "token_id", metavar="ID", help="What it is revoked by (drawn).")
-@click.option("--expires", default="30d", metavar="D", help="How long it holds: 30d, 12h (30d).")
+@click.option("--role", required=True, type=click.Choice(ROLES), help="Its role. Required.")
+@click.option(
+    "--for", "--name", "name", required=True, metavar="NAME", help="The name of its owner, shown with jobs. Required."
+)
+@click.option("--id", "token_id", metavar="ID", help="Its id, for revoking it (drawn at random).")
+@click.option("--expires", default="30d", metavar="D", help="How long it is valid: 30d, 12h (30d).")
 @click.option("--cluster", "cluster_id", default="default", metavar="ID", help="The cluster's id (default).")
 @click.option("-o", "--output", metavar="FILE", help="Write it here, for your eyes only, instead of printing it.")
 def issue(
@@ -91,7 +93,7 @@ def issue(
     checked_id("cluster", cluster_id)
     length_ns = parse_duration(expires, what="--expires")
     if length_ns < SECOND:
-        raise Invalid(f"--expires = {expires!r} means that it would never hold: write a time above 0, such as 30d")
+        raise Invalid(f"--expires = {expires!r} means that it would never be valid: write a time above 0, such as 30d")
     keys = Tokens(read_keys(key_file, "--key-file"), cluster_id)
     id = token_id or secrets.token_hex(ID_BYTES)
     made = keys.issue(name, ROLE_WORDS[role], (realtime_ns() + length_ns) // SECOND, id)

@@ -60,7 +60,7 @@ def decode_config(content: bytes) -> VoterConfig:
     try:
         return _decoder.decode(content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadConfig(f"a voter sent what is no configuration of voters: {error}") from None
+        raise BadConfig(f"a voter sent a malformed configuration of voters: {error}") from None
 
 
 def config_problem(entries: tuple[RegisterEntry, ...]) -> str:

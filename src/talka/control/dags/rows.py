@@ -92,7 +92,7 @@ def failed_text(task: DagTask) -> str:
 
 def queue_timeout_text(task: DagTask) -> str:
     assert task.policy is not None
-    return f"it was ready for {format_duration(task.policy.queue_ns)} and could be given to nobody"
+    return f"it was ready for {format_duration(task.policy.queue_ns)} and no worker could take it"
 
 
 def total_timeout_text(task: DagTask) -> str:

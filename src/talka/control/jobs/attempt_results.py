@@ -52,7 +52,7 @@ class AttemptResults:
         """What a lost attempt had told last is its result. `origin_ns`: when the load of the job began."""
         result = AttemptResult(
             job=self._job,
-            attempt=lost.core,
+            attempt=lost.number,
             tally=lost.tally,
             windows=[],
             shares=lost.shares,

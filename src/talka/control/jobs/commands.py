@@ -93,9 +93,9 @@ class Commands:
     def ask_silent(self, now: int, attempts: Iterable[ShardAttempt]) -> list[Send[JobMessage]]:
         """An attempt that says nothing may be gone while its worker lives: a repeated command finds out."""
         return [
-            self.acknowledge(one.core, one.place, one.sequence, Lane.STREAM)
+            self.acknowledge(one.number, one.place, one.sequence, Lane.STREAM)
             for one in attempts
-            if self.is_silent(now, one.core)
+            if self.is_silent(now, one.number)
         ]
 
     def is_silent(self, now: int, attempt: int) -> bool:
@@ -141,7 +141,7 @@ class Commands:
         if now < self._sync_at:
             return []
         self._sync_at = now + SYNC_EVERY_NS
-        workers = (one.place for one in attempts if not one.went_ns or not self._clocks.knows(one.place))
+        workers = (one.place for one in attempts if not one.go_at_ns or not self._clocks.knows(one.place))
         return [self.ask_clock(now, worker) for worker in dict.fromkeys(workers)]
 
 

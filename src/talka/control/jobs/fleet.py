@@ -37,7 +37,7 @@ WORKERS_LIMIT: Final = 4096
 REAP_NS: Final = 900 * SECOND
 """How long a lost worker is still shown."""
 LEFT: Final = "it left"
-STARTED_ANEW: Final = "it was started anew"
+STARTED_ANEW: Final = "it was restarted"
 
 
 class NotFree(Unavailable):

@@ -98,7 +98,11 @@ def _shard_entry(shard: ShardRun, closed: Mapping[int, str], numbers: Mapping[in
         part.of,
         tuple(
             AttemptEntry(
-                attempt.core, attempt.place, bytes.fromhex(closed.get(attempt.core, "")), attempt.seats, attempt.life
+                attempt.number,
+                attempt.place,
+                bytes.fromhex(closed.get(attempt.number, "")),
+                attempt.seats,
+                attempt.life,
             )
             for attempt in shard.attempts
         ),
@@ -166,7 +170,7 @@ def resume(
         if entry.state in ENDED and not run.ended_ns:
             run.ended_ns = now
         run.shards = [_restored(job, run, shard, results, now) for shard in entry.shards]
-        if entry.state is TaskState.COMPLETED:
+        if entry.state in ENDED:
             run.collect_provided()
     return job
 
@@ -191,7 +195,7 @@ def _restored(
         if result is None or (known is entry.attempts[-1] and not entry.is_done):
             continue  # it runs, or what its end means for the job has yet to be worked out
         attempt.armed = True
-        attempt.went_ns = run.origin_ns
+        attempt.go_at_ns = run.origin_ns
         for window in attempt.on_result(now, result, job.origin_ns):
             run.timeline.add(window)
             job.timeline.add(window)

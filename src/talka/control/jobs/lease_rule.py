@@ -73,7 +73,7 @@ class LeaseRule:
             longest = format_duration(LONGEST_NS)
             text = (
                 f"the register's lease of workers cannot be read by this version: {longest} are waited for; "
-                "update this manager, or set it anew: talka cluster lease D --to HOST:PORT"
+                "update this manager, or set it again: talka cluster lease D --to HOST:PORT"
             )
             self.alarms.append(Alarmed(text))
             self._is_unread = True

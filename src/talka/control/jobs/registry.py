@@ -116,7 +116,7 @@ class Registry:
         self._owner_since: dict[str, int] = {}
         self._lead_at: dict[str, int] = {}
         self._lives: dict[tuple[int, int, int], int] = {}
-        """Which life of a manager leads under a fence; one that was started anew knows nothing of what it did."""
+        """Which life of a manager leads under a fence; one that was restarted knows nothing of what it did."""
         self._take_over(now)
 
     @property
@@ -217,7 +217,7 @@ class Registry:
             case "cluster":
                 return [_answer(sender, call, encode(self._cluster()))]
             case what:
-                raise Invalid(f"nobody knows how to answer {what!r}")
+                raise Invalid(f"this leader cannot answer {what!r}")
 
     def _submit(self, now: int, sender: str, call: ManagerCall) -> list[JobsEffect]:
         asked = decode(call.content, SubmitCall)
@@ -359,7 +359,7 @@ class Registry:
             gone = CheckpointStored(checkpoint.job, checkpoint.fence, 0, superseded=True, life=checkpoint.life)
             return [Send(CHANNEL, sender, gone, Lane.CONTROL)]
         if not is_final(entry.state) and self._lives.setdefault(entry.fence, checkpoint.life) != checkpoint.life:
-            return self._change_owner(now, entry, f"{sender} was started anew")
+            return self._change_owner(now, entry, f"{sender} was restarted")
         if checkpoint.revision <= entry.revision or is_final(entry.state):
             done = CheckpointStored(entry.job, entry.fence, entry.revision, life=checkpoint.life)
             return self.book.once_written(entry, Send(CHANNEL, sender, done, Lane.CONTROL))
@@ -411,7 +411,7 @@ class Registry:
         if entry is None or entry.owner != sender or entry.fence != message.fence or is_final(entry.state):
             return []
         # By its name a job would always come back to the same manager: one that leaves must not get it again.
-        return self._change_owner(now, entry, f"{sender} was started anew or leaves", but=sender)
+        return self._change_owner(now, entry, f"{sender} was restarted or leaves", but=sender)
 
     def _change_owner(self, now: int, entry: JobEntry, reason: str, but: str = "") -> list[JobsEffect]:
         owner = self._owner_for(now, entry.job, but)
@@ -518,7 +518,7 @@ class Registry:
             before = int(asked.cursor) if asked.cursor else 1 << 62
             state = JobState(asked.state) if asked.state else None
         except ValueError:
-            raise Invalid(f"cursor {asked.cursor!r} or state {asked.state!r} is none of ours") from None
+            raise Invalid(f"cursor {asked.cursor!r} or state {asked.state!r} is not known") from None
         found = [
             entry
             for entry in sorted(self.book.written.values(), key=lambda entry: -entry.number)

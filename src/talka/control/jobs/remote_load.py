@@ -22,7 +22,7 @@ from talka.control.jobs.job_checkpoint import checkpoint_of
 from talka.control.jobs.losses import Losses
 from talka.control.jobs.take_over import TakeOver
 from talka.control.jobs.worker_keys import CannotSeal, WorkerKeys
-from talka.control.load.core_effects import Effect, JobEnded, KillCore, StartCore, TellCore
+from talka.control.load.core_effects import JobEnded, KillCore, LoadEffect, StartCore, TellCore
 from talka.control.load.load_job import LoadJob
 from talka.control.load.shard_run import ShardAttempt
 from talka.control.member.clock_offsets import ClockOffsets
@@ -137,12 +137,12 @@ class RemoteLoad:
             if not result.is_lost:
                 return self._count(now, self._results.kept[number], result)
             attempt.on_result(now, result, self.job.origin_ns)
-            attempt.went_ns = run.origin_ns
+            attempt.go_at_ns = run.origin_ns
             self.losses.add(now, number, f"was lost with its worker {worker}", is_stored=True)
             return []
         if worker not in self._workers.cores():
             # Where the checkpoint has an open gap, nothing is known to have begun since: it stays open.
-            attempt.went_ns = run.origin_ns if is_running and shard.gap is None else 0
+            attempt.go_at_ns = run.origin_ns if is_running and shard.gap is None else 0
             return self._lose(now, number, self._workers.gone().get(worker, "is gone"))
         facts = taken.facts(worker, number)
         if facts is None and is_running:
@@ -150,7 +150,7 @@ class RemoteLoad:
         if facts is None:
             return self.do(now, self._checkpoints.hold(AssignAttempt(number)))
         attempt.armed = facts.state in ("running", "ended")
-        attempt.went_ns = run.origin_ns if attempt.armed else 0
+        attempt.go_at_ns = run.origin_ns if attempt.armed else 0
         if attempt.armed:
             taken.expect_counts(number)
         return [self._results.fetch(number, facts.digest, facts.size_bytes, worker)] if facts.digest else []
@@ -286,7 +286,7 @@ class RemoteLoad:
         """Without a key for each attempt, a result belongs to whatever runs in its place."""
         for run in self.job.workflows.values():
             for shard in run.shards:
-                if any(attempt.core == result.attempt for attempt in shard.attempts):
+                if any(attempt.number == result.attempt for attempt in shard.attempts):
                     shard.current.tally.merge(result.tally)
 
     # -- time
@@ -317,20 +317,20 @@ class RemoteLoad:
 
     # -- carrying out what the load job asks for
 
-    def _carry_out(self, now: int, asked: list[Effect]) -> list[JobsEffect]:
+    def _carry_out(self, now: int, asked: list[LoadEffect]) -> list[JobsEffect]:
         return [*self._act(now, asked), *self.checkpoint(now)]
 
-    def _act(self, now: int, asked: list[Effect]) -> list[JobsEffect]:
+    def _act(self, now: int, asked: list[LoadEffect]) -> list[JobsEffect]:
         effects: list[JobsEffect] = []
         for effect in asked:
             match effect:
-                case StartCore(core=attempt):
+                case StartCore(attempt=attempt):
                     effects += self.do(now, self._checkpoints.hold(AssignAttempt(attempt)))
-                case TellCore(core=attempt, message=Go() as go):
+                case TellCore(attempt=attempt, message=Go() as go):
                     effects += self.do(now, self._checkpoints.hold(StartAttempt(attempt, go)))
-                case TellCore(core=attempt, message=message):
+                case TellCore(attempt=attempt, message=message):
                     effects += self._tell(now, attempt, message)
-                case KillCore(core=attempt):
+                case KillCore(attempt=attempt):
                     effects.append(self._commands.kill(attempt, self.job.place_of(attempt)))
                 case JobEnded():
                     self.losses.clear()
@@ -400,7 +400,7 @@ class RemoteLoad:
         if worker in self._workers.unfit():
             self._checkpoints.touch()  # it may have been the last one there
         self._commands.drop(number)
-        if not attempt.went_ns:
+        if not attempt.go_at_ns:
             attempt.armed = False  # others that are ready wait for what takes its place
         has_counts = attempt.sequence > 0
         self.losses.add(now, number, cause, is_stored=not has_counts)

@@ -124,15 +124,15 @@ class TakeOver:
                     continue
                 attempt = shard.current
                 job.adopt(run, shard, attempt)
-                if attempt.core in origins and run.state is TaskState.ASSIGNED:
-                    run.state, run.origin_ns = move(run.state, TaskState.RUNNING), origins[attempt.core]
+                if attempt.number in origins and run.state is TaskState.ASSIGNED:
+                    run.state, run.origin_ns = move(run.state, TaskState.RUNNING), origins[attempt.number]
 
     def _is_untold(self, shard: ShardRun) -> bool:
         """Its worker has its first attempt and was not told to start it: by nobody, as it hears the manager before no
         more."""
-        if shard.is_done or shard.gap is not None or len(shard.attempts) != 1 or shard.current.core in self.results:
+        if shard.is_done or shard.gap is not None or len(shard.attempts) != 1 or shard.current.number in self.results:
             return False
-        facts = self.facts(shard.current.place, shard.current.core)
+        facts = self.facts(shard.current.place, shard.current.number)
         return facts is not None and facts.state in ("arming", "armed")
 
     # -- after it

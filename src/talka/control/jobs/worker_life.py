@@ -156,7 +156,7 @@ class WorkerLife:
             return ""
         silent = f", which is silent for {(now - self.heard_at) / SECOND:.1f} s"
         if is_held:
-            return f"{silent}: so many workers are silent at once that nobody is given up yet"
+            return f"{silent}: too many workers are silent at once, so none is given up yet"
         return f"{silent}: it is {given}"
 
     def _decision(self, load_percent: int) -> Decision:

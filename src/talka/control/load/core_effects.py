@@ -1,38 +1,42 @@
-"""What the owner of cores asks for. Carried out by the local runner, by a worker, or by the manager that leads the job."""
+"""What the owner of cores asks for. Carried out by the local runner, by a worker, or by the manager that leads the job.
+
+See docs/decisions/0017-a-worker-is-a-core-to-its-manager.md.
+"""
 
 from typing import TypeAlias
 
 import msgspec
 
-from talka.wire.shards import Arm, ToCore
+from talka.wire.shards import ToCore
 
 
 class StartCore(msgspec.Struct, frozen=True):
-    """Start an attempt at this shard; with a `place`, an attempt at so many shards from this one on at that worker."""
+    """Start this attempt. Its owner's `arm_for` says what it is to run; None there: it was given up since."""
 
-    core: int
-    """Number of the attempt."""
-    arm: Arm
+    attempt: int
+    """Number of the attempt: the owner of the cores never gives it to another."""
     place: str = ""
-    iterations_done: tuple[int, ...] = (0,)
-    """Iterations done, per shard."""
+    """The worker that runs it; empty: this machine."""
     process: int = 0
-    """The process it runs in: one that holds others already, if there is one of this number. 0: one of its own."""
+    """Number of the process on this machine that runs it, among others if it runs already; 0 on a worker."""
 
 
 class TellCore(msgspec.Struct, frozen=True):
-    core: int
+    """Tell the core that runs this attempt."""
+
+    attempt: int
     message: ToCore
 
 
 class KillCore(msgspec.Struct, frozen=True):
-    """End an attempt. Its process ends with it when it holds no other."""
+    """End an attempt. Its process ends with it when it runs no other."""
 
-    core: int
+    attempt: int
 
 
 class JobEnded(msgspec.Struct, frozen=True):
-    pass
+    """Every workflow of the job has ended. Nothing follows."""
 
 
-Effect: TypeAlias = StartCore | TellCore | KillCore | JobEnded
+CoreEffect: TypeAlias = StartCore | TellCore | KillCore
+LoadEffect: TypeAlias = CoreEffect | JobEnded

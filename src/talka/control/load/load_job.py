@@ -1,7 +1,7 @@
 """A load job from start to end: which workflows run now and on how many cores, and what became of them.
 
-Pure: it is told what happened and what time it is, and answers with effects. The owner of the processes carries them
-out: the local runner here, a worker in a cluster.
+Pure: it is told what happened and what time it is, and answers with effects. The local runner carries them out, or the
+manager that leads the job. See docs/decisions/0003-shards-and-lost-cores.md and 0020-cores-are-granted-per-job.md.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from talka.control.load.allocation import CoreClaim, Seat, allocate, claim_of
-from talka.control.load.core_effects import Effect, JobEnded
+from talka.control.load.core_effects import CoreEffect, JobEnded, LoadEffect
 from talka.control.load.deadlines import Deadline, MoreTime
 from talka.control.load.shard_group import ShardGroup
 from talka.control.load.shard_run import LostShard, Seats, ShardAttempt, ShardRun
@@ -99,41 +99,45 @@ class LoadJob(JobTimes[ShardGroup]):
         self._start_delay_ns = start_delay_ns
         self._judge_at_ns = 0
         self._is_hurried = False
+        self._has_just_ended = False
+        """Its last workflow has, and nobody was told."""
 
     # What happens to the job.
 
-    def start(self, now: int) -> list[Effect]:
+    def start(self, now: int) -> list[LoadEffect]:
         """Also after a pause in which cores may have become free."""
-        return self._schedule(now)
+        return self._settled(self._schedule(now))
 
-    def on_message(self, now: int, core: int, message: FromCore | Unread) -> list[Effect]:
-        if core not in self.attempts:
+    def on_message(self, now: int, attempt: int, message: FromCore | Unread) -> list[LoadEffect]:
+        if attempt not in self.attempts:
             return []  # its last words: the attempt was given up already
-        run = self.attempts[core][0]
-        effects = run.on_message(now, core, message)
+        run = self.attempts[attempt][0]
+        effects = run.on_message(now, attempt, message)
         if isinstance(message, Hello | Armed):
             self.engine = engines_of(self.engine, run.engine)
-        return effects
+        return self._settled(effects)
 
-    def on_exit(self, now: int, core: int, cause: str) -> list[Effect]:
+    def on_exit(self, now: int, attempt: int, cause: str) -> list[LoadEffect]:
         """The process of an attempt ended. Before its final report that is a loss."""
-        return self.attempts[core][0].on_exit(now, core, cause) if core in self.attempts else []
+        if attempt not in self.attempts:
+            return []
+        return self._settled(self.attempts[attempt][0].on_exit(now, attempt, cause))
 
-    def interrupt(self, now: int, signal: Interruption) -> list[Effect]:
+    def interrupt(self, now: int, signal: Interruption) -> list[LoadEffect]:
         """The first one ends the job gently, the second at once."""
         if self.interrupted_by is not None:
             self._is_hurried = True
-            effects: list[Effect] = []
+            effects: list[CoreEffect] = []
             for run in self.workflows.values():
                 if run.state not in ENDED:
                     effects += self._end(now, run, TaskState.CANCELLED)
-            return effects
+            return self._settled(effects)
         self.interrupted_by = signal
-        return self._stop_all(now)
+        return self._settled(self._stop_all(now))
 
-    def tick(self, now: int) -> list[Effect]:
+    def tick(self, now: int) -> list[LoadEffect]:
         self.next_tick_at = now + TICK_NS
-        effects: list[Effect] = []
+        effects: list[CoreEffect] = []
         # First, so that nothing is started which they would stop.
         if not self.is_stopping and not self.ended_ns:
             effects += self._check_thresholds(now)
@@ -141,13 +145,35 @@ class LoadJob(JobTimes[ShardGroup]):
             if run.state is TaskState.RUNNING and not run.stopped_ns:
                 effects += self._check_timeout(now, run)
             effects += run.tick(now)
-        return effects
+        return self._settled(effects)
+
+    def on_result(self, now: int, attempt: int, result: AttemptResult) -> list[LoadEffect]:
+        """Everything an attempt on a worker came to: its reports before it are of no more interest."""
+        if attempt not in self.attempts:
+            return []
+        run, _, known = self.attempts[attempt]
+        self.engine = engines_of(self.engine, result.engine)
+        self.on_windows(attempt, known.on_result(now, result, self.origin_ns))
+        is_news = result.is_cancelled and not self.is_stopping
+        if is_news:
+            self.interrupted_by = "cancel"  # else what stopped early would pass for what was asked for
+        effects = run.on_final(now, attempt, result.provided, result.notes, result.failure)
+        return self._settled([*effects, *self._stop_all(now)] if is_news else effects)
+
+    def stop_again(self, now: int) -> list[LoadEffect]:
+        """Tell those that run to stop: the manager before may have died before it did."""
+        return self._settled(self._stop_all(now))
+
+    def _settled(self, effects: list[CoreEffect]) -> list[LoadEffect]:
+        """What is to be done; the end of the job comes last, and once."""
+        has_ended, self._has_just_ended = self._has_just_ended, False
+        return [*effects, JobEnded()] if has_ended else [*effects]
 
     # What is known of it.
 
     @property
     def lost(self) -> list[LostShard]:
-        """Every gap: of tasks that were lost, and of cores their workers replaced by themselves."""
+        """Every gap: of attempts that were lost, and of cores their workers replaced by themselves."""
         inner = [
             LostShard(run.spec.name, *msgspec.structs.astuple(gap))
             for run in self.workflows.values()
@@ -167,27 +193,23 @@ class LoadJob(JobTimes[ShardGroup]):
 
     def adopt(self, run: ShardGroup, shard: ShardRun, attempt: ShardAttempt) -> None:
         """Go on with an attempt that another manager began."""
-        self.attempts[attempt.core] = (run, shard, attempt)
-        self._place_of[attempt.core] = attempt.place
+        self.attempts[attempt.number] = (run, shard, attempt)
+        self._place_of[attempt.number] = attempt.place
         self._note_sharing(attempt)
 
-    def room_besides(self, core: int) -> int:
+    def room_besides(self, attempt: int) -> int:
         """Cores of workers that have room for what takes the place of a lost attempt."""
-        if core not in self.attempts:
+        if attempt not in self.attempts:
             return 0
-        _, shard, attempt = self.attempts[core]
-        # Where only the task is gone and not its worker, its own cores are free too.
-        return len(self._open_seats(shard, but=attempt))
+        _, shard, lost = self.attempts[attempt]
+        # Where only the attempt is gone and not its worker, its own cores are free too.
+        return len(self._open_seats(shard, but=lost))
 
     def start_anew(self, run: ShardGroup) -> None:
         """Its start was decided, and no core was told of it or ever will be: it is decided again."""
         run.state, run.origin_ns = move(run.state, TaskState.ASSIGNED), 0
         if not any(other.origin_ns for other in self.workflows.values()):
             self.origin_ns = 0
-
-    def stop_again(self, now: int) -> list[Effect]:
-        """Tell those that run to stop: the manager before may have died before it did."""
-        return self._stop_all(now)
 
     @property
     def merging_ns(self) -> int:
@@ -200,16 +222,32 @@ class LoadJob(JobTimes[ShardGroup]):
         )
 
     def attempts_at(self, place: str) -> list[int]:
-        """Attempts that run on a worker."""
-        return [core for core, (_, _, attempt) in self.attempts.items() if attempt.place == place]
+        """Numbers of the attempts that run on a worker."""
+        return [number for number, (_, _, attempt) in self.attempts.items() if attempt.place == place]
 
     def running(self) -> Mapping[int, tuple[ShardGroup, ShardRun, ShardAttempt]]:
         """Attempts under way. A live view: copy it before anything is told to the job."""
         return self.attempts
 
-    def place_of(self, core: int) -> str:
+    def place_of(self, attempt: int) -> str:
         """The worker an attempt was given to, also one that is over."""
-        return self._place_of.get(core, "")
+        return self._place_of.get(attempt, "")
+
+    def arm_for(self, attempt: int) -> Arm | None:
+        """What an attempt on this machine is to run; None: it is over."""
+        if attempt not in self.attempts:
+            return None
+        run, shard, _ = self.attempts[attempt]
+        assert isinstance(shard.shard, Shard)  # several shards at once are for a worker, which arms each of its cores
+        return Arm(
+            job=self.spec.job,
+            source=self.spec.source,
+            workflow=run.spec.name,
+            shard=shard.shard,
+            iterations_done=shard.iterations_done,
+            values=self.values_for(run),
+            settings=self.spec.settings,
+        )
 
     def tally(self) -> Tally:
         return merged([run.tally() for run in self.workflows.values()])
@@ -236,10 +274,10 @@ class LoadJob(JobTimes[ShardGroup]):
 
     # Starting.
 
-    def _schedule(self, now: int) -> list[Effect]:
+    def _schedule(self, now: int) -> list[CoreEffect]:
         self._wake_dependents()
         ready = [run for run in self.workflows.values() if run.state is TaskState.READY]
-        effects: list[Effect] = []
+        effects: list[CoreEffect] = []
         if self.is_stopping:
             ready = [run for run in ready if run.spec.is_teardown]
         if ready and not any(run.is_under_way and run.runs_alone for run in self._runs()):
@@ -248,7 +286,7 @@ class LoadJob(JobTimes[ShardGroup]):
                 effects += self._assign(now, self.workflows[name], seats)
         if not self.ended_ns and all(run.state in ENDED for run in self.workflows.values()):
             self.ended_ns = max((run.ended_ns for run in self.workflows.values()), default=0) or now
-            effects.append(JobEnded())
+            self._has_just_ended = True
         return effects
 
     def _wake_dependents(self) -> None:
@@ -351,7 +389,7 @@ class LoadJob(JobTimes[ShardGroup]):
         shared = [seat for seat, runs in sitting.items() if 0 < len(runs) < shard.sharing]
         return [*found, *sorted(shared, key=lambda seat: (len(sitting[seat]), seat))]
 
-    def _assign(self, now: int, run: ShardGroup, seats: Sequence[Seat]) -> list[Effect]:
+    def _assign(self, now: int, run: ShardGroup, seats: Sequence[Seat]) -> list[CoreEffect]:
         if self.places is None:
             parts = run.spec.plan.split(len(seats))
             return run.start(
@@ -369,12 +407,12 @@ class LoadJob(JobTimes[ShardGroup]):
 
     def draw(self, seats: Seats) -> tuple[int, int]:
         self.cores_started += 1
-        core = self.cores_started
-        self._place_of[core] = seats.place
+        attempt = self.cores_started
+        self._place_of[attempt] = seats.place
         if self.places is not None:
-            return core, 0
-        beside = [attempt.process for _, _, attempt in self.attempts.values() if attempt.seats == seats.numbers]
-        return core, beside[0] if beside else core
+            return attempt, 0
+        beside = [other.process for _, _, other in self.attempts.values() if other.seats == seats.numbers]
+        return attempt, beside[0] if beside else attempt
 
     def seats_for(self, group: ShardGroup, shard: ShardRun) -> list[Seats]:
         if self.places is None:
@@ -393,25 +431,13 @@ class LoadJob(JobTimes[ShardGroup]):
                 shard.sharing = max(shard.sharing, len(beside))
                 run.shares_with |= {other.spec.name: None for other, _ in beside if other is not run}
 
-    def arm_of(self, group: ShardGroup, shard: ShardRun) -> Arm:
-        part = shard.shard
-        return Arm(
-            job=self.spec.job,
-            source=self.spec.source,
-            workflow=group.spec.name,
-            shard=part if isinstance(part, Shard) else part.shards[0],
-            iterations_done=shard.done_by_shard[0],
-            values=self.values_for(group),
-            settings=self.spec.settings,
-        )
-
-    def on_windows(self, core: int, windows: Sequence[Window]) -> None:
-        group, _, _ = self.attempts[core]
+    def on_windows(self, attempt: int, windows: Sequence[Window]) -> None:
+        group, _, _ = self.attempts[attempt]
         for window in windows:
             group.timeline.add(window)
             self.timeline.add(window)
 
-    def on_armed(self, now: int, group: ShardGroup) -> list[Effect]:
+    def on_armed(self, now: int, group: ShardGroup) -> list[CoreEffect]:
         """Those that get ready on cores in common start together: getting ready would disturb the first that runs."""
         together = self._arming_beside(group)
         if not all(other.is_armed for other in together):
@@ -431,10 +457,10 @@ class LoadJob(JobTimes[ShardGroup]):
             ]
         return [self.workflows[name] for name in names]
 
-    def on_failed(self, now: int, group: ShardGroup) -> list[Effect]:
+    def on_failed(self, now: int, group: ShardGroup) -> list[CoreEffect]:
         return self._end(now, group, TaskState.FAILED)
 
-    def on_done(self, now: int, group: ShardGroup) -> list[Effect]:
+    def on_done(self, now: int, group: ShardGroup) -> list[CoreEffect]:
         group.collect_provided()
         if not group.spec.is_test:
             group.failure = group.failure or first_failure(group.tally())
@@ -461,20 +487,7 @@ class LoadJob(JobTimes[ShardGroup]):
 
     # Running.
 
-    def on_result(self, now: int, core: int, result: AttemptResult) -> list[Effect]:
-        """The result of a task, whole: its reports before it are of no more interest."""
-        if core not in self.attempts:
-            return []
-        run, _, attempt = self.attempts[core]
-        self.engine = engines_of(self.engine, result.engine)
-        self.on_windows(core, attempt.on_result(now, result, self.origin_ns))
-        is_news = result.is_cancelled and not self.is_stopping
-        if is_news:
-            self.interrupted_by = "cancel"  # else what stopped early would pass for what was asked for
-        effects = run.on_final(now, core, result.provided, result.notes, result.failure)
-        return [*effects, *self._stop_all(now)] if is_news else effects
-
-    def _check_timeout(self, now: int, run: ShardGroup) -> list[Effect]:
+    def _check_timeout(self, now: int, run: ShardGroup) -> list[CoreEffect]:
         if now - run.origin_ns <= run.spec.timeout_ns or self._is_given_more_time(now, run):
             return []
         run.has_timed_out = True
@@ -497,7 +510,7 @@ class LoadJob(JobTimes[ShardGroup]):
         run.note(f"it was late and advanced, and was given {granted.ns / SECOND:g} s more")
         return True
 
-    def _check_thresholds(self, now: int) -> list[Effect]:
+    def _check_thresholds(self, now: int) -> list[CoreEffect]:
         if now < self._judge_at_ns or not any(rule.abort for rule in self._rules()):
             return []
         # Merging every histogram takes a while where there are many steps: as often as people could act on it.
@@ -514,8 +527,8 @@ class LoadJob(JobTimes[ShardGroup]):
 
     # Ending.
 
-    def _stop_all(self, now: int) -> list[Effect]:
-        effects: list[Effect] = []
+    def _stop_all(self, now: int) -> list[CoreEffect]:
+        effects: list[CoreEffect] = []
         for run in self.workflows.values():
             if run.spec.is_teardown and self._may_clean_up:
                 continue  # it has its turn when the others have stopped
@@ -525,8 +538,8 @@ class LoadJob(JobTimes[ShardGroup]):
                 effects += self._end(now, run, TaskState.CANCELLED)
         return effects
 
-    def _end(self, now: int, run: ShardGroup, state: TaskState) -> list[Effect]:
-        effects: list[Effect] = list(run.end(now, state))
+    def _end(self, now: int, run: ShardGroup, state: TaskState) -> list[CoreEffect]:
+        effects: list[CoreEffect] = list(run.end(now, state))
         for other in run.shares_with:
             if self.workflows[other].is_armed and not self.is_stopping:  # it waited for this one to get ready
                 effects += self.on_armed(now, self.workflows[other])

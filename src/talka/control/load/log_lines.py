@@ -1,4 +1,4 @@
-"""What a test prints: lines of a task's cores on the worker, and of a job's workers at the manager that leads it.
+"""What a test prints: lines of an attempt's cores on its worker, and of a job's workers at the manager that leads it.
 
 They are shown to whoever follows the job. They are no result: rings are bounded, and what is shed on the way is not sent
 again; numbers tell that something is missing.
@@ -12,18 +12,18 @@ from talka.units import SECOND
 from talka.wire.jobs import LINE_CHARACTERS_LIMIT, LINES_LIMIT, LogLines
 from talka.wire.views import LogLine
 
-KEPT_OF_A_TASK: Final = 200
+KEPT_OF_AN_ATTEMPT: Final = 200
 KEPT_OF_A_JOB: Final = 500
 TOLD_FOR_NS: Final = 5 * SECOND
 """So long a line is in every update: some of them are lost or overtaken."""
 SOURCES_LIMIT: Final = 4096
 
 
-class TaskLines:
+class ShardLines:
     """On the worker: `add` what cores print, `take` what was not told yet."""
 
     def __init__(self) -> None:
-        self._lines: deque[str] = deque(maxlen=KEPT_OF_A_TASK)
+        self._lines: deque[str] = deque(maxlen=KEPT_OF_AN_ATTEMPT)
         self._count = 0
         self._told = 0
 
@@ -34,7 +34,7 @@ class TaskLines:
     def add(self, lines: Sequence[str]) -> None:
         self._count += len(lines)
         # What would be pushed out again is not even cut to its length.
-        self._lines.extend(text[:LINE_CHARACTERS_LIMIT] for text in lines[-KEPT_OF_A_TASK:])
+        self._lines.extend(text[:LINE_CHARACTERS_LIMIT] for text in lines[-KEPT_OF_AN_ATTEMPT:])
 
     def take(self) -> tuple[int, tuple[str, ...]]:
         """The number of the first line, and as many lines as fit one message."""
@@ -56,7 +56,7 @@ class JobLines:
         self._lines: deque[tuple[int, LogLine]] = deque(maxlen=KEPT_OF_A_JOB)
         self._count = 0
         self._next: dict[tuple[str, int], int] = {}
-        """Of each task of a worker, the number of the line that comes next."""
+        """Number of the line that comes next, by worker and attempt."""
 
     def add(self, now: int, worker: str, message: LogLines) -> None:
         key = (worker, message.attempt)

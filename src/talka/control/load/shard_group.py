@@ -1,7 +1,8 @@
 """One workflow's shards on cores, from the first that is armed to the last that has ended.
 
-A load job has one for each workflow, a worker's load task has one (decision 17). It arms, starts, counts, replaces what
-dies, stops, and says when all is over. Where a shard runs and what its end means is decided by whoever owns the group.
+A load job has one for each workflow, a worker has one for each attempt it was assigned. It arms, starts, counts, replaces
+what dies, stops, and says when all is over. Where a shard runs and what its end means is decided by whoever owns the
+group. See docs/decisions/0017-a-worker-is-a-core-to-its-manager.md and 0003-shards-and-lost-cores.md.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,7 +10,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from talka.control.load.core_effects import Effect, KillCore, StartCore, TellCore
+from talka.control.load.core_effects import CoreEffect, KillCore, StartCore, TellCore
 from talka.control.load.deadlines import Deadline
 from talka.control.load.shard_run import ATTEMPTS_LIMIT, LostShard, Seats, ShardAttempt, ShardRun
 from talka.control.load.times import JobWorkflow, WorkflowTimes
@@ -18,7 +19,6 @@ from talka.stats.windows import Timeline, Window
 from talka.units import NEVER, SECOND
 from talka.wire.shards import (
     Ack,
-    Arm,
     Armed,
     FromCore,
     Go,
@@ -45,10 +45,10 @@ NO_ROOM: Final = "the worker it was given was lost before it could start, and th
 
 
 class GroupOwner(Protocol):
-    """What a group needs of the load job or the task that owns it."""
+    """What a group needs of the load job or the `WorkerShards` that owns it."""
 
     attempts: "dict[int, tuple[ShardGroup, ShardRun, ShardAttempt]]"
-    """Attempts under way, of all its groups."""
+    """Attempts under way by number, of all its groups."""
     own_lost: list[LostShard]
     """Gaps, in the order in which they opened. Groups add to it."""
     arriving: dict[int, None]
@@ -65,20 +65,18 @@ class GroupOwner(Protocol):
 
     def on_started(self, attempt: ShardAttempt) -> None: ...
 
-    def arm_of(self, group: "ShardGroup", shard: ShardRun) -> Arm: ...
-
     def seats_for(self, group: "ShardGroup", shard: ShardRun) -> list[Seats]:
         """Where the rest of a lost shard may run, worker by worker; fewer seats than shards: there is no room for all."""
 
-    def on_windows(self, core: int, windows: Sequence[Window]) -> None: ...
+    def on_windows(self, attempt: int, windows: Sequence[Window]) -> None: ...
 
-    def on_armed(self, now: int, group: "ShardGroup") -> list[Effect]:
+    def on_armed(self, now: int, group: "ShardGroup") -> list[CoreEffect]:
         """Every shard is ready to start."""
 
-    def on_failed(self, now: int, group: "ShardGroup") -> list[Effect]:
+    def on_failed(self, now: int, group: "ShardGroup") -> list[CoreEffect]:
         """It cannot start: `refused` or `failure` say why."""
 
-    def on_done(self, now: int, group: "ShardGroup") -> list[Effect]:
+    def on_done(self, now: int, group: "ShardGroup") -> list[CoreEffect]:
         """Nothing of it runs any more."""
 
 
@@ -132,9 +130,11 @@ class ShardGroup(WorkflowTimes):
         return sum(shard.shard.count for shard in self.shards if not shard.is_replaced)
 
     def attempts(self) -> list[tuple[int, ShardRun, ShardAttempt]]:
-        """Those under way."""
+        """Those under way, with their numbers."""
         return [
-            (core, shard, attempt) for core, (group, shard, attempt) in self._owner.attempts.items() if group is self
+            (number, shard, attempt)
+            for number, (group, shard, attempt) in self._owner.attempts.items()
+            if group is self
         ]
 
     def collect_provided(self) -> None:
@@ -191,28 +191,27 @@ class ShardGroup(WorkflowTimes):
 
     # Starting.
 
-    def start(self, now: int, shards: Iterable[tuple[ShardRun, Seats]]) -> list[Effect]:
+    def start(self, now: int, shards: Iterable[tuple[ShardRun, Seats]]) -> list[CoreEffect]:
         """Arm each of these shards on its seats."""
         self.state = move(self.state, TaskState.ASSIGNED)
-        effects: list[Effect] = []
+        effects: list[CoreEffect] = []
         for shard, seats in shards:
             self.shards.append(shard)
             effects.append(self._start(now, shard, seats))
         return effects
 
-    def _start(self, now: int, shard: ShardRun, seats: Seats) -> Effect:
-        core, process = self._owner.draw(seats)
-        effect = StartCore(core, self._owner.arm_of(self, shard), seats.place, shard.done_by_shard, process)
-        attempt = ShardAttempt(core, now, seats.place, seats.numbers, process)
+    def _start(self, now: int, shard: ShardRun, seats: Seats) -> CoreEffect:
+        number, process = self._owner.draw(seats)
+        attempt = ShardAttempt(number, now, seats.place, seats.numbers, process)
         shard.attempts.append(attempt)
-        self._owner.attempts[core] = (self, shard, attempt)
+        self._owner.attempts[number] = (self, shard, attempt)
         self._owner.on_started(attempt)
-        return effect
+        return StartCore(number, seats.place, process)
 
-    def go(self, now: int, start_at_ns: int, origin_ns: int) -> list[Effect]:
+    def go(self, now: int, start_at_ns: int, origin_ns: int) -> list[CoreEffect]:
         """Start together. A core that died since it was armed joins as soon as its replacement is ready."""
         self.state, self.origin_ns = move(self.state, TaskState.RUNNING), origin_ns
-        effects: list[Effect] = []
+        effects: list[CoreEffect] = []
         for shard in self.shards:
             if shard.is_done:
                 continue
@@ -222,13 +221,13 @@ class ShardGroup(WorkflowTimes):
                 self._open_gap(now, shard, self._causes[shard.shard.index], start_at_ns)
         return effects
 
-    def _send_off(self, shard: ShardRun, start_ns: int) -> Effect:
-        shard.current.went_ns = start_ns
-        return TellCore(shard.current.core, Go(start_ns, self.origin_ns, self._owner.job_origin_ns))
+    def _send_off(self, shard: ShardRun, start_ns: int) -> CoreEffect:
+        shard.current.go_at_ns = start_ns
+        return TellCore(shard.current.number, Go(start_ns, self.origin_ns, self._owner.job_origin_ns))
 
-    def _on_armed(self, now: int, shard: ShardRun) -> list[Effect]:
+    def _on_armed(self, now: int, shard: ShardRun) -> list[CoreEffect]:
         if self.state is TaskState.RUNNING:
-            if shard.current.went_ns:
+            if shard.current.go_at_ns:
                 return []  # said twice
             # A replacement: it joins the plan where the plan is now.
             start_ns = max(now, self.origin_ns)
@@ -240,9 +239,9 @@ class ShardGroup(WorkflowTimes):
 
     # What happens to it.
 
-    def on_message(self, now: int, core: int, message: FromCore | Unread) -> list[Effect]:
+    def on_message(self, now: int, number: int, message: FromCore | Unread) -> list[CoreEffect]:
         """Of an attempt that is under way."""
-        _, shard, attempt = self._owner.attempts[core]
+        _, shard, attempt = self._owner.attempts[number]
         match message:
             case Hello(engine=engine):
                 self.engine = self.engine or engine
@@ -260,24 +259,24 @@ class ShardGroup(WorkflowTimes):
                 attempt.on_metric_totals(message)
                 return []
             case Totals():  # pragma: no branch - the type checker sees that no message is left
-                return self._on_totals(now, core, message)
+                return self._on_totals(now, number, message)
 
-    def _on_totals(self, now: int, core: int, message: Totals) -> list[Effect]:
-        _, _, attempt = self._owner.attempts[core]
+    def _on_totals(self, now: int, number: int, message: Totals) -> list[CoreEffect]:
+        _, _, attempt = self._owner.attempts[number]
         if message.sequence > attempt.sequence:
             if not attempt.is_whole(message):
                 return []  # a part of it was shed on the way: the next report has everything
-            self._owner.on_windows(core, attempt.on_totals(now, message))
-        effects: list[Effect] = [TellCore(core, Ack(message.sequence))]
+            self._owner.on_windows(number, attempt.on_totals(now, message))
+        effects: list[CoreEffect] = [TellCore(number, Ack(message.sequence))]
         if message.final:
-            effects += self.on_final(now, core, message.provided, message.notes, message.failure)
+            effects += self.on_final(now, number, message.provided, message.notes, message.failure)
         return effects
 
     def on_final(
-        self, now: int, core: int, provided: dict[str, bytes], notes: Sequence[str], failure: str | None
-    ) -> list[Effect]:
+        self, now: int, number: int, provided: dict[str, bytes], notes: Sequence[str], failure: str | None
+    ) -> list[CoreEffect]:
         """An attempt has said its last word."""
-        _, shard, _ = self._owner.attempts.pop(core)
+        _, shard, _ = self._owner.attempts.pop(number)
         shard.provided = provided
         self.note(*notes)
         self.failure = self.failure or failure
@@ -287,12 +286,12 @@ class ShardGroup(WorkflowTimes):
         new = [note for note in dict.fromkeys(notes) if note not in self.notes]
         self.notes += new[: max(0, NOTES_LIMIT - len(self.notes))]
 
-    def on_exit(self, now: int, core: int, cause: str) -> list[Effect]:
+    def on_exit(self, now: int, number: int, cause: str) -> list[CoreEffect]:
         """An attempt that was under way is gone: its core's process ended, or it was killed. That is a loss."""
-        _, shard, attempt = self._owner.attempts.pop(core)
+        _, shard, attempt = self._owner.attempts.pop(number)
         if self.state is not TaskState.RUNNING:
             return self._lost_before_start(now, shard, cause)
-        if attempt.went_ns or shard.gap is None:
+        if attempt.go_at_ns or shard.gap is None:
             # Else it is a replacement that never began, and the gap of the one before it stays open.
             self._open_gap(now, shard, cause)
         until_ns, length_ns = now, shard.shard.length_ns
@@ -307,7 +306,7 @@ class ShardGroup(WorkflowTimes):
         self._close_gap(shard, until_ns)
         return self._shard_done(now, shard)
 
-    def _lost_before_start(self, now: int, shard: ShardRun, cause: str) -> list[Effect]:
+    def _lost_before_start(self, now: int, shard: ShardRun, cause: str) -> list[CoreEffect]:
         if shard.tries >= ATTEMPTS_LIMIT:
             text = f"the core process of {self.spec.name} {cause} while it loaded the test"
             return self._refuse(now, Refused("setup", text))
@@ -319,17 +318,17 @@ class ShardGroup(WorkflowTimes):
         self._causes[shard.shard.index] = cause
         return self._replace(now, shard)
 
-    def _refuse(self, now: int, refused: Refused) -> list[Effect]:
+    def _refuse(self, now: int, refused: Refused) -> list[CoreEffect]:
         self.refused, self.failure = refused, refused.text
         return self._owner.on_failed(now, self)
 
-    def _replace(self, now: int, shard: ShardRun) -> list[Effect]:
+    def _replace(self, now: int, shard: ShardRun) -> list[CoreEffect]:
         """Run the rest of a lost shard elsewhere; on several workers, if no one has room for all of it."""
         part, found = shard.shard, self._owner.seats_for(self, shard)
         if [len(seats.numbers) for seats in found] == [part.count]:
             return [self._start(now, shard, found[0])]
         assert not isinstance(part, Shard) or not found  # there is no part of one shard
-        effects: list[Effect] = []
+        effects: list[CoreEffect] = []
         offset, lost = 0, self._owner.own_lost
         for seats in found:
             count = len(seats.numbers)
@@ -363,64 +362,66 @@ class ShardGroup(WorkflowTimes):
 
     # Time.
 
-    def tick(self, now: int) -> list[Effect]:
+    def tick(self, now: int) -> list[CoreEffect]:
         if self.state is TaskState.ASSIGNED:
             return self._check_arming(now)
         return self._check_running(now) if self.state is TaskState.RUNNING else []
 
-    def _check_arming(self, now: int) -> list[Effect]:
+    def _check_arming(self, now: int) -> list[CoreEffect]:
         if not any(self._is_late(now, attempt) for _, _, attempt in self.attempts()):
             return []
         return self._refuse(now, Refused("setup", f"{self.spec.name} {_NOT_READY}"))
 
-    def _check_running(self, now: int) -> list[Effect]:
-        effects: list[Effect] = []
+    def _check_running(self, now: int) -> list[CoreEffect]:
+        effects: list[CoreEffect] = []
         length_ns = self.spec.plan.length_ns
         if not self.stopped_ns:
             if length_ns is not None and now - self.origin_ns > length_ns:
                 self.stopped_ns = self.origin_ns + length_ns
                 effects += self._give_up_waiting(now, self.stopped_ns)
         elif now > self._stop_limit_ns:
-            for core, _, _ in self.attempts():
-                if core not in self._owner.arriving:
-                    effects += self._kill(now, core, "did not stop in time and was killed")
-        for core, _, attempt in self.attempts():
+            for number, _, _ in self.attempts():
+                if number not in self._owner.arriving:
+                    effects += self._kill(now, number, "did not stop in time and was killed")
+        for number, _, attempt in self.attempts():
             if self._is_late(now, attempt):
-                effects += self._kill(now, core, _NOT_READY)
+                effects += self._kill(now, number, _NOT_READY)
         return effects
 
     def _is_late(self, now: int, attempt: ShardAttempt) -> bool:
         return not attempt.armed and now - attempt.spawned_ns >= ARM_LIMIT_NS
 
-    def _kill(self, now: int, core: int, cause: str) -> list[Effect]:
-        return [KillCore(core), *self.on_exit(now, core, cause)]
+    def _kill(self, now: int, number: int, cause: str) -> list[CoreEffect]:
+        return [KillCore(number), *self.on_exit(now, number, cause)]
 
     # Ending.
 
-    def stop(self, now: int) -> list[Effect]:
+    def stop(self, now: int) -> list[CoreEffect]:
         """Start nothing new, finish what is under way."""
         self.is_told_to_stop = True
         self.stopped_ns = self.stopped_ns or now
-        effects: list[Effect] = [TellCore(core, Stop()) for core, _, attempt in self.attempts() if attempt.went_ns]
+        effects: list[CoreEffect] = [
+            TellCore(number, Stop()) for number, _, attempt in self.attempts() if attempt.go_at_ns
+        ]
         return effects + self._give_up_waiting(now, now)
 
-    def _give_up_waiting(self, now: int, end_ns: int) -> list[Effect]:
+    def _give_up_waiting(self, now: int, end_ns: int) -> list[CoreEffect]:
         """What has not begun has nothing to finish."""
-        effects: list[Effect] = []
-        for core, shard, attempt in self.attempts():
-            if not attempt.went_ns:
-                del self._owner.attempts[core]
+        effects: list[CoreEffect] = []
+        for number, shard, attempt in self.attempts():
+            if not attempt.go_at_ns:
+                del self._owner.attempts[number]
                 if shard.gap is None and self.state is TaskState.RUNNING:  # no replacement
                     self._open_gap(now, shard, "was never told to start: its manager was lost")
                 self._close_gap(shard, end_ns)
-                effects += [KillCore(core), *self._shard_done(now, shard)]
+                effects += [KillCore(number), *self._shard_done(now, shard)]
         return effects
 
-    def _shard_done(self, now: int, shard: ShardRun) -> list[Effect]:
+    def _shard_done(self, now: int, shard: ShardRun) -> list[CoreEffect]:
         shard.is_done = True
         return self._owner.on_done(now, self) if all(other.is_done for other in self.shards) else []
 
-    def end(self, now: int, state: TaskState) -> list[Effect]:
+    def end(self, now: int, state: TaskState) -> list[CoreEffect]:
         """It is over: what still runs is killed."""
         self.state = move(self.state, state)
         # Of a core that was lost only its last report is known.
@@ -428,16 +429,16 @@ class ShardGroup(WorkflowTimes):
         self.ended_ns = max(ends, default=0) or now
         for shard in self.shards:
             self._close_gap(shard, now)
-        cores = [core for core, _, _ in self.attempts()]
-        for core in cores:
-            del self._owner.attempts[core]
-        return [KillCore(core) for core in cores]
+        numbers = [number for number, _, _ in self.attempts()]
+        for number in numbers:
+            del self._owner.attempts[number]
+        return [KillCore(number) for number in numbers]
 
     # Gaps.
 
     def _open_gap(self, now: int, shard: ShardRun, cause: str, from_ns: int = 0) -> None:
         origin_ns = self._owner.job_origin_ns
-        last_known_ns = from_ns or max(shard.current.reported_ns, shard.current.went_ns, self.origin_ns)
+        last_known_ns = from_ns or max(shard.current.reported_ns, shard.current.go_at_ns, self.origin_ns)
         shard.gap = LostShard(
             workflow=self.spec.name,
             shard=shard.shard.index,

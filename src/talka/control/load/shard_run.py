@@ -52,8 +52,8 @@ class ShardAttempt:
     """One try at a shard by one core, or by the cores of one worker. Its last acknowledged totals stay, whatever
     becomes of it."""
 
-    def __init__(self, core: int, now: int, place: str = "", seats: tuple[int, ...] = (0,), process: int = 0) -> None:
-        self.core = core
+    def __init__(self, number: int, now: int, place: str = "", seats: tuple[int, ...] = (0,), process: int = 0) -> None:
+        self.number = number
         self.place = place
         """The worker that runs it; empty on this machine."""
         self.seats = seats
@@ -64,7 +64,8 @@ class ShardAttempt:
         """The process that runs it on this machine; 0 on a worker, which numbers its own."""
         self.spawned_ns = now
         self.armed = False
-        self.went_ns = 0
+        self.go_at_ns = 0
+        """When it was told to start its plan, by the clock of whoever keeps this; 0: not yet."""
         self.started_at_ns = 0
         self.ended_at_ns = 0
         self.reported_ns = 0

@@ -110,7 +110,7 @@ def answer(
     """
     keys = () if member.porter is None else member.porter.ring.accepted()
     if asked_with and asked_with not in keys and not isinstance(question, RepairKeys | AskKeys):
-        raise Invalid(f"key {asked_with} is accepted no more: under it, only talka cluster keys --repair can be asked")
+        raise Invalid(f"key {asked_with} is no longer accepted: with it, only talka cluster keys --repair can be asked")
     match question:
         case AskMembers(after=after):
             return encode_content(_members(member, after)), []
@@ -129,7 +129,7 @@ def answer(
         case RetireKey(key_id=key_id) if key_id == asked_with and key_id != _keyholder(member).ring.primary_id:
             raise Invalid(f"this question came under key {key_id} itself: ask with the new secret, then retire it")
         case AskLease() | ChangeLease():
-            raise Invalid(f"{member.name} is no manager: ask one for the lease of workers")
+            raise Invalid(f"{member.name} is not a manager: ask a manager for the lease of workers")
         case RetireKey(key_id=key_id, force=force):
             return _changed(member, expected, lambda: _keyholder(member).retire(key_id, expected=expected, force=force))
         case RepairKeys(secrets=secrets):  # pragma: no branch - the type checker sees that no other is left

@@ -81,7 +81,7 @@ class RingGuard:
 
 _WHY: Final = {
     "datagram": "keys in a datagram, which no certificate covers, were refused; {sender!r} at {source} sent them",
-    "role": "{sender!r} at {source} is no manager and sent keys, which were refused",
+    "role": "{sender!r} at {source} is not a manager; the keys it sent were refused",
     "jump": "{sender!r} at {source} sent keys too far ahead to be true, which were refused",
     "key": "{sender!r} at {source} sent keys under a key that is not accepted any more, which were refused",
 }

@@ -170,7 +170,7 @@ def _told(result: TaskResult) -> str:
     if result.outcome == "died":
         return f"its process died: {result.signal or f'exit code {result.exit_code}'}"
     if result.outcome == "timeout":
-        return "the attempt took longer than it may"
+        return "the attempt took longer than allowed"
     return f"the attempt was {result.outcome}" if result.outcome != "failed" else "the attempt failed"
 
 

@@ -1,19 +1,18 @@
 """The bundles a worker has on disk, and those on their way to it."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from random import Random
-from typing import Final, TypeAlias
+from typing import Final
 
-from talka.cluster.effects import PersistBlob
+from talka.cluster.effects import PersistBlob, Send
 from talka.control.blobs.fetching import BlobFetch
+from talka.control.worker.writes import WorkerWrites
 from talka.units import NEVER
-from talka.wire.jobs import Piece
+from talka.wire.jobs import JobMessage, Piece
 
 KEPT_LIMIT: Final = 64
 """On disk. The one that was used longest ago gives way."""
 FETCHES_LIMIT: Final = 8
-
-Puts: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 
 class WorkerBundles:
@@ -22,15 +21,16 @@ class WorkerBundles:
     After each, `take_problems` says what cannot be had.
     """
 
-    def __init__(self, here: Iterable[str], sources: tuple[str, ...], rng: Random, ticket: Callable[[], int]):
+    def __init__(self, here: Iterable[str], sources: tuple[str, ...], rng: Random, writes: WorkerWrites) -> None:
         self.sources = sources
         """Managers, who keep bundles."""
         self._here = dict.fromkeys(here)
         """By digest, least recently used first."""
         self._rng = rng
-        self._ticket = ticket
+        self._writes = writes
         self._fetches: dict[str, BlobFetch] = {}
         self._on_way: dict[int, str] = {}
+        """Digests of bundles that are being written, by ticket."""
         self._problems: dict[str, str] = {}
 
     @property
@@ -46,25 +46,27 @@ class WorkerBundles:
     def use(self, digest: str) -> None:
         self._here[digest] = self._here.pop(digest)
 
-    def need(self, now: int, digest: str, size_bytes: int) -> list[object]:
+    def need(self, now: int, digest: str, size_bytes: int) -> list[Send[JobMessage] | PersistBlob]:
         if len(self._fetches) >= FETCHES_LIMIT:
             self._problems[digest] = f"{FETCHES_LIMIT} others are on their way"
             return []
         fetch = self._fetches[digest] = BlobFetch(digest, size_bytes, self.sources, self._rng)
-        return self._after(fetch, list(fetch.start(now)), ())
+        return self._after(fetch, fetch.start(now), ())
 
-    def on_piece(self, now: int, sender: str, piece: Piece, wanted: Collection[str]) -> list[object]:
-        """`wanted` are the digests of bundles that tasks run from or wait for."""
+    def on_piece(
+        self, now: int, sender: str, piece: Piece, wanted: Collection[str]
+    ) -> list[Send[JobMessage] | PersistBlob]:
+        """`wanted` are the digests of bundles that shards run from or wait for."""
         fetch = self._fetches.get(piece.digest)
-        return [] if fetch is None else self._after(fetch, list(fetch.on_piece(now, sender, piece)), wanted)
+        return [] if fetch is None else self._after(fetch, fetch.on_piece(now, sender, piece), wanted)
 
-    def tick(self, now: int, wanted: Collection[str]) -> list[object]:
-        effects: list[object] = []
+    def tick(self, now: int, wanted: Collection[str]) -> list[Send[JobMessage] | PersistBlob]:
+        effects: list[Send[JobMessage] | PersistBlob] = []
         for digest, fetch in list(self._fetches.items()):
             if now < fetch.next_tick_at:
                 continue
             if digest in wanted:
-                effects += self._after(fetch, list(fetch.tick(now)), wanted)
+                effects += self._after(fetch, fetch.tick(now), wanted)
             else:  # whoever waited for it is gone
                 del self._fetches[digest]
         return effects
@@ -89,7 +91,9 @@ class WorkerBundles:
         problems, self._problems = self._problems, {}
         return problems
 
-    def _after(self, fetch: BlobFetch, effects: list[object], wanted: Collection[str]) -> list[object]:
+    def _after(
+        self, fetch: BlobFetch, asked: list[Send[JobMessage]], wanted: Collection[str]
+    ) -> list[Send[JobMessage] | PersistBlob]:
         if fetch.problem:
             del self._fetches[fetch.digest]
             self._problems[fetch.digest] = fetch.problem
@@ -98,7 +102,7 @@ class WorkerBundles:
             gone = unused[: max(0, len(self._here) + 1 - KEPT_LIMIT)]
             for digest in gone:
                 del self._here[digest]
-            write = PersistBlob(self._ticket(), fetch.digest, fetch.content, tuple(gone))
+            write = PersistBlob(self._writes.ticket(), fetch.digest, fetch.content, tuple(gone))
             self._on_way[write.ticket] = fetch.digest
-            effects.append(write)
-        return effects
+            return [*asked, write]
+        return [*asked]

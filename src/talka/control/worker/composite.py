@@ -3,6 +3,8 @@ and news go out.
 
 It beats to every manager it knows and lives by the lease the leader renews; it obeys whoever has the highest fence of a
 job; it keeps each result on disk until a manager has it for good.
+See docs/decisions/0017-a-worker-is-a-core-to-its-manager.md,
+0018-who-may-act-on-a-job.md, 0033-one-lease.md.
 """
 
 from collections import deque
@@ -12,13 +14,19 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from talka.cluster.effects import Lane, Persist, Send
+from talka.cluster.effects import Lane, Send
 from talka.cluster.fencing import Apply, Fence, PersistFirst, Refuse, Token
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.member.signers import Signers
-from talka.control.worker.bundles import Puts, WorkerBundles
-from talka.control.worker.core_end import CoresUntil
-from talka.control.worker.effects import Drained, LeaseEnded, ManagersLearned, WorkerLeaseGranted
+from talka.control.worker.bundles import WorkerBundles
+from talka.control.worker.effects import (
+    CoresUntil,
+    Drained,
+    LeaseEnded,
+    ManagersLearned,
+    WorkerEffect,
+    WorkerLeaseGranted,
+)
 from talka.control.worker.fences import JobFences
 from talka.control.worker.handlers_effects import ExitFacts
 from talka.control.worker.handlers_pool import HandlerPool
@@ -26,6 +34,7 @@ from talka.control.worker.held_shards import HeldShards
 from talka.control.worker.lease import WorkerLease
 from talka.control.worker.reporter import ShardReporter
 from talka.control.worker.variables import WorkerVariables
+from talka.control.worker.writes import WorkerWrites
 from talka.wire.jobs import (
     CHANNEL,
     Acknowledge,
@@ -49,7 +58,7 @@ from talka.wire.jobs import (
     WorkerSnapshot,
 )
 from talka.wire.security.roles import Role
-from talka.wire.shards import FromCore
+from talka.wire.shards import Arm, FromCore
 from talka.wire.tasks import AskHeld, AssignTasks, FromHandlers, Recall, ResultsStored, TaskInputs
 
 FENCE_KEY: Final = "fence"
@@ -92,29 +101,29 @@ class Worker:
         self._cores_until = 0
         """What cores were told last. 0: nothing."""
         self._are_cores_told = safeguards.core_deadline
+        self._writes = WorkerWrites()
         self._fence = Fence(stored.get(FENCE_KEY), safeguards)
         self._fences = JobFences(now, stored, safeguards)
-        self.tasks = HeldShards(
+        self.shards = HeldShards(
             name,
             facts.cores,
-            WorkerBundles(bundles, managers, rng, self._ticket),
+            WorkerBundles(bundles, managers, rng, self._writes),
             signers=signers,
             variables=variables,
-            persist=self._persist,
-            manager=self._fences.manager,
+            writes=self._writes,
+            fences=self._fences,
         )
         self.handlers = HandlerPool(
-            name, facts.cores, stored, boot=boot, files=handlers, persist=self._persist, safeguards=safeguards
+            name, facts.cores, stored, boot=boot, files=handlers, writes=self._writes, safeguards=safeguards
         )
         self._problem = ""
         """Of the handlers, as the last beat told it."""
-        self._tickets = 0
         self._waiting: deque[tuple[int, str, Renew | Command]] = deque()
         """What is carried out once a ticket is on disk."""
         self._beat_at = now
         self._wants_to_drain = False
         self._has_drained = False
-        self._not_taken_up = self.tasks.take_up(now, stored)
+        self._not_taken_up = self.shards.take_up(now, stored)
 
     @property
     def has_lease(self) -> bool:
@@ -126,32 +135,32 @@ class Worker:
 
     # What happens.
 
-    def start(self, now: int) -> list[object]:
-        effects: list[object] = []
+    def start(self, now: int) -> list[WorkerEffect]:
+        effects: list[WorkerEffect] = []
         if self._not_taken_up:
-            effects.append(self._persist(tuple((key, None) for key in self._not_taken_up)))
+            effects.append(self._writes.persist(tuple((key, None) for key in self._not_taken_up)))
         effects += self.handlers.start(now)
         return effects + self.tick(now)
 
-    def tick(self, now: int) -> list[object]:
+    def tick(self, now: int) -> list[WorkerEffect]:
         effects = self._check_lease(now)
         if now >= self._beat_at:
             effects += self._beat(now)
         if now >= self._fences.next_sweep_at:
             effects += self._sweep(now)
-        if now >= self.tasks.next_tick_at:
-            effects += self.tasks.tick(now)
+        if now >= self.shards.next_tick_at:
+            effects += self.shards.tick(now)
         if now >= self.handlers.next_tick_at:
             effects += self.handlers.tick(now)
         return self._done(now, effects)
 
-    def on_news(self, now: int, news: object) -> list[object]:
+    def on_news(self, now: int, news: object) -> list[WorkerEffect]:
         """A worker neither votes nor leads."""
         return []
 
     def on_message(
         self, now: int, sender: str, message: JobMessage, boot: int = 0, source: str = "", role: Role | None = None
-    ) -> list[object]:
+    ) -> list[WorkerEffect]:
         effects = self._check_lease(now)
         match message:
             case AssignTasks() | ResultsStored() | Recall() | TaskInputs() | AskHeld():
@@ -161,9 +170,9 @@ class Worker:
             case Assign() | Start() | Halt() | Acknowledge() | ResultAccepted() | Reconcile():
                 effects += self._on_command(now, sender, message)
             case WantBlob():
-                effects.append(Send(CHANNEL, sender, self.tasks.piece(message), Lane.RESULTS))
+                effects.append(Send(CHANNEL, sender, self.shards.piece(message), Lane.RESULTS))
             case Piece():
-                effects += self.tasks.on_piece(now, sender, message)
+                effects += self.shards.on_piece(now, sender, message)
             case Sync(number=number):
                 effects.append(Send(CHANNEL, sender, Synced(number, now), Lane.CONTROL))
             case Elsewhere():
@@ -172,57 +181,70 @@ class Worker:
                 self._count("unexpected")
         return self._done(now, effects)
 
-    def on_core_message(self, now: int, core: int, message: FromCore) -> list[object]:
-        effects = self._check_lease(now)
-        return self._done(now, effects + self.tasks.on_core_message(now, core, message))
+    def arm_for(self, attempt: int) -> Arm | None:
+        """What the attempt of a `StartCore` is to run. None: it is over, and `on_core_exit` is to be told."""
+        return self.shards.arm_for(attempt)
 
-    def on_core_lines(self, now: int, core: int, lines: Sequence[str]) -> list[object]:
+    def on_core_message(self, now: int, attempt: int, message: FromCore) -> list[WorkerEffect]:
         effects = self._check_lease(now)
-        self.tasks.on_core_lines(now, core, lines)
+        effects += self.shards.on_core_message(now, attempt, message)
         return self._done(now, effects)
 
-    def on_core_exit(self, now: int, core: int, cause: str) -> list[object]:
+    def on_core_lines(self, now: int, attempt: int, lines: Sequence[str]) -> list[WorkerEffect]:
         effects = self._check_lease(now)
-        return self._done(now, effects + self.tasks.on_core_exit(now, core, cause))
+        self.shards.on_core_lines(now, attempt, lines)
+        return self._done(now, effects)
 
-    def on_handlers_said(self, now: int, core: int, message: FromHandlers) -> list[object]:
+    def on_core_exit(self, now: int, attempt: int, cause: str) -> list[WorkerEffect]:
+        effects = self._check_lease(now)
+        effects += self.shards.on_core_exit(now, attempt, cause)
+        return self._done(now, effects)
+
+    def on_handlers_said(self, now: int, core: int, message: FromHandlers) -> list[WorkerEffect]:
         """Of a core that was started by a `StartHandlers`: its numbers are apart from those of other cores."""
         effects = self._check_lease(now)
-        return self._done(now, effects + self.handlers.on_handlers_said(now, core, message))
+        effects += self.handlers.on_handlers_said(now, core, message)
+        return self._done(now, effects)
 
-    def on_handlers_exit(self, now: int, core: int, facts: ExitFacts) -> list[object]:
+    def on_handlers_exit(self, now: int, core: int, facts: ExitFacts) -> list[WorkerEffect]:
         effects = self._check_lease(now)
-        return self._done(now, effects + self.handlers.on_handlers_exit(now, core, facts))
+        effects += self.handlers.on_handlers_exit(now, core, facts)
+        return self._done(now, effects)
 
-    def on_persisted(self, now: int, ticket: int) -> list[object]:
-        effects = self._check_lease(now) + self.tasks.on_persisted(now, ticket) + self._release(now, ticket)
-        return self._done(now, effects + self.handlers.on_persisted(now, ticket))
+    def on_persisted(self, now: int, ticket: int) -> list[WorkerEffect]:
+        effects = self._check_lease(now)
+        effects += self.shards.on_persisted(now, ticket)
+        effects += self._release(now, ticket)
+        effects += self.handlers.on_persisted(now, ticket)
+        return self._done(now, effects)
 
-    def on_not_persisted(self, now: int, ticket: int, text: str) -> list[object]:
+    def on_not_persisted(self, now: int, ticket: int, text: str) -> list[WorkerEffect]:
         """The disk would not take a bundle: who waits for it learns why it cannot run here."""
-        effects = self._check_lease(now) + self.tasks.on_not_persisted(now, ticket, text)
-        return self._done(now, effects + self._release(now, ticket))
+        effects = self._check_lease(now)
+        effects += self.shards.on_not_persisted(now, ticket, text)
+        effects += self._release(now, ticket)
+        return self._done(now, effects)
 
-    def on_refused(self, now: int, manager: str) -> list[object]:
+    def on_refused(self, now: int, manager: str) -> list[WorkerEffect]:
         """The manager's address refuses connections: nobody listens there."""
         effects = self._check_lease(now)
         self._lease.refused(now, manager)
         return self._done(now, effects)
 
-    def drain(self, now: int) -> list[object]:
-        """Take no new task, finish those under way."""
+    def drain(self, now: int) -> list[WorkerEffect]:
+        """Take no new work, finish what is under way."""
         self._wants_to_drain = True
         return self._done(now, self._check_lease(now))
 
-    def leave(self, now: int) -> list[object]:
+    def leave(self, now: int) -> list[WorkerEffect]:
         """Every core has ended, and this worker with them."""
         return [Send(CHANNEL, manager, Goodbye(), Lane.CONTROL) for manager in self.managers]
 
     def set_managers(self, names: tuple[str, ...]) -> None:
         """Managers the shell has met; the leader may name others."""
-        self.managers = self.tasks.bundles.sources = names
+        self.managers = self.shards.bundles.sources = names
 
-    def beat_now(self, now: int) -> list[object]:
+    def beat_now(self, now: int) -> list[WorkerEffect]:
         """A manager was met: it need not wait for the next beat."""
         self._beat_at = now
         return self.tick(now)
@@ -230,13 +252,13 @@ class Worker:
     def set_facts(self, facts: WorkerFacts) -> None:
         """What the next beat says of this worker."""
         self.facts = facts
-        self.tasks.pool.cores = facts.cores
+        self.shards.pool.cores = facts.cores
 
     # The lease.
 
-    def _beat(self, now: int) -> list[object]:
+    def _beat(self, now: int) -> list[WorkerEffect]:
         self._beat_at = self._lease.next_beat_at(now)
-        running = tuple(held.running() for held in self.tasks)
+        running = tuple(held.running() for held in self.shards)
         beat = Beat(self._lease.beat(now), self._facts(), running, self.handlers.epoch, self.handlers.life, True)
         return [Send(CHANNEL, manager, beat, Lane.CONTROL) for manager in self.managers]
 
@@ -249,7 +271,7 @@ class Worker:
         reason = f"{facts.reason}; {problem}" if facts.reason else problem
         return msgspec.structs.replace(facts, state="degraded", reason=reason[:REASON_LIMIT])
 
-    def _on_renew(self, now: int, sender: str, renew: Renew) -> list[object]:
+    def _on_renew(self, now: int, sender: str, renew: Renew) -> list[WorkerEffect]:
         token = Token(*renew.token)
         if len(self._waiting) >= WAITING_LIMIT and token >= self._fence.highest:
             return self._count("busy")  # as if it had been lost on the way: the fence must not rise without a write
@@ -261,11 +283,11 @@ class Worker:
             case PersistFirst(content=content):  # pragma: no branch - the type checker sees that no other is left
                 return self._wait(sender, renew, FENCE_KEY, content)
 
-    def _renewed(self, now: int, sender: str, renew: Renew) -> list[object]:
+    def _renewed(self, now: int, sender: str, renew: Renew) -> list[WorkerEffect]:
         had_lease = self._lease.is_held
         if not self._lease.renew(now, sender, renew.number, renew.lease_ns, sole=renew.sole):
             return self._count("beat")
-        effects: list[object] = []
+        effects: list[WorkerEffect] = []
         self._beat_at = min(self._beat_at, now + self._lease.beat_every_ns)  # it may be shorter than was thought
         if not had_lease:
             effects.append(WorkerLeaseGranted(sender))
@@ -273,39 +295,39 @@ class Worker:
         self._signers.name(renew.signers)
         names = tuple(manager.name for manager in renew.managers)
         if names and names != self.managers:
-            self.managers = self.tasks.bundles.sources = names
+            self.managers = self.shards.bundles.sources = names
             effects.append(ManagersLearned(renew.managers))
         # It stays so until it is started anew: the next leader does not know of it otherwise.
         self._wants_to_drain = self._wants_to_drain or renew.drain
-        for held in self.tasks:
+        for held in self.shards:
             if held.job in renew.orphans:
-                effects += self.tasks.kill(now, held, "nobody waits for its job any more")
+                effects += self.shards.kill(now, held, "its job has ended")
             elif held.job in renew.cancelled and held.stage != "ended":
-                effects += self.tasks.stop(now, held, is_cancelled=True)
+                effects += self.shards.stop(now, held, is_cancelled=True)
         return effects
 
-    def _tell_cores(self) -> list[object]:
+    def _tell_cores(self) -> list[WorkerEffect]:
         """Where there is no lease, what was told last has come, and nothing runs."""
         self._cores_until = self._lease.next_check_at
         return [CoresUntil(self._cores_until)] if self.has_lease and self._are_cores_told else []
 
-    def _check_lease(self, now: int) -> list[object]:
+    def _check_lease(self, now: int) -> list[WorkerEffect]:
         if not self._lease.has_ended(now):
             return []
         reason = "no manager renewed the lease in time"
-        effects: list[object] = [LeaseEnded(reason)]
-        for held in self.tasks:
+        effects: list[WorkerEffect] = [LeaseEnded(reason)]
+        for held in self.shards:
             if held.stage != "ended":
-                effects += self.tasks.kill(now, held, reason)
+                effects += self.shards.kill(now, held, reason)
         return effects + self.handlers.lease_ended(now)
 
     # Commands.
 
-    def _on_command(self, now: int, sender: str, message: Command) -> list[object]:
+    def _on_command(self, now: int, sender: str, message: Command) -> list[WorkerEffect]:
         job, fence = message.job, message.fence
         attempt = 0 if isinstance(message, Reconcile) else message.attempt
         if not isinstance(message, Assign | Reconcile):
-            if self.tasks.get(job, attempt) is None and not self._has_waiting(job):
+            if self.shards.get(job, attempt) is None and not self._has_waiting(job):
                 return self._no_task(sender, message)
         if len(self._waiting) >= WAITING_LIMIT or not self._fences.has_room(job):
             return self._count("busy")
@@ -318,74 +340,67 @@ class Worker:
             case PersistFirst(content=content):  # pragma: no branch - the type checker sees that no other is left
                 return self._wait(sender, message, f"{FENCE_KEY}/{job}", content)
 
-    def _obey(self, now: int, sender: str, message: Command) -> list[object]:
+    def _obey(self, now: int, sender: str, message: Command) -> list[WorkerEffect]:
         if isinstance(message, Assign):
             if message.boot not in (0, self.boot):
                 return self._count("boot")  # meant for an earlier life, by one who may lead no more
             if not self._lease.is_held:
                 return self._count("lease")  # it is said again, and a leader may have answered by then
-            return self.tasks.assign(now, message, unable=self._unable())
+            return [*self.shards.assign(now, message, unable=self._unable())]
         if isinstance(message, Reconcile):
-            tasks = self.tasks.reconcile(now, message.job, message.fence)
+            tasks = self.shards.reconcile(now, message.job, message.fence)
             return [
                 Send(CHANNEL, sender, WorkerSnapshot(message.job, message.fence, message.number, tasks), Lane.CONTROL)
             ]
-        held = self.tasks.get(message.job, message.attempt)
+        held = self.shards.get(message.job, message.attempt)
         if held is None:
             return self._no_task(sender, message)
         held.answered()
         if held.is_refused:
-            return [*self.tasks.forget(held), *self._no_task(sender, message)]
-        return self._command_task(now, sender, message, held)
+            return [*self.shards.forget(held), *self._no_task(sender, message)]
+        return self._command_shards(now, sender, message, held)
 
-    def _command_task(
+    def _command_shards(
         self, now: int, sender: str, message: Start | Halt | Acknowledge | ResultAccepted, held: ShardReporter
-    ) -> list[object]:
+    ) -> list[WorkerEffect]:
         match message:
             case Start():
-                return self.tasks.go(now, held, message)
+                return [*self.shards.go(now, held, message)]
             case Halt(how="stop"):
-                return self.tasks.stop(now, held)
+                return [*self.shards.stop(now, held)]
             case Halt():
-                killed = self.tasks.kill(now, held, "its manager said so")
+                killed = self.shards.kill(now, held, "its manager said so")
                 return [*killed, *self._no_task(sender, message)]
             case Acknowledge(sequence=sequence, every_ms=every_ms):
                 held.acknowledged(now, sequence, every_ms)
                 return []
             case ResultAccepted():  # pragma: no branch - the type checker sees that no message is left
-                return self.tasks.kill(now, held, "its manager wants nothing more of it")
+                return [*self.shards.kill(now, held, "its manager no longer needs it")]
 
     def _unable(self) -> str:
-        """Why this worker takes no task at all."""
+        """Why this worker takes no attempt at all."""
         return f"worker {self.name} is draining" if self.is_draining else ""
 
-    def _no_task(self, sender: str, message: Start | Halt | Acknowledge | ResultAccepted) -> list[object]:
+    def _no_task(self, sender: str, message: Start | Halt | Acknowledge | ResultAccepted) -> list[WorkerEffect]:
         if self._fences.is_stale(message.job, message.fence):
             return self._stale(sender, message.job, message.attempt)
         if isinstance(message, ResultAccepted):
             return []  # whoever accepts a result does not ask for it
         return [Send(CHANNEL, sender, NoTask(message.job, message.attempt, message.fence), Lane.RESULTS)]
 
-    def _stale(self, sender: str, job: str, attempt: int) -> list[object]:
+    def _stale(self, sender: str, job: str, attempt: int) -> list[WorkerEffect]:
         self._count("fence")
         return [Send(CHANNEL, sender, Stale(job, attempt, self._fences.highest(job)), Lane.CONTROL)]
 
     # Waiting for the disk.
 
-    def _ticket(self) -> int:
-        self._tickets += 1
-        return self._tickets
-
-    def _persist(self, puts: Puts) -> Persist:
-        return Persist(self._ticket(), puts)
-
-    def _wait(self, sender: str, message: Renew | Command, key: str, content: bytes | None) -> list[object]:
-        effects: list[object] = [] if content is None else [self._persist(((key, content),))]
-        self._waiting.append((self._tickets, sender, message))
+    def _wait(self, sender: str, message: Renew | Command, key: str, content: bytes | None) -> list[WorkerEffect]:
+        effects: list[WorkerEffect] = [] if content is None else [self._writes.persist(((key, content),))]
+        self._waiting.append((self._writes.last, sender, message))
         return effects
 
-    def _release(self, now: int, ticket: int) -> list[object]:
-        effects: list[object] = []
+    def _release(self, now: int, ticket: int) -> list[WorkerEffect]:
+        effects: list[WorkerEffect] = []
         while self._waiting and self._waiting[0][0] <= ticket:
             _, sender, message = self._waiting.popleft()
             # A later leader or manager may have commanded while this waited: it is looked at again.
@@ -400,24 +415,24 @@ class Worker:
     def _has_waiting(self, job: str) -> bool:
         return any(not isinstance(message, Renew) and message.job == job for _, _, message in self._waiting)
 
-    def _sweep(self, now: int) -> list[object]:
+    def _sweep(self, now: int) -> list[WorkerEffect]:
         waiting = [message.job for _, _, message in self._waiting if not isinstance(message, Renew)]
-        gone = self._fences.sweep(now, [*self.tasks.jobs, *waiting])
-        return [self._persist(tuple(gone))] if gone else []
+        gone = self._fences.sweep(now, [*self.shards.jobs, *waiting])
+        return [self._writes.persist(tuple(gone))] if gone else []
 
     # Afterwards.
 
-    def _count(self, reason: str) -> list[object]:
+    def _count(self, reason: str) -> list[WorkerEffect]:
         self.refused[reason] = self.refused.get(reason, 0) + 1
         return []
 
-    def _done(self, now: int, effects: list[object]) -> list[object]:
+    def _done(self, now: int, effects: list[WorkerEffect]) -> list[WorkerEffect]:
         """What is due to be said is said, and the time of the next tick settled."""
         handlers = self.handlers
         if self._lease.next_check_at != self._cores_until:
             effects = [*self._tell_cores(), *effects]  # whatever is started now has an end
-        if handlers.limit != self.tasks.pool.free:
-            effects += handlers.set_limit(now, self.tasks.pool.free)
+        if handlers.limit != self.shards.pool.free:
+            effects += handlers.set_limit(now, self.shards.pool.free)
         if self.is_draining and not handlers.is_draining:
             effects += handlers.drain(now)
         if handlers.handlers != self.facts.handlers or handlers.problem != self._problem:
@@ -425,8 +440,8 @@ class Worker:
             self._problem = handlers.problem
             effects += self._beat(now)  # tasks wait for a worker that has their handler
         at = min(self._beat_at, self._lease.next_check_at, self._fences.next_sweep_at)
-        at = min(at, self.tasks.next_tick_at, handlers.next_tick_at)
-        for held in self.tasks:
+        at = min(at, self.shards.next_tick_at, handlers.next_tick_at)
+        for held in self.shards:
             if now >= held.next_at:
                 manager = self._fences.manager(held.job)
                 for message, lane in held.sayings(now):
@@ -436,7 +451,7 @@ class Worker:
         self.next_tick_at = at
         if not self.is_draining:
             self._has_drained = False
-        elif not self._has_drained and self.tasks.is_idle and handlers.is_idle:
+        elif not self._has_drained and self.shards.is_idle and handlers.is_idle:
             self._has_drained = True
             effects.append(Drained())
         return effects

@@ -1,9 +1,24 @@
-"""What a worker tells its shell, its log and its checkers."""
+"""What a worker asks its shell to do, and what it tells its log and its checkers."""
+
+from typing import TypeAlias
 
 import msgspec
 
+from talka.cluster.effects import Persist, PersistBlob, Send
+from talka.control.load.core_effects import CoreEffect
+from talka.control.worker.handlers_effects import EndHandlers, StartHandlers, TellHandlers
 from talka.wire.attempts import Dropped
-from talka.wire.jobs import ManagerAt
+from talka.wire.jobs import JobMessage, ManagerAt
+
+
+class CoresUntil(msgspec.Struct, frozen=True):
+    """Each core stops itself at this instant of its machine's clock, with all that it started, unless it is told a later
+    one before. Told with each renewal: a worker that stands still tells nothing, and its cores end by themselves.
+
+    See docs/decisions/0032-a-core-ends-by-its-own-clock.md.
+    """
+
+    end_ns: int
 
 
 class NeedBundle(msgspec.Struct, frozen=True):
@@ -26,24 +41,28 @@ class WorkerLeaseGranted(msgspec.Struct, frozen=True):
 
 
 class LeaseEnded(msgspec.Struct, frozen=True):
-    """Nobody renewed the lease; the tasks that ran are killed."""
+    """Nobody renewed the lease; what ran is killed."""
 
     reason: str
 
 
-class TaskArmed(msgspec.Struct, frozen=True):
+class ShardsArmed(msgspec.Struct, frozen=True):
+    """An attempt at shards of a job is ready to start."""
+
     job: str
     attempt: int
     reason: str = ""
 
 
-class TaskStarted(msgspec.Struct, frozen=True):
+class ShardsStarted(msgspec.Struct, frozen=True):
+    """It was told to start."""
+
     job: str
     attempt: int
     reason: str = ""
 
 
-class TaskEnded(msgspec.Struct, frozen=True):
+class ShardsEnded(msgspec.Struct, frozen=True):
     """It came to a result, or was refused; a reason says what went wrong."""
 
     job: str
@@ -51,7 +70,7 @@ class TaskEnded(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class TaskKilled(msgspec.Struct, frozen=True):
+class ShardsKilled(msgspec.Struct, frozen=True):
     """It was ended before its time, and leaves no result."""
 
     job: str
@@ -79,3 +98,22 @@ class AttemptsDropped(msgspec.Struct, frozen=True):
 
 class Drained(msgspec.Struct, frozen=True):
     """The worker was to take no more tasks, and nothing is left on it that anybody wants."""
+
+
+HandlerEffect: TypeAlias = (
+    StartHandlers
+    | TellHandlers
+    | EndHandlers
+    | Send[JobMessage]
+    | Persist
+    | HandlersLoaded
+    | HandlersBroken
+    | AttemptsDropped
+)
+"""Of the pool of handler cores."""
+ShardsNews: TypeAlias = ShardsArmed | ShardsStarted | ShardsEnded | ShardsKilled
+ShardsEffect: TypeAlias = CoreEffect | Send[JobMessage] | Persist | PersistBlob | NeedBundle | ShardsNews
+"""Of what a worker holds of load jobs."""
+WorkerEffect: TypeAlias = (
+    ShardsEffect | HandlerEffect | CoresUntil | ManagersLearned | WorkerLeaseGranted | LeaseEnded | Drained
+)

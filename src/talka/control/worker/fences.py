@@ -1,4 +1,7 @@
-"""The fences of the jobs a worker has tasks of: who may command them, on disk before anything is done."""
+"""The fences of the jobs a worker has shards of: who may command them, on disk before anything is done.
+
+See docs/decisions/0018-who-may-act-on-a-job.md.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Final

@@ -1,12 +1,19 @@
-"""An attempt at a task on a worker, and the core that it is in."""
+"""An attempt at a task on a worker, and the core that it is in.
 
+See docs/decisions/0023-a-core-that-dies.md.
+"""
+
+from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
+
+import msgspec
 
 from talka.control.worker.handlers_effects import ExitFacts
-from talka.wire.tasks import ERROR_LIMIT, HandedTask, TaskResult
+from talka.wire.tasks import ERROR_LIMIT, HandedTask, Outcome, TaskResult
 
 WORD_LIMIT: Final = 200
+KillReason: TypeAlias = Literal["neighbour", "lease", "load", "dropped"]
 
 
 class CoreStage(IntEnum):
@@ -17,84 +24,67 @@ class CoreStage(IntEnum):
     KILLED = 3
 
 
+@dataclass(slots=True, eq=False)
 class HandlerAttempt:
-    """One that waits or runs here."""
+    """An attempt at a task that waits or runs here."""
 
-    __slots__ = (
-        "core",
-        "fence",
-        "handler",
-        "id",
-        "is_plain",
-        "is_told",
-        "job",
-        "kill_at",
-        "limit_ms",
-        "run_at",
-        "size_bytes",
-        "task",
-        "verdict",
-        "weight",
-    )
-
-    def __init__(self, task: HandedTask, size_bytes: int) -> None:
-        self.fence = task.fence
-        self.job = task.job
-        self.id = task.id
-        self.handler = task.handler
-        self.task: HandedTask | None = task
-        """None once a core has it: an attempt is begun once."""
-        self.size_bytes = size_bytes
-        self.limit_ms = task.attempt_ms
-        self.core: CoreState | None = None
-        self.weight = 1
-        self.is_plain = False
-        self.run_at = 0
-        self.is_told = False
-        """That it runs."""
-        self.verdict: Literal["", "timeout", "cancelled"] = ""
-        """What becomes of it when its core is killed for it."""
-        self.kill_at = 0
-        """When its core is killed, once there is a verdict."""
+    task: HandedTask | None
+    """None once a core has it: an attempt is begun once."""
+    size_bytes: int
+    fence: int
+    job: str
+    id: str
+    """Name of its task."""
+    handler: str
+    limit_ms: int
+    """It may run so long; 0: for ever."""
+    core: "CoreState | None" = None
+    weight: int = 1
+    """Its part of `FULL`: what a core may have in its hands."""
+    is_plain: bool = False
+    """Its handler is a plain function, of which a core runs one at a time."""
+    run_at: int = 0
+    """When a core was given it, ns; 0: not yet."""
+    is_told: bool = False
+    """The manager was told that it runs."""
+    verdict: Literal["", "timeout", "cancelled"] = ""
+    """What becomes of it when its core is killed for it."""
+    kill_at: int = 0
+    """When its core is killed, ns, once there is a verdict."""
 
 
+def attempt_at(task: HandedTask, size_bytes: int) -> HandlerAttempt:
+    return HandlerAttempt(task, size_bytes, task.fence, task.job, task.id, task.handler, task.attempt_ms)
+
+
+@dataclass(slots=True, eq=False)
 class CoreState:
     """One process, from when its number is drawn until its end is heard of."""
 
-    __slots__ = (
-        "batch",
-        "due_at",
-        "free_at",
-        "idle_at",
-        "is_alone",
-        "is_bounded",
-        "is_spent",
-        "is_surplus",
-        "load",
-        "number",
-        "reason",
-        "stage",
-        "tasks",
-    )
-
-    def __init__(self, number: int, due_at: int, *, is_bounded: bool) -> None:
-        self.number = number
-        self.stage = CoreStage.LOADING
-        self.due_at = due_at
-        """When its patience ends, by stage: of one that loads, ends or was killed."""
-        self.idle_at = 0
-        """Since when it has nothing to do."""
-        self.free_at = 0
-        """When a plain function ended in it last."""
-        self.tasks: dict[int, HandlerAttempt] = {}
-        self.load = 0
-        self.batch: list[HandlerAttempt] = []
-        self.is_alone = self.is_bounded = is_bounded
-        self.is_surplus = False
-        self.is_spent = False
-        """Processes of an attempt that did not return are left in it: it is given nothing more."""
-        self.reason: Literal["", "neighbour", "lease", "load", "dropped"] = ""
-        """Why it was killed."""
+    number: int
+    due_at: int
+    """When its patience ends, ns, by stage: of one that loads, ends or was killed."""
+    is_bounded: bool
+    """It has the bounds of the one task that it is for."""
+    is_alone: bool
+    """It is for one attempt."""
+    stage: CoreStage = CoreStage.LOADING
+    idle_at: int = 0
+    """Since when it has nothing to do, ns."""
+    free_at: int = 0
+    """When a plain function ended in it last, ns."""
+    tasks: dict[int, HandlerAttempt] = field(default_factory=dict)
+    """Attempts in its hands, by fence."""
+    load: int = 0
+    """Sum of their weights."""
+    batch: list[HandlerAttempt] = field(default_factory=list)
+    """Those of them that it was not told of yet."""
+    is_surplus: bool = False
+    """One more than there may be: it ends when it has nothing to do."""
+    is_spent: bool = False
+    """Processes of an attempt that did not return are left in it: it is given nothing more."""
+    reason: KillReason | Literal[""] = ""
+    """Why it was killed."""
 
 
 def is_bounded(task: HandedTask | None) -> bool:
@@ -103,30 +93,36 @@ def is_bounded(task: HandedTask | None) -> bool:
 
 def last_word(now: int, core: CoreState, attempt: HandlerAttempt, facts: ExitFacts, *, is_only: bool) -> TaskResult:
     """What became of an attempt whose core has ended."""
-    took_us = (now - attempt.run_at) // 1000 if attempt.run_at else 0
-    job, id = attempt.job, attempt.id
-    if attempt.verdict == "timeout":
-        text = f"it ran longer than {attempt.limit_ms} ms, did not stop when asked, and was ended with its process"
-        return TaskResult(attempt.fence, "timeout", error=text, cause="timeout", took_us=took_us, job=job, task=id)
-    if attempt.verdict == "cancelled":
+    outcome: Outcome
+    cause: str
+    if attempt.verdict:
+        outcome = cause = attempt.verdict
         text = "it was stopped, and ended with its process"
-        return TaskResult(attempt.fence, "cancelled", error=text, cause="cancelled", took_us=took_us, job=job, task=id)
-    if core.reason == "lease":
-        text = "its worker lost its lease and ended it"
-        return TaskResult(attempt.fence, "refused", error=text, cause="lease", took_us=took_us, job=job, task=id)
-    if core.reason == "neighbour":
-        text = "another task in the same process had to be ended with it"
-        return TaskResult(attempt.fence, "died", error=text, cause="neighbour", took_us=took_us, job=job, task=id)
-    return TaskResult(
+        if attempt.verdict == "timeout":
+            text = f"it ran longer than {attempt.limit_ms} ms, did not stop when asked, and was ended with its process"
+    elif core.reason == "lease":
+        outcome, cause, text = "refused", "lease", "its worker lost its lease and ended it"
+    elif core.reason == "neighbour":
+        outcome, cause, text = "died", "neighbour", "another task in the same process had to be ended with it"
+    else:
+        outcome, cause = "died", "load" if core.reason == "load" else facts.cause
+        text = facts.text or f"its process ended: {facts.cause}"
+    took_us = (now - attempt.run_at) // 1000 if attempt.run_at else 0
+    word = TaskResult(
         attempt.fence,
-        "died",
-        error=(facts.text or f"its process ended: {facts.cause}")[:ERROR_LIMIT],
-        cause=("load" if core.reason == "load" else facts.cause)[:WORD_LIMIT],
+        outcome,
+        error=text[:ERROR_LIMIT],
+        cause=cause[:WORD_LIMIT],
+        took_us=took_us,
+        job=attempt.job,
+        task=attempt.id,
+    )
+    if attempt.verdict or core.reason in ("lease", "neighbour"):
+        return word
+    return msgspec.structs.replace(
+        word,
         exit_code=facts.exit_code,
         signal=facts.signal[:WORD_LIMIT],
-        took_us=took_us,
         memory_bytes=facts.memory_bytes,
         alone=is_only,
-        job=job,
-        task=id,
     )

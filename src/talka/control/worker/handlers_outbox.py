@@ -1,10 +1,14 @@
-"""What a worker tells of its attempts at tasks: results until they are taken, and what runs tells of itself."""
+"""What a worker tells of its attempts at tasks: results until they are taken, and what runs tells of itself.
+
+See docs/decisions/0022-who-runs-a-task.md.
+"""
 
 from collections import deque
 from collections.abc import Container, Iterable, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from talka.cluster.effects import Lane, Send
+from talka.control.worker.parts import in_parts
 from talka.units import NEVER, SECOND
 from talka.wire.attempts import NOWHERE
 from talka.wire.jobs import CHANNEL, JobMessage
@@ -38,31 +42,12 @@ WORD_BYTES: Final = 32
 """What a line or a progress takes beside its text."""
 
 
+Word: TypeAlias = HandlerProgress | TaskLine | int
+"""What runs tells of itself; a number is the fence of an attempt that has begun."""
+
+
 class HandlerOutbox:
     """Results are put in, and told with the next `flush`; what they are told to is whoever commanded last."""
-
-    __slots__ = (
-        "_again",
-        "_again_at",
-        "_began",
-        "_bytes",
-        "_dropped",
-        "_flush_at",
-        "_fresh",
-        "_fresh_bytes",
-        "_latest",
-        "_latest_bytes",
-        "_lines",
-        "_lines_of",
-        "_progress",
-        "_repeats",
-        "_results",
-        "_told",
-        "life",
-        "lines_dropped",
-        "manager",
-        "progress_dropped",
-    )
 
     def __init__(self) -> None:
         self.manager = ""
@@ -128,7 +113,7 @@ class HandlerOutbox:
         kept, fresh, latest = self._results, self._fresh, self._latest
         for result in results:
             fence = result.fence
-            size = len(result.output) + len(result.error) + RESULT_BYTES
+            size = result_bytes(result)
             fresh.append(result)
             self._fresh_bytes += size
             if latest and fence in latest:
@@ -170,11 +155,11 @@ class HandlerOutbox:
         self._again.pop(fence, None)
         self._repeats.pop(fence, None)
 
-    def took(self, fences: Iterable[int]) -> None:
+    def stored(self, fences: Iterable[int]) -> None:
         for fence in fences:
             result = self._results.pop(fence, None)
             if result is not None:
-                self._bytes -= len(result.output) + len(result.error) + RESULT_BYTES
+                self._bytes -= result_bytes(result)
 
     def tell_again(self, fences: Iterable[int]) -> None:
         """Those of these that are here are told with the next flush."""
@@ -182,7 +167,7 @@ class HandlerOutbox:
             result = self._results.get(fence)
             if result is not None:
                 self._fresh.append(result)
-                self._fresh_bytes += len(result.output) + len(result.error) + RESULT_BYTES
+                self._fresh_bytes += result_bytes(result)
 
     def tell_all(self) -> None:
         """Somebody new commands: everything that was not taken is told, and the latest progress of what runs."""
@@ -201,8 +186,8 @@ class HandlerOutbox:
 
     # Telling it.
 
-    def flush(self, now: int) -> list[object]:
-        effects: list[object] = []
+    def flush(self, now: int) -> list[Send[JobMessage]]:
+        effects: list[Send[JobMessage]] = []
         while self._told and now >= self._told[0][0] + AGAIN_NS:
             self.tell_again(self._told.popleft()[1])
         if now >= self._again_at:
@@ -215,9 +200,11 @@ class HandlerOutbox:
             effects += self._words(now)
         if fresh:
             if len(fresh) <= TASKS_LIMIT and self._fresh_bytes <= BATCH_LIMIT_BYTES:
-                effects.append(self._done(now, fresh))
+                effects.append(self._done(now, fresh))  # the usual case, in which nothing is counted once more
             else:
-                effects += self._done_in_parts(now, fresh)
+                effects += [
+                    self._done(now, part) for part in in_parts(fresh, result_bytes, BATCH_LIMIT_BYTES, TASKS_LIMIT)
+                ]
             self._fresh, self._fresh_bytes = [], 0
         return effects
 
@@ -229,20 +216,7 @@ class HandlerOutbox:
         self._told.append((now, tuple([result.fence for result in results])))
         return Send(CHANNEL, self.manager, Done(tuple(results), self.life), Lane.RESULTS)
 
-    def _done_in_parts(self, now: int, results: list[TaskResult]) -> list[object]:
-        effects: list[object] = []
-        part: list[TaskResult] = []
-        size_bytes = 0
-        for result in results:
-            more_bytes = len(result.output) + len(result.error) + RESULT_BYTES
-            if part and (len(part) >= TASKS_LIMIT or size_bytes + more_bytes > BATCH_LIMIT_BYTES):
-                effects.append(self._done(now, part))
-                part, size_bytes = [], 0
-            part.append(result)
-            size_bytes += more_bytes
-        return [*effects, self._done(now, part)]
-
-    def _words(self, now: int) -> list[object]:
+    def _words(self, now: int) -> list[Send[JobMessage]]:
         self._flush_at = now + FLUSH_NS
         for fence, (count, at_ms) in self._dropped.items():
             self._lines.append(TaskLine(fence, at_ms, f"[{count} lines came too fast and were dropped]"))
@@ -251,28 +225,24 @@ class HandlerOutbox:
             self._again |= dict.fromkeys(once)
             self._again_at = min(self._again_at, now + AGAIN_NS)
         self._repeats = {}
-        words: list[HandlerProgress | TaskLine | int] = [*self._began]
+        words: list[Word] = [*self._began]
         words += [HandlerProgress(fence, details) for fence, details in self._progress.items()]
         words += self._lines
         self._began, self._progress, self._lines, self._lines_of, self._dropped = [], {}, [], {}, {}
-        effects: list[object] = []
-        part: list[HandlerProgress | TaskLine | int] = []
-        size_bytes = 0
-        for word in words:
-            more_bytes = WORD_BYTES
-            if isinstance(word, HandlerProgress):
-                more_bytes += len(word.details)
-            elif isinstance(word, TaskLine):
-                more_bytes += 4 * len(word.text)  # at most, as UTF-8
-            if part and size_bytes + more_bytes > BATCH_LIMIT_BYTES:
-                effects.append(self._underway(part))
-                part, size_bytes = [], 0
-            part.append(word)
-            size_bytes += more_bytes
-        return [*effects, self._underway(part)]
+        return [self._underway(part) for part in in_parts(words, _word_bytes, BATCH_LIMIT_BYTES)]
 
-    def _underway(self, words: Sequence[HandlerProgress | TaskLine | int]) -> Send[JobMessage]:
+    def _underway(self, words: Sequence[Word]) -> Send[JobMessage]:
         began = tuple(word for word in words if isinstance(word, int))
         progress = tuple(word for word in words if isinstance(word, HandlerProgress))
         lines = tuple(word for word in words if isinstance(word, TaskLine))
         return Send(CHANNEL, self.manager, TaskProgress(began, progress, lines, self.life), Lane.STATISTICS)
+
+
+def result_bytes(result: TaskResult) -> int:
+    return len(result.output) + len(result.error) + RESULT_BYTES
+
+
+def _word_bytes(word: Word) -> int:
+    if isinstance(word, HandlerProgress):
+        return WORD_BYTES + len(word.details)
+    return WORD_BYTES + (4 * len(word.text) if isinstance(word, TaskLine) else 0)  # of a letter at most, as UTF-8

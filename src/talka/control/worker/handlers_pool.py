@@ -1,27 +1,30 @@
-"""A worker's side of tasks of dag jobs: what managers hand it is run by its handler cores, and told until it is taken.
+"""A worker's side of tasks of dag jobs: attempts that a manager assigns run in its handler cores (`HandlerRoom`), and
+their results are told until the manager has stored them (`HandlerOutbox`).
 
-A manager's life has an epoch: the highest seen is obeyed, and on disk before it is. Of tasks nothing is written. All that
-is held here is of one store in one of its lives: when another is obeyed, the rest is dropped, and that is told.
+An attempt is named by its fence, a number that one store in one of its lives never gives to another attempt. Each life of
+a manager has an epoch: the worker obeys the highest it has seen, once that is on disk. Of tasks nothing is written. All
+that is held here is of one life of one store: when another is obeyed, the rest is dropped, and that is told.
+See docs/decisions/0022-who-runs-a-task.md, 0031-whose-attempt-it-is.md, 0034-no-clock-decides-who-has-the-store.md.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 import msgspec
 
-from talka.cluster.effects import Lane, Persist, Send
+from talka.cluster.effects import Lane, Send
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.worker.bundles import Puts
-from talka.control.worker.effects import AttemptsDropped
+from talka.control.worker.effects import AttemptsDropped, HandlerEffect
 from talka.control.worker.handlers_effects import ExitFacts
+from talka.control.worker.handlers_inputs import EarlyInputs
 from talka.control.worker.handlers_outbox import HandlerOutbox
 from talka.control.worker.handlers_room import HandlerRoom
 from talka.control.worker.obeyed_epoch import ObeyedEpoch
-from talka.units import MILLISECOND, NEVER, SECOND
+from talka.control.worker.writes import WorkerWrites
+from talka.units import MILLISECOND, NEVER
 from talka.wire.attempts import Dropped, StoreLife
 from talka.wire.jobs import CHANNEL
 from talka.wire.tasks import (
-    INPUTS_LIMIT_BYTES,
     AskHeld,
     AssignTasks,
     FromHandlers,
@@ -39,17 +42,14 @@ from talka.wire.tasks import (
 WAITING_LIMIT: Final = 16_384
 WAITING_LIMIT_BYTES: Final = 256 * 1024 * 1024
 TASK_BYTES: Final = 512
-"""What a task takes beside what is in it."""
+"""Bytes a task takes beside what is in it."""
 HELD_BACK_LIMIT: Final = 64
 """Messages that wait until the epoch is on disk."""
-FEEDS_LIMIT: Final = 1024
-FEEDS_LIMIT_BYTES: Final = 64 * 1024 * 1024
-FEED_LIMIT_NS: Final = 30 * SECOND
 CLOSED_LIMIT: Final = 65_536
-"""Attempts that are over and remembered at least: one that is handed late must not begin again."""
-HOLDING_LIMIT: Final = 65_536
-"""Of one part."""
-REPORTS_LIMIT: Final = 16
+"""Attempts that are over and remembered at least: one that is assigned late must not begin again."""
+HELD_LIMIT: Final = 65_536
+"""Fences in one part of what is told to be held."""
+DROPS_LIMIT: Final = 16
 
 TaskCommand: TypeAlias = AssignTasks | Recall | ResultsStored | AskHeld | TaskInputs
 
@@ -65,7 +65,7 @@ class HandlerPool:
         *,
         boot: int,
         files: tuple[str, ...] = (),
-        persist: Callable[[Puts], Persist],
+        writes: WorkerWrites,
         safeguards: Safeguards = ALL,
     ) -> None:
         """`files` hold the handlers; without any no core is started and every task refused."""
@@ -78,46 +78,44 @@ class HandlerPool:
         self.outcomes: dict[str, int] = {}
         """Results, by outcome."""
         self.repeated = 0
-        """Tasks that were handed again."""
+        """Tasks that were assigned again."""
         self.dropped = 0
         """Attempts and results of another store, or of another life of it."""
         self.next_tick_at = NEVER
         self._name = name
         self._boot = boot
-        self._persist = persist
+        self._writes = writes
         self._is_fenced = safeguards.worker_fence
         self._is_named = safeguards.store_life
-        self._slots = HandlerRoom(name, files, cores)
+        self._room = HandlerRoom(name, files, cores)
         self._outbox = HandlerOutbox()
         self._obeyed = ObeyedEpoch(stored)
         self._outbox.life = self._obeyed.life
-        self._reports: list[Dropped] = []
+        self._drops: list[Dropped] = []
         """What was dropped, until it is clear that the manager knows."""
         self._ticket = 0
-        """Of the write that puts it on disk; 0: it is there."""
+        """Ticket of the write that puts the obeyed epoch on disk; 0: it is there."""
         self._held_back: list[tuple[str, TaskCommand]] = []
-        self._feeds: dict[int, tuple[int, dict[str, bytes]]] = {}
-        """By fence: when it came first, and what."""
-        self._feeds_bytes = 0
-        self._feeds_at = NEVER
+        self._early = EarlyInputs()
         self._closed: dict[int, None] = {}
+        """Fences of attempts whose results are stored."""
         self._closed_before: dict[int, None] = {}
-        """The ones before these: together they are those remembered."""
+        """Likewise, the ones before these. When `_closed` is full it takes their place: old ones go at once."""
 
     @property
     def handlers(self) -> tuple[str, ...]:
         """Names of those that can run here."""
-        return self._slots.handlers
+        return self._room.handlers
 
     @property
     def plain(self) -> tuple[str, ...]:
         """Those of them of which a core runs one at a time."""
-        return self._slots.plain
+        return self._room.plain
 
     @property
     def problem(self) -> str:
         """Why the handlers' files cannot be used; empty when they can."""
-        return self._slots.problem
+        return self._room.problem
 
     @property
     def epoch(self) -> int:
@@ -130,26 +128,26 @@ class HandlerPool:
 
     @property
     def limit(self) -> int:
-        return self._slots.limit
+        return self._room.cores.limit
 
     @property
     def is_idle(self) -> bool:
         """Nothing waits or runs here, and every result was taken."""
-        return not self._slots.held and not len(self._outbox)
+        return not self._room.held and not len(self._outbox)
 
     def counts(self) -> dict[str, int]:
         """For metrics."""
-        slots, outbox = self._slots, self._outbox
+        room, outbox = self._room, self._outbox
         return {
-            "handler_cores": slots.cores,
-            "handler_cores_started_total": slots.cores_started,
-            "handler_cores_died_total": slots.cores_died,
-            "handler_cores_spent_total": slots.cores_spent,
-            "attempts_waiting": slots.waiting,
-            "attempts_running": slots.running,
+            "handler_cores": room.cores.count,
+            "handler_cores_started_total": room.cores.started,
+            "handler_cores_died_total": room.cores.died,
+            "handler_cores_spent_total": room.cores.spent,
+            "attempts_waiting": room.waiting,
+            "attempts_running": room.running,
             "attempts_repeated_total": self.repeated,
             "attempts_dropped_total": self.dropped,
-            "results_unknown_total": slots.unknown_results,
+            "results_unknown_total": room.unknown_results,
             "results_untaken": len(outbox),
             "results_untaken_bytes": outbox.size_bytes,
             "task_lines_dropped_total": outbox.lines_dropped,
@@ -158,24 +156,24 @@ class HandlerPool:
 
     # What happens.
 
-    def start(self, now: int) -> list[object]:
+    def start(self, now: int) -> list[HandlerEffect]:
         """One core tells which handlers there are."""
-        return self._settle(now, self._slots.start(now))
+        return self._settle(now, self._room.start(now))
 
-    def tick(self, now: int) -> list[object]:
-        if now >= self._feeds_at:
-            self._forget_feeds(now)
-        effects = self._slots.tick(now) if now >= self._slots.next_tick_at else []
+    def tick(self, now: int) -> list[HandlerEffect]:
+        if now >= self._early.next_tick_at:
+            self._early.tick(now)
+        effects = self._room.tick(now) if now >= self._room.next_tick_at else []
         return self._settle(now, effects)
 
-    def on_message(self, now: int, sender: str, message: TaskCommand) -> list[object]:
+    def on_message(self, now: int, sender: str, message: TaskCommand) -> list[HandlerEffect]:
         obeyed = self._obeyed
         if message.epoch < obeyed.epoch and self._is_fenced:
             return self._count("epoch")
         if message.epoch > obeyed.epoch:
             # What waits is of lower epochs, and would be refused when its turn came.
             self._held_back = [(sender, message)]
-            persist = self._persist(obeyed.rise(message.epoch, message.of))
+            persist = self._writes.persist(obeyed.rise(message.epoch, message.of))
             self._ticket = persist.ticket
             return [persist]
         if message.of != obeyed.life and self._is_named:
@@ -187,7 +185,7 @@ class HandlerPool:
             return []
         return self._settle(now, self._obey(now, sender, message))
 
-    def on_persisted(self, now: int, ticket: int) -> list[object]:
+    def on_persisted(self, now: int, ticket: int) -> list[HandlerEffect]:
         if not self._ticket or ticket < self._ticket:
             return []
         self._ticket = 0
@@ -198,90 +196,92 @@ class HandlerPool:
             effects += self._obey(now, sender, message)
         return self._settle(now, effects)
 
-    def on_handlers_said(self, now: int, core: int, message: FromHandlers) -> list[object]:
-        slots = self._slots
+    def on_handlers_said(self, now: int, core: int, message: FromHandlers) -> list[HandlerEffect]:
+        room = self._room
         if isinstance(message, Ran):
-            effects = slots.ran(now, core, message.results)
-            return self._settle(now, effects + slots.fill(now))
+            effects = room.ran(now, core, message.results)
+            return self._settle(now, effects + room.fill(now))
         if isinstance(message, Loaded):
-            return self._settle(now, slots.loaded(now, core, message))
+            return self._settle(now, room.loaded(now, core, message))
         if isinstance(message, Spent):
-            return self._settle(now, slots.spent(now, core))
-        self._outbox.said(message, slots.held)
+            return self._settle(now, room.spent(now, core))
+        self._outbox.said(message, room.held)
         return self._settle(now, [])
 
-    def on_handlers_exit(self, now: int, core: int, facts: ExitFacts) -> list[object]:
-        return self._settle(now, self._slots.exited(now, core, facts))
+    def on_handlers_exit(self, now: int, core: int, facts: ExitFacts) -> list[HandlerEffect]:
+        return self._settle(now, self._room.exited(now, core, facts))
 
     def lease_granted(self, beat: int) -> None:
         """There was none until this beat was answered."""
         self.has_lease = True
         self.first_beat = beat
 
-    def lease_ended(self, now: int) -> list[object]:
-        """Nothing goes on, and what waits for the disk does not begin: it was handed under this lease. What ran is told as refused once its process is gone: whoever counts on it still, can give
-        it to another; results that were not taken stay, for their fences say whether they count."""
+    def lease_ended(self, now: int) -> list[HandlerEffect]:
+        """Nothing goes on, and what waits for the disk does not begin: it was assigned under this lease. What ran is told
+        as refused once its process is gone: whoever still counts on it can give it to another. Results that were not
+        stored stay, for their fences say whether they count."""
         self.has_lease = False
         self._held_back = [held for held in self._held_back if not isinstance(held[1], AssignTasks | TaskInputs)]
-        self._feeds, self._feeds_bytes, self._feeds_at = {}, 0, NEVER
-        self._slots.refuse_waiting("lease", f"worker {self._name} lost its lease before it began")
-        return self._settle(now, self._slots.kill_all(now))
+        self._early = EarlyInputs()
+        self._room.refuse_waiting("lease", f"worker {self._name} lost its lease before it began")
+        return self._settle(now, self._room.kill_all(now))
 
-    def drain(self, now: int) -> list[object]:
+    def drain(self, now: int) -> list[HandlerEffect]:
         """Finish what runs; what waits may run elsewhere."""
         self.is_draining = True
-        self._slots.refuse_waiting("draining", f"worker {self._name} is draining")
+        self._room.refuse_waiting("draining", f"worker {self._name} is draining")
         return self._settle(now, [])
 
-    def set_limit(self, now: int, limit: int) -> list[object]:
+    def set_limit(self, now: int, limit: int) -> list[HandlerEffect]:
         """So many cores are left by load tasks. Where there are none, what waits may run elsewhere."""
         if limit <= 0:
-            self._slots.refuse_waiting("cores", self._no_cores())
-        return self._settle(now, self._slots.set_limit(now, limit))
+            self._room.refuse_waiting("cores", self._no_cores())
+        return self._settle(now, self._room.set_limit(now, limit))
 
-    def try_again(self, now: int) -> list[object]:
+    def try_again(self, now: int) -> list[HandlerEffect]:
         """Load the files anew, if they could not be used: somebody has mended them."""
-        return self._settle(now, self._slots.try_again(now))
+        return self._settle(now, self._room.try_again(now))
 
     # Commands.
 
-    def _obey(self, now: int, sender: str, message: TaskCommand) -> list[object]:
+    def _obey(self, now: int, sender: str, message: TaskCommand) -> list[HandlerEffect]:
         self._outbox.manager = sender
-        if self._reports and not isinstance(message, AskHeld):
-            self._reports = []  # it was told: nobody is given anything before
+        if self._drops and not isinstance(message, AskHeld):
+            self._drops = []  # it was told: nobody is given anything before
         match message:
             case AssignTasks(boot=boot) | TaskInputs(boot=boot) if boot not in (0, self._boot):
                 return self._count("boot")  # meant for an earlier life
             case AssignTasks():
-                return self._hand(now, message)
+                return self._assign(now, message)
             case ResultsStored(fences=fences):
-                self._took(fences)
+                self._stored(fences)
                 return []
             case Recall(fences=fences, grace_ms=grace_ms):
                 return self._recall(now, fences, grace_ms * MILLISECOND)
             case TaskInputs(fence=fence, inputs=inputs):
-                self._feed(now, fence, inputs)
+                for _ in range(self._early.put(now, fence, inputs)):
+                    self._count("inputs")
                 return []
             case AskHeld(epoch=epoch):  # pragma: no branch - the type checker sees that no other is left
-                return self._holding(sender, epoch)
+                return self._tell_held(sender, epoch)
 
-    def _hand(self, now: int, hand: AssignTasks) -> list[object]:
-        slots, outbox = self._slots, self._outbox
-        held, closed, closed_before, feeds = slots.held, self._closed, self._closed_before, self._feeds
+    def _assign(self, now: int, message: AssignTasks) -> list[HandlerEffect]:
+        room, outbox = self._room, self._outbox
+        held, closed, closed_before, early = room.held, self._closed, self._closed_before, self._early
         why = self._why_not()
-        if why is None and 0 < hand.beat < self.first_beat:
+        if why is None and 0 < message.beat < self.first_beat:
             # Whoever handed it may have given this worker up before the present lease, and the task to another.
             self._count("lease")
-            why = "lease", f"worker {self._name} has another lease than when it was handed"
-        room = WAITING_LIMIT - slots.waiting
-        for task in hand.tasks:
+            why = "lease", f"worker {self._name} has another lease than when the task was assigned"
+        left = WAITING_LIMIT - room.waiting
+        for task in message.tasks:
             fence = task.fence
             if fence in held or fence in closed or fence in outbox or fence in closed_before:
                 self.repeated += 1
                 outbox.tell_again((fence,))
                 continue
-            if task.fed or fence in feeds:
-                fed = self._take_feed(fence)
+            if task.fed or fence in early:
+                fed = early.take(fence)
                 if len(fed) < task.fed and why is None:
                     self._refuse(task, "inputs", "inputs that were to come before the task were lost on the way")
                     continue
@@ -291,12 +291,12 @@ class HandlerPool:
                 size_bytes += sum([len(content) for content in task.inputs.values()])
             if why is not None:
                 self._refuse(task, *why)
-            elif room <= 0 or slots.waiting_bytes > WAITING_LIMIT_BYTES:
+            elif left <= 0 or room.waiting_bytes > WAITING_LIMIT_BYTES:
                 self._refuse(task, "full", f"worker {self._name} has more tasks waiting than it may")
             else:
-                room -= 1
-                slots.add(task, size_bytes)
-        return slots.fill(now)
+                left -= 1
+                room.add(task, size_bytes)
+        return room.fill(now)
 
     def _why_not(self) -> tuple[str, str] | None:
         """Cause and sentence, where no task at all can be taken."""
@@ -304,10 +304,10 @@ class HandlerPool:
             return "lease", f"worker {self._name} has no lease"
         if self.is_draining:
             return "draining", f"worker {self._name} is draining"
-        if self._slots.is_broken:
-            problem = self._slots.problem or "it was started without any; give it files with --handlers"
+        if self._room.is_broken:
+            problem = self._room.problem or "it was started without any; give it files with --handlers"
             return "handlers", f"worker {self._name} has no handlers: {problem}"
-        if self._slots.limit <= 0:
+        if self._room.cores.limit <= 0:
             return "cores", self._no_cores()
         if self._outbox.is_full:
             return "full", f"worker {self._name} holds too many results that nobody took"
@@ -318,10 +318,10 @@ class HandlerPool:
 
     def _refuse(self, task: HandedTask, cause: str, text: str) -> None:
         result = TaskResult(task.fence, "refused", cause=cause, error=text, job=task.job, task=task.id)
-        self._slots.ended.append(result)
+        self._room.ended.append(result)
 
-    def _recall(self, now: int, fences: tuple[int, ...], grace_ns: int) -> list[object]:
-        effects, unknown = self._slots.recall(now, fences, grace_ns)
+    def _recall(self, now: int, fences: tuple[int, ...], grace_ns: int) -> list[HandlerEffect]:
+        effects, unknown = self._room.recall(now, fences, grace_ns)
         for fence in unknown:
             if fence in self._closed or fence in self._closed_before:
                 continue  # its result is kept for good by whoever asks
@@ -332,101 +332,70 @@ class HandlerPool:
             else:
                 # Kept as a result: should it be handed after this, it is not begun.
                 text = f"worker {self._name} does not have it"
-                self._slots.ended.append(TaskResult(fence, "cancelled", cause="cancelled", error=text))
-        return effects + self._slots.fill(now)
+                self._room.ended.append(TaskResult(fence, "cancelled", cause="cancelled", error=text))
+        return effects + self._room.fill(now)
 
-    def _took(self, fences: tuple[int, ...]) -> None:
-        self._outbox.took(fences)
+    def _stored(self, fences: tuple[int, ...]) -> None:
+        self._outbox.stored(fences)
         self._closed.update(dict.fromkeys(fences))
         if len(self._closed) >= CLOSED_LIMIT:
             self._closed_before, self._closed = self._closed, {}
 
-    def _holding(self, sender: str, epoch: int) -> list[object]:
-        fences = [*self._slots.held, *self._outbox.fences]
-        parts = max(1, -(-len(fences) // HOLDING_LIMIT))
+    def _tell_held(self, sender: str, epoch: int) -> list[HandlerEffect]:
+        fences = [*self._room.held, *self._outbox.fences]
+        parts = max(1, -(-len(fences) // HELD_LIMIT))
         return [
             Send(
                 CHANNEL,
                 sender,
                 Held(
                     epoch,
-                    tuple(fences[part * HOLDING_LIMIT : (part + 1) * HOLDING_LIMIT]),
+                    tuple(fences[part * HELD_LIMIT : (part + 1) * HELD_LIMIT]),
                     part,
                     parts,
                     self._outbox.life,
-                    tuple(self._reports),
+                    tuple(self._drops),
                 ),
                 Lane.RESULTS,
             )
             for part in range(parts)
         ]
 
-    def _drop_others(self, now: int) -> list[object]:
+    def _drop_others(self, now: int) -> list[HandlerEffect]:
         """Another store is obeyed, or another life of it: the numbers of what is here may be given out once more."""
-        slots, outbox = self._slots, self._outbox
+        room, outbox = self._room, self._outbox
         former, outbox.life = outbox.life, self._obeyed.life
         if former.is_of(self._obeyed.life) or not self._is_named:
             return []
-        report = Dropped(former.store, former.life, len(slots.held), len(outbox))
-        effects = slots.drop_all(now)
+        report = Dropped(former.store, former.life, len(room.held), len(outbox))
+        effects = room.drop_all(now)
         outbox.drop_all()
         self._closed, self._closed_before = {}, {}
-        self._feeds, self._feeds_bytes, self._feeds_at = {}, 0, NEVER
+        self._early = EarlyInputs()
         if report.attempts or report.results:
             self.dropped += report.attempts + report.results
-            self._reports = [*self._reports, report][-REPORTS_LIMIT:]
+            self._drops = [*self._drops, report][-DROPS_LIMIT:]
             effects.append(AttemptsDropped(report))
-        return effects + slots.fill(now)
-
-    # Inputs that come before their task.
-
-    def _feed(self, now: int, fence: int, inputs: dict[str, bytes]) -> None:
-        at, known = self._feeds.pop(fence, (now, {}))
-        self._feeds_bytes -= _bytes_of(known)
-        together = {**known, **inputs}
-        size_bytes = _bytes_of(together)
-        if size_bytes > INPUTS_LIMIT_BYTES:
-            self._count("inputs")
-            return
-        self._feeds[fence] = (at, together)
-        self._feeds_bytes += size_bytes
-        self._feeds_at = min(self._feeds_at, at + FEED_LIMIT_NS)
-        while len(self._feeds) > FEEDS_LIMIT or self._feeds_bytes > FEEDS_LIMIT_BYTES:
-            self._count("inputs")
-            self._take_feed(next(iter(self._feeds)))
-
-    def _take_feed(self, fence: int) -> dict[str, bytes]:
-        _, fed = self._feeds.pop(fence, (0, {}))
-        self._feeds_bytes -= _bytes_of(fed)
-        return fed
-
-    def _forget_feeds(self, now: int) -> None:
-        for fence in [fence for fence, (at, _) in self._feeds.items() if now >= at + FEED_LIMIT_NS]:
-            self._take_feed(fence)
-        self._feeds_at = min((at + FEED_LIMIT_NS for at, _ in self._feeds.values()), default=NEVER)
+        return effects + room.fill(now)
 
     # Afterwards.
 
-    def _count(self, reason: str) -> list[object]:
+    def _count(self, reason: str) -> list[HandlerEffect]:
         self.refused[reason] = self.refused.get(reason, 0) + 1
         return []
 
-    def _settle(self, now: int, effects: list[object]) -> list[object]:
+    def _settle(self, now: int, effects: list[HandlerEffect]) -> list[HandlerEffect]:
         """Results are told, and the time of the next tick settled."""
-        slots, outbox = self._slots, self._outbox
-        if slots.ended:
+        room, outbox = self._room, self._outbox
+        if room.ended:
             outcomes = self.outcomes
-            for result in slots.ended:
+            for result in room.ended:
                 outcomes[result.outcome] = outcomes.get(result.outcome, 0) + 1
-            outbox.put(slots.ended)
-            slots.ended = []
-        if slots.began:
-            outbox.began(slots.began)
-            slots.began = []
+            outbox.put(room.ended)
+            room.ended = []
+        if room.began:
+            outbox.began(room.began)
+            room.began = []
         effects += outbox.flush(now)
-        self.next_tick_at = min(self._feeds_at, slots.next_tick_at, outbox.next_tick_at)
+        self.next_tick_at = min(self._early.next_tick_at, room.next_tick_at, outbox.next_tick_at)
         return effects
-
-
-def _bytes_of(inputs: dict[str, bytes]) -> int:
-    return sum([len(content) for content in inputs.values()])

@@ -1,4 +1,7 @@
-"""The cores of a worker that run handlers: which are started and ended, and which attempt is in which."""
+"""The attempts at tasks on a worker: which wait, which core each is given to, and when one has taken too long.
+
+See docs/decisions/0022-who-runs-a-task.md and 0024-corner-cases-of-tasks.md.
+"""
 
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -6,9 +9,18 @@ from heapq import heapify, heappop, heapreplace
 from itertools import islice
 from typing import Final, Literal
 
-from talka.control.worker.effects import HandlersBroken, HandlersLoaded
-from talka.control.worker.handlers_attempt import CoreStage, CoreState, HandlerAttempt, is_bounded, last_word
-from talka.control.worker.handlers_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
+from talka.control.worker.effects import HandlerEffect, HandlersBroken, HandlersLoaded
+from talka.control.worker.handlers_attempt import (
+    CoreStage,
+    CoreState,
+    HandlerAttempt,
+    attempt_at,
+    is_bounded,
+    last_word,
+)
+from talka.control.worker.handlers_cores import LOAD_LIMIT_NS, HandlerCores
+from talka.control.worker.handlers_effects import ExitFacts, StartHandlers, TellHandlers
+from talka.control.worker.parts import in_parts
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.tasks import ERROR_LIMIT, HandedTask, Load, Loaded, RunTasks, StopTasks, TaskResult
 
@@ -22,12 +34,6 @@ BEGAN_NS: Final = 100 * MILLISECOND
 """What runs for so long is worth a word."""
 STOP_LIMIT_NS: Final = 2 * SECOND
 """An attempt that took too long and was asked to stop is killed after this."""
-LOAD_LIMIT_NS: Final = 60 * SECOND
-END_LIMIT_NS: Final = 5 * SECOND
-"""A core with nothing to do that was asked to end is killed after this."""
-DEATH_LIMIT_NS: Final = 10 * SECOND
-"""A core that was killed has ended after this, whatever is heard of it."""
-IDLE_NS: Final = 60 * SECOND
 RETRY_NS: Final = 10 * SECOND
 STARTS_LIMIT: Final = 3
 """So many cores in a row that end while they load are a problem of the files."""
@@ -41,12 +47,11 @@ NAMES_LIMIT: Final = 1024
 
 class HandlerRoom:
     """Attempts are added, and given to cores by `fill`; results of those that end otherwise than by a core's word are in
-    `ended`. At most `limit` cores, and one more: the first is kept, and one attempt may always have a core of its own.
-    """
+    `ended`."""
 
     def __init__(self, name: str, files: tuple[str, ...], limit: int) -> None:
         self.files = files
-        self.limit = limit
+        self.cores = HandlerCores(limit)
         self.handlers: tuple[str, ...] = ()
         self.plain: tuple[str, ...] = ()
         """Names, as a core told them last."""
@@ -59,31 +64,20 @@ class HandlerRoom:
         self.began: list[int] = []
         """Likewise: attempts that run since longer than a moment."""
         self.waiting_bytes = 0
-        self.cores_started = 0
-        self.cores_died = 0
-        """Otherwise than by order."""
-        self.cores_spent = 0
+        """Bytes of the attempts that no core was told of."""
         self.unknown_results = 0
+        """Results of attempts that were in no core."""
         self._load = Load(files, 1, name)
         self._waiting: OrderedDict[int, HandlerAttempt] = OrderedDict()
         self._alone: OrderedDict[int, HandlerAttempt] = OrderedDict()
         """Those among the waiting that want a core of their own."""
-        self._cores: dict[int, CoreState] = {}
         self._weights: dict[str, int] = {}
         """Of plain handlers."""
         self._lengths_us: dict[str, float] = {}
         """How long they take, averaged with the latest weighing most; 0 before the first."""
         self._failed_starts = 0
-        self._cores_at = NEVER
         self._scan_at = NEVER
         self._retry_at = NEVER
-        # Derived from the cores whenever one of them changes.
-        self._open: list[CoreState] = []
-        """Ready for attempts that share a core."""
-        self._shared = 0
-        self._lone = 0
-        self._loading = 0
-        """Of the shared ones."""
         self._claims = 0
         """So many of those that load are for attempts that want to be alone."""
 
@@ -96,26 +90,22 @@ class HandlerRoom:
         return len(self.held) - self.waiting
 
     @property
-    def cores(self) -> int:
-        return self._shared + self._lone
-
-    @property
     def next_tick_at(self) -> int:
-        return min(self._cores_at, self._scan_at, self._retry_at)
+        return min(self.cores.next_look_at, self._scan_at, self._retry_at)
 
     @property
     def is_broken(self) -> bool:
         """Nothing can run here."""
-        return not self.files or (self.problem != "" and not self._open)
+        return not self.files or (self.problem != "" and not self.cores.open)
 
     # What happens.
 
-    def start(self, now: int) -> list[object]:
+    def start(self, now: int) -> list[HandlerEffect]:
         return self._start_core(now) if self.files else []
 
     def add(self, task: HandedTask, size_bytes: int) -> None:
         """Somebody wants this run; `fill` has to follow."""
-        attempt = HandlerAttempt(task, size_bytes)
+        attempt = attempt_at(task, size_bytes)
         self.held[task.fence] = attempt
         self.waiting_bytes += size_bytes
         if task.alone or is_bounded(task):
@@ -123,32 +113,32 @@ class HandlerRoom:
         else:
             self._waiting[task.fence] = attempt
 
-    def loaded(self, now: int, number: int, message: Loaded) -> list[object]:
-        core = self._cores.get(number)
+    def loaded(self, now: int, number: int, message: Loaded) -> list[HandlerEffect]:
+        core = self.cores.get(number)
         if core is None or core.stage is not CoreStage.LOADING:
             return []
         if message.problem:
             return self._not_loaded(now, core, message.problem)
         names = tuple(name for name in message.handlers if len(name) <= NAME_LIMIT)[:NAMES_LIMIT]
-        effects: list[object] = [HandlersLoaded(names)] if self.problem or names != self.handlers else []
+        effects: list[HandlerEffect] = [HandlersLoaded(names)] if self.problem or names != self.handlers else []
         self.handlers, self.problem = names, ""
         self.plain = tuple(name for name in message.plain if name in names)
         self._failed_starts, self._retry_at = 0, NEVER
         for name in message.plain:
             self._weights.setdefault(name, FULL)
             self._lengths_us.setdefault(name, 0.0)
-        core.stage, core.idle_at = CoreStage.READY, now
-        self._cores_at = min(self._cores_at, now + IDLE_NS)
-        self._review()
+        core.stage = CoreStage.READY
+        self.cores.idle(now, core)
+        self.cores.review()
         for attempt in core.tasks.values():  # of a core with bounds, which was started for it
             self._give(now, core, attempt)
         if core.batch:
             effects += self._tell_batch(core)
         return effects + self.fill(now)
 
-    def ran(self, now: int, number: int, results: Iterable[TaskResult]) -> list[object]:
+    def ran(self, now: int, number: int, results: Iterable[TaskResult]) -> list[HandlerEffect]:
         """Results of attempts that are in this core are in `ended` then; `fill` has to follow."""
-        core = self._cores.get(number)
+        core = self.cores.get(number)
         ended, held = self.ended, self.held
         for result in results:
             attempt = None if core is None else core.tasks.pop(result.fence, None)
@@ -162,34 +152,32 @@ class HandlerRoom:
             ended.append(result)
         if core is None or core.tasks or core.stage is not CoreStage.READY:
             return []
-        core.idle_at = now
-        if core.is_alone or core.is_surplus or core.is_spent:
-            return self._end(now, core)
-        self._cores_at = min(self._cores_at, now + IDLE_NS)
-        return []
+        self.cores.idle(now, core)
+        return [self.cores.end(now, core)] if core.is_alone or core.is_surplus or core.is_spent else []
 
-    def spent(self, now: int, number: int) -> list[object]:
+    def spent(self, now: int, number: int) -> list[HandlerEffect]:
         """What runs in this core may end as it would; then it ends, with what an attempt left behind."""
-        core = self._cores.get(number)
+        core = self.cores.get(number)
         if core is None or core.stage is not CoreStage.READY or core.is_spent:
             return []
         core.is_spent = True
-        self.cores_spent += 1
-        effects: list[object] = []
+        self.cores.spent += 1
+        effects: list[HandlerEffect] = []
         if not core.tasks:
-            effects += self._end(now, core)
+            effects.append(self.cores.end(now, core))
         else:
-            self._review()
-        left = [other for other in self._cores.values() if other.is_spent and other.stage is CoreStage.READY]
-        if len(left) > max(SPENT_LIMIT, self.limit):
-            effects += self._kill(now, left[0], "neighbour")  # they use up the machine: whoever is in it runs again
+            self.cores.review()
+        left = [other for other in self.cores if other.is_spent and other.stage is CoreStage.READY]
+        if len(left) > max(SPENT_LIMIT, self.cores.limit):
+            # They use up the machine: whoever is in it runs again.
+            effects.append(self.cores.kill(now, left[0], "neighbour"))
         return effects + self.fill(now)
 
-    def exited(self, now: int, number: int, facts: ExitFacts) -> list[object]:
-        core = self._cores.pop(number, None)
+    def exited(self, now: int, number: int, facts: ExitFacts) -> list[HandlerEffect]:
+        core = self.cores.pop(number)
         if core is None:
             return []
-        effects: list[object] = []
+        effects: list[HandlerEffect] = []
         is_only = len(core.tasks) == 1
         for attempt in core.tasks.values():
             del self.held[attempt.fence]
@@ -197,16 +185,16 @@ class HandlerRoom:
                 self.waiting_bytes -= attempt.size_bytes
             self.ended.append(last_word(now, core, attempt, facts, is_only=is_only))
         if core.stage in (CoreStage.LOADING, CoreStage.READY):
-            self.cores_died += 1
+            self.cores.died += 1
         if not core.is_bounded and (core.stage is CoreStage.LOADING or core.reason == "load"):
             effects += self._failed_to_start(now, core, facts)
-        self._review()
+        self.cores.review()
         return effects + self.fill(now)
 
-    def recall(self, now: int, fences: Iterable[int], grace_ns: int) -> tuple[list[object], list[int]]:
+    def recall(self, now: int, fences: Iterable[int], grace_ns: int) -> tuple[list[HandlerEffect], list[int]]:
         """Stop these, and kill the cores of those that have not stopped after the grace. Answers with those that are
         not here, too."""
-        effects: list[object] = []
+        effects: list[HandlerEffect] = []
         unknown: list[int] = []
         stops: dict[int, list[int]] = {}
         for fence in fences:
@@ -221,7 +209,7 @@ class HandlerRoom:
                 attempt.kill_at = min(attempt.kill_at, kill_at) if attempt.verdict else kill_at
                 attempt.verdict = attempt.verdict or "cancelled"
                 if core.stage is CoreStage.LOADING:
-                    effects += self._kill(now, core, "neighbour")
+                    effects.append(self.cores.kill(now, core, "neighbour"))
                 elif core.stage is CoreStage.READY:
                     stops.setdefault(core.number, []).append(fence)
                     self._scan_at = min(self._scan_at, attempt.kill_at)
@@ -234,22 +222,22 @@ class HandlerRoom:
             self._forget_waiting(attempt)
             self.ended.append(_without(attempt, "refused", cause, text))
 
-    def kill_all(self, now: int) -> list[object]:
+    def kill_all(self, now: int) -> list[HandlerEffect]:
         """The lease is over: nothing may run here. Cores that have nothing to do end by their own clock as well."""
-        effects: list[object] = []
-        for core in list(self._cores.values()):
+        effects: list[HandlerEffect] = []
+        for core in self.cores:
             if core.stage is not CoreStage.KILLED:
-                effects += self._kill(now, core, "lease")
+                effects.append(self.cores.kill(now, core, "lease"))
             elif core.tasks:
                 core.reason = "lease"
         return effects + self.fill(now)
 
-    def drop_all(self, now: int) -> list[object]:
+    def drop_all(self, now: int) -> list[HandlerEffect]:
         """Nobody wants to hear of anything that waits or runs here: it ends without a result."""
-        effects: list[object] = []
-        for core in list(self._cores.values()):
+        effects: list[HandlerEffect] = []
+        for core in self.cores:
             if core.tasks and core.stage is not CoreStage.KILLED:
-                effects += self._kill(now, core, "dropped")
+                effects.append(self.cores.kill(now, core, "dropped"))
             core.tasks, core.batch = {}, []
         self._waiting.clear()
         self._alone.clear()
@@ -258,26 +246,26 @@ class HandlerRoom:
         self.waiting_bytes = 0
         return effects
 
-    def set_limit(self, now: int, limit: int) -> list[object]:
+    def set_limit(self, now: int, limit: int) -> list[HandlerEffect]:
         """So many cores are left by what else runs on this worker."""
-        self.limit = limit
-        self._review()
-        effects: list[object] = []
-        for core in list(self._cores.values()):
+        self.cores.limit = limit
+        self.cores.review()
+        effects: list[HandlerEffect] = []
+        for core in self.cores:
             if core.is_surplus and not core.tasks and core.stage in (CoreStage.LOADING, CoreStage.READY):
-                effects += self._end(now, core)
+                effects.append(self.cores.end(now, core))
         return effects + self.fill(now)
 
-    def try_again(self, now: int) -> list[object]:
+    def try_again(self, now: int) -> list[HandlerEffect]:
         """Load the files anew, if they could not be used."""
-        if not self.problem or self._loading:
+        if not self.problem or self.cores.loading:
             return []
         self._retry_at = now + RETRY_NS
         return self._start_core(now)
 
-    def tick(self, now: int) -> list[object]:
-        effects: list[object] = []
-        if now >= self._cores_at:
+    def tick(self, now: int) -> list[HandlerEffect]:
+        effects: list[HandlerEffect] = []
+        if now >= self.cores.next_look_at:
             effects += self._look_after(now)
         if now >= self._scan_at:
             effects += self._scan(now)
@@ -288,29 +276,29 @@ class HandlerRoom:
 
     # Giving attempts to cores.
 
-    def fill(self, now: int) -> list[object]:
+    def fill(self, now: int) -> list[HandlerEffect]:
         """Give out what waits, and start cores for what is left."""
-        effects: list[object] = []
+        effects: list[HandlerEffect] = []
         self._claims = 0
-        if self._alone and self.limit > 0:
+        if self._alone and self.cores.limit > 0:
             effects += self._fill_alone(now)
-        if self._waiting and self._open:
+        if self._waiting and self.cores.open:
             effects += self._fill_shared(now)
         if not self.files or self.problem:
             return effects
-        if self._shared == 0:
+        if self.cores.shared == 0:
             effects += self._start_core(now)
-        if self._waiting and self.cores < self.limit:
-            coming = max(0, self._loading - self._claims)
-            for _ in range(min(len(self._waiting) - coming, self.limit - self.cores)):
+        if self._waiting and self.cores.count < self.cores.limit:
+            coming = max(0, self.cores.loading - self._claims)
+            for _ in range(min(len(self._waiting) - coming, self.cores.limit - self.cores.count)):
                 effects += self._start_core(now)
         return effects
 
-    def _fill_shared(self, now: int) -> list[object]:
+    def _fill_shared(self, now: int) -> list[HandlerEffect]:
         """Each to the core with the fewest in its hands."""
         waiting = self._waiting
         touched: list[CoreState] = []
-        heap = [(core.load, core.number, core) for core in self._open if core.load < FULL]
+        heap = [(core.load, core.number, core) for core in self.cores.open if core.load < FULL]
         heapify(heap)
         while waiting and heap:
             core = heap[0][2]
@@ -325,22 +313,21 @@ class HandlerRoom:
                 heapreplace(heap, (core.load, core.number, core))
         return [effect for core in touched for effect in self._tell_batch(core)]
 
-    def _fill_alone(self, now: int) -> list[object]:
+    def _fill_alone(self, now: int) -> list[HandlerEffect]:
         """A core with nothing to do becomes that of an attempt without bounds; others are started for theirs."""
-        effects: list[object] = []
-        coming = self._loading
-        for attempt in list(islice(self._alone.values(), self.limit + 1)):
-            cores = self._cores.values()
+        effects: list[HandlerEffect] = []
+        coming = self.cores.loading
+        for attempt in list(islice(self._alone.values(), self.cores.limit + 1)):
             ready = [
-                core for core in cores if core.stage is CoreStage.READY and not core.is_alone and not core.is_spent
+                core for core in self.cores if core.stage is CoreStage.READY and not core.is_alone and not core.is_spent
             ]
             idle = [core for core in ready if not core.tasks]
-            alone = self._lone + self._claims
-            if alone and alone + len(ready) - len(idle) >= self.limit:
+            alone = self.cores.lone + self._claims
+            if alone and alone + len(ready) - len(idle) >= self.cores.limit:
                 break
             if is_bounded(attempt.task):
-                while idle and self._shared > 1 and self.cores >= self.limit:
-                    effects += self._end(now, idle.pop())
+                while idle and self.cores.shared > 1 and self.cores.count >= self.cores.limit:
+                    effects.append(self.cores.end(now, idle.pop()))
                 effects += self._start_core(now, attempt)
             elif idle:
                 effects += self._give_alone(now, idle[-1], attempt)
@@ -351,12 +338,12 @@ class HandlerRoom:
                 coming = max(0, coming - 1)
         return effects
 
-    def _give_alone(self, now: int, core: CoreState, attempt: HandlerAttempt) -> list[object]:
+    def _give_alone(self, now: int, core: CoreState, attempt: HandlerAttempt) -> list[HandlerEffect]:
         core.is_alone = True
         del self._alone[attempt.fence]
         core.tasks[attempt.fence] = attempt
         self._give(now, core, attempt)
-        self._review()
+        self.cores.review()
         return self._tell_batch(core)
 
     def _give(self, now: int, core: CoreState, attempt: HandlerAttempt) -> None:
@@ -370,21 +357,15 @@ class HandlerRoom:
         look_ns = BEGAN_NS if attempt.limit_ms == 0 else min(BEGAN_NS, attempt.limit_ms * MILLISECOND)
         self._scan_at = min(self._scan_at, now + look_ns)
 
-    def _tell_batch(self, core: CoreState) -> list[object]:
-        effects: list[object] = []
-        tasks: list[HandedTask] = []
-        size_bytes = 0
-        for attempt in core.batch:
-            task = attempt.task
-            assert task is not None
-            if tasks and size_bytes + attempt.size_bytes > RUN_LIMIT_BYTES:
-                effects.append(TellHandlers(core.number, RunTasks(tuple(tasks))))
-                tasks, size_bytes = [], 0
-            tasks.append(task)
-            size_bytes += attempt.size_bytes
-            attempt.task = None
+    def _tell_batch(self, core: CoreState) -> list[HandlerEffect]:
+        told: list[HandlerEffect] = []
+        for part in in_parts(core.batch, _size_of, RUN_LIMIT_BYTES):
+            tasks = tuple(attempt.task for attempt in part if attempt.task is not None)
+            told.append(TellHandlers(core.number, RunTasks(tasks)))
+            for attempt in part:
+                attempt.task = None
         core.batch = []
-        return [*effects, TellHandlers(core.number, RunTasks(tuple(tasks)))]
+        return told
 
     def _measured(self, now: int, core: CoreState, attempt: HandlerAttempt, took_us: int) -> None:
         core.free_at = now
@@ -402,39 +383,23 @@ class HandlerRoom:
 
     # Starting and ending cores.
 
-    def _start_core(self, now: int, attempt: HandlerAttempt | None = None) -> list[object]:
+    def _start_core(self, now: int, attempt: HandlerAttempt | None = None) -> list[HandlerEffect]:
         """One that is shared, or with the bounds of an attempt and for it alone."""
-        self.cores_started += 1
-        number = self.cores_started
         task = None if attempt is None else attempt.task
-        core = self._cores[number] = CoreState(number, now + LOAD_LIMIT_NS, is_bounded=task is not None)
-        self._cores_at = min(self._cores_at, core.due_at)
+        core = self.cores.draw(now, is_bounded=task is not None)
+        number = core.number
         start = StartHandlers(number)
         if attempt is not None and task is not None:
             start = StartHandlers(number, task.memory_bytes, task.cpu_ms, task.files)
             del self._alone[attempt.fence]
             attempt.core = core
             core.tasks[attempt.fence] = attempt
-        self._review()
+        self.cores.review()
         return [start, TellHandlers(number, self._load)]
 
-    def _end(self, now: int, core: CoreState) -> list[object]:
-        core.stage, core.due_at = CoreStage.ENDING, now + END_LIMIT_NS
-        self._cores_at = min(self._cores_at, core.due_at)
-        self._review()
-        return [EndHandlers(core.number, hard=False)]
-
-    def _kill(
-        self, now: int, core: CoreState, reason: Literal["neighbour", "lease", "load", "dropped"]
-    ) -> list[object]:
-        core.stage, core.due_at, core.reason = CoreStage.KILLED, now + DEATH_LIMIT_NS, reason
-        self._cores_at = min(self._cores_at, core.due_at)
-        self._review()
-        return [EndHandlers(core.number, hard=True)]
-
-    def _not_loaded(self, now: int, core: CoreState, problem: str) -> list[object]:
+    def _not_loaded(self, now: int, core: CoreState, problem: str) -> list[HandlerEffect]:
         """Within bounds it may be their fault, without it is that of the files."""
-        effects = self._end(now, core)
+        effects: list[HandlerEffect] = [self.cores.end(now, core)]
         for attempt in core.tasks.values():
             del self.held[attempt.fence]
             self.waiting_bytes -= attempt.size_bytes
@@ -449,7 +414,7 @@ class HandlerRoom:
             effects += self._broken(now, problem)
         return effects + self.fill(now)
 
-    def _failed_to_start(self, now: int, core: CoreState, facts: ExitFacts) -> list[object]:
+    def _failed_to_start(self, now: int, core: CoreState, facts: ExitFacts) -> list[HandlerEffect]:
         self._failed_starts += 1
         if core.reason == "load":
             return self._broken(now, f"the handlers' files were not loaded within {LOAD_LIMIT_NS // SECOND} s")
@@ -457,80 +422,44 @@ class HandlerRoom:
             return []
         return self._broken(now, f"cores end while they load the handlers' files: {facts.text or facts.cause}")
 
-    def _broken(self, now: int, problem: str) -> list[object]:
+    def _broken(self, now: int, problem: str) -> list[HandlerEffect]:
         problem = problem[:PROBLEM_LIMIT]
-        effects: list[object] = [HandlersBroken(problem)] if problem != self.problem else []
+        effects: list[HandlerEffect] = [HandlersBroken(problem)] if problem != self.problem else []
         self.problem = problem
         self._retry_at = now + RETRY_NS
-        self._review()
+        self.cores.review()
         if self.is_broken:
             self.refuse_waiting("handlers", f"this worker cannot load its handlers: {problem}"[:ERROR_LIMIT])
         return effects
 
-    def _review(self) -> None:
-        """The shared ones beyond the limit take nothing more; the first is kept in any case."""
-        shared = 0
-        self._lone = self._loading = 0
-        self._open = []
-        for core in self._cores.values():
-            if core.stage > CoreStage.READY or core.is_spent:
-                continue
-            if core.is_alone:
-                self._lone += 1
-                continue
-            core.is_surplus = shared >= max(1, self.limit)
-            if core.stage is CoreStage.LOADING:
-                self._loading += 1
-            elif shared < self.limit:
-                self._open.append(core)
-            shared += 1
-        self._shared = shared
-
     # Time.
 
-    def _look_after(self, now: int) -> list[object]:
-        effects: list[object] = []
-        for core in list(self._cores.values()):
-            if core.stage is CoreStage.READY:
-                if not core.tasks and now >= core.idle_at + IDLE_NS and not self._is_first(core):
-                    effects += self._end(now, core)
-            elif now < core.due_at:
-                continue
-            elif core.stage is CoreStage.KILLED:
-                text = "it was killed, and nothing was heard of its end"
-                effects += self.exited(now, core.number, ExitFacts("SIGKILL", signal="SIGKILL", text=text))
-            else:
-                effects += self._kill(now, core, "load" if core.stage is CoreStage.LOADING else "neighbour")
-        at = NEVER
-        for core in self._cores.values():
-            if core.stage is not CoreStage.READY:
-                at = min(at, core.due_at)
-            elif not core.tasks and not self._is_first(core):
-                at = min(at, core.idle_at + IDLE_NS)
-        self._cores_at = at
+    def _look_after(self, now: int) -> list[HandlerEffect]:
+        orders, silent = self.cores.look_after(now)
+        effects: list[HandlerEffect] = [*orders]
+        text = "it was killed, and nothing was heard of its end"
+        for number in silent:
+            effects += self.exited(now, number, ExitFacts("SIGKILL", signal="SIGKILL", text=text))
         return effects
 
-    def _is_first(self, core: CoreState) -> bool:
-        return bool(self._open) and self._open[0] is core or self._shared == 1
-
-    def _scan(self, now: int) -> list[object]:
+    def _scan(self, now: int) -> list[HandlerEffect]:
         """Who runs long enough to be told of, who too long, and whose grace is over."""
-        effects: list[object] = []
+        effects: list[HandlerEffect] = []
         at = NEVER
         began = len(self.began)
-        for core in list(self._cores.values()):
+        for core in self.cores:
             if core.stage is CoreStage.READY and core.tasks:
                 over, core_at = self._scan_core(now, core)
                 effects += over
                 at = min(at, core_at)
         self._scan_at = at
-        if len(self.began) > began and self.running > self.cores and self.cores < self.limit:
+        if len(self.began) > began and self.running > self.cores.count and self.cores.count < self.cores.limit:
             # They share cores though there are others: the next ones need not.
-            if not self._loading and not self.problem:
+            if not self.cores.loading and not self.problem:
                 effects += self._start_core(now)
         return effects
 
-    def _scan_core(self, now: int, core: CoreState) -> tuple[list[object], int]:
+    def _scan_core(self, now: int, core: CoreState) -> tuple[list[HandlerEffect], int]:
         at = NEVER
         late: list[int] = []
         has_plain = False
@@ -542,7 +471,7 @@ class HandlerRoom:
                 run_at = max(run_at, core.free_at)
             if attempt.verdict:
                 if now >= attempt.kill_at:
-                    return self._kill(now, core, "neighbour"), NEVER
+                    return [self.cores.kill(now, core, "neighbour")], NEVER
                 at = min(at, attempt.kill_at)
                 continue
             if is_queued:
@@ -566,3 +495,7 @@ class HandlerRoom:
 def _without(attempt: HandlerAttempt, outcome: Literal["cancelled", "refused"], cause: str, text: str) -> TaskResult:
     """Of one that never began."""
     return TaskResult(attempt.fence, outcome, cause=cause, error=text, job=attempt.job, task=attempt.id)
+
+
+def _size_of(attempt: HandlerAttempt) -> int:
+    return attempt.size_bytes

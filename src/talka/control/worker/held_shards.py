@@ -1,17 +1,22 @@
-"""All that a worker has of jobs: tasks that get ready, run or have ended, the cores and bundles they use."""
+"""All that a worker has of load jobs: shards that get ready, run or have ended, the cores and bundles they use.
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+See docs/decisions/0017-a-worker-is-a-core-to-its-manager.md, 0031-whose-attempt-it-is.md.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from talka.cluster.effects import Lane, Persist, Send
-from talka.control.load.core_effects import Effect, KillCore
+from talka.cluster.effects import Lane, Send
+from talka.control.load.core_effects import CoreEffect, KillCore
 from talka.control.member.signers import Signers
-from talka.control.worker.bundles import Puts, WorkerBundles
-from talka.control.worker.core_pool import CorePool, TaskKey
-from talka.control.worker.effects import NeedBundle, TaskArmed, TaskEnded, TaskKilled, TaskStarted
-from talka.control.worker.reporter import ShardReporter, seats_of
+from talka.control.worker.bundles import WorkerBundles
+from talka.control.worker.core_pool import AttemptKey, CorePool, seats_of
+from talka.control.worker.effects import NeedBundle, ShardsArmed, ShardsEffect, ShardsEnded, ShardsKilled, ShardsStarted
+from talka.control.worker.fences import JobFences
+from talka.control.worker.reporter import ShardReporter
 from talka.control.worker.shards import WorkerShards, encoded_within
 from talka.control.worker.variables import WorkerVariables
+from talka.control.worker.writes import WorkerWrites
 from talka.units import NEVER, SECOND
 from talka.wire.jobs import (
     BLOB_LIMIT_BYTES,
@@ -27,16 +32,16 @@ from talka.wire.jobs import (
     WantBlob,
 )
 from talka.wire.security.envelopes import BadEnvelope
-from talka.wire.shards import BundleSource, FromCore, Refused, Source, Totals, UrlSource, digest_of_url
+from talka.wire.shards import Arm, BundleSource, FromCore, Refused, Source, Totals, UrlSource, digest_of_url
 
 RESULT_PREFIX: Final = "result/"
-TASKS_LIMIT: Final = 512
-"""Of tasks, refusals and results that nobody has answered."""
+HELD_LIMIT: Final = 512
+"""Attempts that run, and refusals and results that nobody has answered."""
 STORED_LIMIT: Final = 256
 STORED_OFFERED_NS: Final = 900 * SECOND
 """Results of an earlier life are offered for so long."""
 RESULTS_LIMIT_BYTES: Final = 512 * 1024 * 1024
-"""With more than this of results that nobody fetched, no new task is taken."""
+"""With more than this of results that nobody fetched, no new attempt is taken."""
 CLOSED_LIMIT: Final = 1024
 """Attempts that are over and remembered: an order that comes late must not begin them again."""
 
@@ -53,23 +58,23 @@ class HeldShards:
         *,
         signers: Signers,
         variables: WorkerVariables,
-        persist: Callable[[Puts], Persist],
-        manager: Callable[[str], str],
+        writes: WorkerWrites,
+        fences: JobFences,
     ) -> None:
-        """`manager` says who leads a job."""
         self.pool = CorePool(cores)
         self.bundles = bundles
         self.declined = 0
         self._name = name
         self._signers = signers
         self._variables = variables
-        self._persist = persist
-        self._manager = manager
-        self._held: dict[TaskKey, ShardReporter] = {}
-        self._closed: dict[TaskKey, None] = {}
+        self._writes = writes
+        self._fences = fences
+        self._held: dict[AttemptKey, ShardReporter] = {}
+        self._closed: dict[AttemptKey, None] = {}
         self._reset_under: dict[str, Fence] = {}
-        """By job: the fence under which everything was last told from the start. Of jobs that have a task."""
-        self._on_way: dict[int, TaskKey] = {}
+        """By job: the fence under which everything was last told from the start. Of jobs that have an attempt here."""
+        self._on_way: dict[int, AttemptKey] = {}
+        """Whose result is being written, by ticket."""
 
     def __iter__(self) -> Iterator[ShardReporter]:
         return iter(list(self._held.values()))
@@ -90,8 +95,13 @@ class HeldShards:
     def next_tick_at(self) -> int:
         at = min(self.pool.next_tick_at, self.bundles.next_tick_at)
         for held in self._held.values():
-            at = min(at, held.expires_at, NEVER if held.task is None else held.task.next_tick_at)
+            at = min(at, held.expires_at, NEVER if held.shards is None else held.shards.next_tick_at)
         return at
+
+    def arm_for(self, attempt: int) -> Arm | None:
+        """What this attempt of a core is to run; None: it is over."""
+        held = self._holder(attempt)
+        return None if held is None or held.shards is None else held.shards.arm_for(attempt)
 
     # What happens.
 
@@ -112,61 +122,61 @@ class HeldShards:
             held.expires_at = now + STORED_OFFERED_NS
         return forgotten
 
-    def tick(self, now: int) -> list[object]:
-        effects: list[object] = [KillCore(core) for core in self.pool.tick(now)]
+    def tick(self, now: int) -> list[ShardsEffect]:
+        effects: list[ShardsEffect] = [KillCore(attempt) for attempt in self.pool.tick(now)]
         effects += self.bundles.tick(now, self._wanted())
         for held in self:
-            if held.task is not None and now >= held.task.next_tick_at:
-                effects += self._settle(now, held, held.task.tick(now))
+            if held.shards is not None and now >= held.shards.next_tick_at:
+                effects += self._settle(now, held, held.shards.tick(now))
             if now >= held.expires_at:
                 effects += self.forget(held)
         return effects + self._start_waiting(now)
 
-    def on_piece(self, now: int, sender: str, piece: Piece) -> list[object]:
+    def on_piece(self, now: int, sender: str, piece: Piece) -> list[ShardsEffect]:
         effects = self.bundles.on_piece(now, sender, piece, self._wanted())
         return effects + self._start_waiting(now)
 
-    def on_core_message(self, now: int, core: int, message: FromCore) -> list[object]:
-        held = self._of_core(core)
-        if held is None or held.task is None:
+    def on_core_message(self, now: int, attempt: int, message: FromCore) -> list[ShardsEffect]:
+        held = self._holder(attempt)
+        if held is None or held.shards is None:
             return []
         if isinstance(message, Totals):
             held.has_news(now)
             if message.final:
-                self.pool.leaves(now, core)
-        return self._settle(now, held, held.task.on_message(now, core, message))
+                self.pool.leaves(now, attempt)
+        return self._settle(now, held, held.shards.on_message(now, attempt, message))
 
-    def on_core_lines(self, now: int, core: int, lines: Sequence[str]) -> None:
-        """What the core printed; of one whose task is gone nobody wants to know."""
-        held = self._of_core(core)
+    def on_core_lines(self, now: int, attempt: int, lines: Sequence[str]) -> None:
+        """What the core printed; of an attempt that is over nobody wants to know."""
+        held = self._holder(attempt)
         if held is not None:
             held.printed(now, lines)
 
-    def on_core_exit(self, now: int, core: int, cause: str) -> list[object]:
-        held = self._of_core(core)
-        self.pool.exited(core)
-        effects: list[object] = []
-        if held is not None and held.task is not None:
-            effects += self._settle(now, held, held.task.on_exit(now, core, cause))
+    def on_core_exit(self, now: int, attempt: int, cause: str) -> list[ShardsEffect]:
+        held = self._holder(attempt)
+        self.pool.exited(attempt)
+        effects: list[ShardsEffect] = []
+        if held is not None and held.shards is not None:
+            effects += self._settle(now, held, held.shards.on_exit(now, attempt, cause))
         return effects + self._start_waiting(now)
 
-    def on_persisted(self, now: int, ticket: int) -> list[object]:
+    def on_persisted(self, now: int, ticket: int) -> list[ShardsEffect]:
         held = self._held.get(self._on_way.pop(ticket, ("", 0)))
         if held is not None:
             held.kept(now)
         return self._start_waiting(now) if self.bundles.on_persisted(ticket) else []
 
-    def on_not_persisted(self, now: int, ticket: int, text: str) -> list[object]:
+    def on_not_persisted(self, now: int, ticket: int, text: str) -> list[ShardsEffect]:
         self.bundles.on_not_persisted(ticket, text)
         return self._start_waiting(now)
 
     # What it is told to do.
 
-    def assign(self, now: int, assign: Assign, *, unable: str) -> list[object]:
-        """Get a task ready. `unable` says why the worker as a whole can take none; empty when it can."""
+    def assign(self, now: int, assign: Assign, *, unable: str) -> list[ShardsEffect]:
+        """Get an attempt ready. `unable` says why the worker as a whole can take none; empty when it can."""
         held = self.get(assign.job, assign.attempt)
         if held is not None and held.life != assign.life:
-            killed = self.kill(now, held, "a register that was put back gave its number to another task")
+            killed = self.kill(now, held, "a restored register gave its number to another attempt")
             return [
                 *killed,
                 self._decline(assign, f"attempt {assign.attempt} of another life was on worker {self._name}"),
@@ -190,41 +200,41 @@ class HeldShards:
         except BadEnvelope as error:
             return [self._decline(assign, f"worker {self._name} cannot take it: {error}")]
         self._held[assign.job, assign.attempt] = ShardReporter(assign.job, assign.attempt, assign)
-        effects: list[object] = []
+        effects: list[ShardsEffect] = []
         if not bundle.url and not self.bundles.has(bundle.digest) and not self.bundles.is_fetching(bundle.digest):
             effects.append(NeedBundle(bundle.digest, bundle.size_bytes))
             effects += self.bundles.need(now, bundle.digest, bundle.size_bytes)
         return effects + self._start_waiting(now)
 
-    def go(self, now: int, held: ShardReporter, start: Start) -> list[object]:
-        return [] if held.task is None else self._settle(now, held, held.task.go(now, start))
+    def go(self, now: int, held: ShardReporter, start: Start) -> list[ShardsEffect]:
+        return [] if held.shards is None else self._settle(now, held, held.shards.go(now, start))
 
-    def stop(self, now: int, held: ShardReporter, *, is_cancelled: bool = False) -> list[object]:
+    def stop(self, now: int, held: ShardReporter, *, is_cancelled: bool = False) -> list[ShardsEffect]:
         """`is_cancelled`: not by order of the manager that leads its job."""
-        if held.task is not None:
-            return self._settle(now, held, held.task.stop(now, is_cancelled=is_cancelled))
+        if held.shards is not None:
+            return self._settle(now, held, held.shards.stop(now, is_cancelled=is_cancelled))
         if held.stage == "ended":
             held.tell_again(now)
             return []
-        return self.kill(now, held, "its job was stopped before it could start")
+        return self.kill(now, held, "its job was stopped before it started")
 
-    def kill(self, now: int, held: ShardReporter, reason: str) -> list[object]:
+    def kill(self, now: int, held: ShardReporter, reason: str) -> list[ShardsEffect]:
         """End it, if it has not ended, and forget it and its result."""
-        effects: list[object] = []
+        effects: list[ShardsEffect] = []
         if held.stage != "ended":
-            if held.task is not None:
-                effects += self._killed(now, held.task.kill(now))
-            effects.append(TaskKilled(held.job, held.attempt, reason))
+            if held.shards is not None:
+                effects += self._killed(now, held.shards.kill(now))
+            effects.append(ShardsKilled(held.job, held.attempt, reason))
         self._closed[held.job, held.attempt] = None
         if len(self._closed) > CLOSED_LIMIT:
             del self._closed[next(iter(self._closed))]
         return effects + self.forget(held)
 
-    def forget(self, held: ShardReporter) -> list[object]:
+    def forget(self, held: ShardReporter) -> list[ShardsEffect]:
         del self._held[held.job, held.attempt]
         if held.job not in self.jobs:
             self._reset_under.pop(held.job, None)
-        return [self._persist(((_result_key(held), None),))] if held.content else []
+        return [self._writes.persist(((_result_key(held), None),))] if held.content else []
 
     def reconcile(self, now: int, job: str, fence: Fence) -> tuple[TaskFacts, ...]:
         """What there is of a job; all of it is told again to whoever leads it now."""
@@ -252,7 +262,7 @@ class HeldShards:
         if len(wanted) > self.pool.cores:
             free, more = max(0, self.pool.cores - len(promised)), len(wanted) - len(promised)
             return f"worker {self._name} has {free} cores free, and {more} are asked for"
-        if len(self._held) >= TASKS_LIMIT or sum(len(held.content) for held in self) > RESULTS_LIMIT_BYTES:
+        if len(self._held) >= HELD_LIMIT or sum(len(held.content) for held in self) > RESULTS_LIMIT_BYTES:
             return f"worker {self._name} holds too many results that nobody fetched"
         return ""
 
@@ -273,14 +283,14 @@ class HeldShards:
         self.declined += 1
         return Send(
             CHANNEL,
-            self._manager(assign.job),
+            self._fences.manager(assign.job),
             TaskDeclined(assign.job, assign.attempt, assign.fence, reason),
             Lane.RESULTS,
         )
 
-    def _start_waiting(self, now: int) -> list[object]:
+    def _start_waiting(self, now: int) -> list[ShardsEffect]:
         """Start what has its bundle and finds as many cores whose processes have ended."""
-        effects: list[object] = []
+        effects: list[ShardsEffect] = []
         problems = self.bundles.take_problems()
         for held in self:
             assign = held.assign
@@ -291,8 +301,8 @@ class HeldShards:
                 problem = f"worker {self._name} could not get the bundle: {problems[bundle.digest]}"
                 effects += [*self.forget(held), self._decline(assign, problem)]
             elif (bundle.url or self.bundles.has(bundle.digest)) and self.pool.has_room(seats_of(assign)):
-                held.task = WorkerShards(assign, self._source(assign), self._draw(held, assign), worker=self._name)
-                effects += self._settle(now, held, held.task.start(now))
+                held.shards = WorkerShards(assign, self._source(assign), self.pool, worker=self._name)
+                effects += self._settle(now, held, held.shards.start(now))
         return effects
 
     def _source(self, assign: Assign) -> Source:
@@ -302,49 +312,45 @@ class HeldShards:
         self.bundles.use(bundle.digest)
         return BundleSource(f"blob:{bundle.digest}", bundle.digest, bundle.file, "", bundle.env)
 
-    def _draw(self, held: ShardReporter, assign: Assign) -> Callable[[int], tuple[int, int]]:
-        seats = dict(zip(assign.seats or range(assign.count), seats_of(assign), strict=True))
-        return lambda number: self.pool.draw((held.job, held.attempt), seats[number])
-
     def _wanted(self) -> list[str]:
-        """Bundles that tasks run from or wait for."""
+        """Digests of bundles that shards run from or wait for."""
         found = [held.assign.bundle.digest for held in self if held.assign is not None and held.stage != "ended"]
         return list(dict.fromkeys(found))
 
-    # Following a task.
+    # Following shards.
 
-    def _settle(self, now: int, held: ShardReporter, effects: Sequence[Effect]) -> list[object]:
-        """What the task wants done, and what follows from where it is now."""
+    def _settle(self, now: int, held: ShardReporter, effects: Sequence[CoreEffect]) -> list[ShardsEffect]:
+        """What the shards want done, and what follows from where they are now."""
         out = self._killed(now, effects)
-        task = held.task
-        if task is None or task.stage == held.stage:
+        shards = held.shards
+        if shards is None or shards.stage == held.stage:
             return out
-        if task.refused is not None:
-            return out + self._refuse(now, held, task.refused)
-        if task.stage == "armed":
+        if shards.refused is not None:
+            return out + self._refuse(now, held, shards.refused)
+        if shards.stage == "armed":
             held.armed(now)
-            return [*out, TaskArmed(held.job, held.attempt)]
-        if task.stage == "running":
-            held.started(task)
-            return [*out, TaskStarted(held.job, held.attempt)]
-        result = task.result()
+            return [*out, ShardsArmed(held.job, held.attempt)]
+        if shards.stage == "running":
+            held.started(shards)
+            return [*out, ShardsStarted(held.job, held.attempt)]
+        result = shards.result()
         held.keep(encoded_within(result, BLOB_LIMIT_BYTES))
-        persist = self._persist(((_result_key(held), held.content),))
+        persist = self._writes.persist(((_result_key(held), held.content),))
         self._on_way[persist.ticket] = (held.job, held.attempt)
-        return [*out, persist, TaskEnded(held.job, held.attempt, result.failure or "")]
+        return [*out, persist, ShardsEnded(held.job, held.attempt, result.failure or "")]
 
-    def _killed(self, now: int, effects: Sequence[Effect]) -> list[object]:
+    def _killed(self, now: int, effects: Sequence[CoreEffect]) -> list[ShardsEffect]:
         for effect in effects:
             if isinstance(effect, KillCore):
-                self.pool.killed(now, effect.core)
+                self.pool.killed(now, effect.attempt)
         return list(effects)
 
-    def _refuse(self, now: int, held: ShardReporter, refused: Refused) -> list[object]:
+    def _refuse(self, now: int, held: ShardReporter, refused: Refused) -> list[ShardsEffect]:
         held.refuse(now, refused)
-        return [TaskEnded(held.job, held.attempt, refused.text)]
+        return [ShardsEnded(held.job, held.attempt, refused.text)]
 
-    def _of_core(self, core: int) -> ShardReporter | None:
-        key = self.pool.task_of(core)
+    def _holder(self, attempt: int) -> ShardReporter | None:
+        key = self.pool.owner_of(attempt)
         return None if key is None else self._held.get(key)
 
 

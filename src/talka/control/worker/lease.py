@@ -1,4 +1,7 @@
-"""A worker's lease: until when it may go on with its tasks without hearing from the leader."""
+"""A worker's lease: until when it may go on with its work without hearing from the leader.
+
+See docs/decisions/0033-one-lease.md.
+"""
 
 from typing import Final
 
@@ -28,19 +31,6 @@ class WorkerLease:
     With a single manager whose address refuses connections nobody could give the tasks away: then it goes on for the
     grace. Silence is a cut, and ends it.
     """
-
-    __slots__ = (
-        "_beats",
-        "_end_ns",
-        "_grace_end_ns",
-        "_is_on",
-        "_lease_ns",
-        "_number",
-        "_refused_until_ns",
-        "_renewed_ns",
-        "_sole",
-        "is_held",
-    )
 
     def __init__(self, safeguards: Safeguards = ALL) -> None:
         self.is_held = False

@@ -1,9 +1,12 @@
-"""Which manager of dag jobs a worker obeys: that of the highest epoch it has seen, and whose store that was."""
+"""Which manager of dag jobs a worker obeys: that of the highest epoch it has seen, and whose store that was.
+
+See docs/decisions/0034-no-clock-decides-who-has-the-store.md.
+"""
 
 from collections.abc import Mapping
 from typing import Final
 
-from talka.control.worker.bundles import Puts
+from talka.control.worker.writes import Puts
 from talka.errors import Invalid
 from talka.wire.attempts import DRAWN_BITS, NOWHERE, StoreLife
 

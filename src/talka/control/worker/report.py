@@ -1,4 +1,4 @@
-"""What a task tells its manager of its counts: merged over its cores, cumulative, and only what changed."""
+"""What an attempt tells its manager of its counts: merged over its cores, cumulative, and only what changed."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeVar
@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from talka.control.load.shard_run import ShardAttempt
-from talka.control.worker.windows import TaskWindows
+from talka.control.worker.windows import ShardWindows
 from talka.stats.tally import MetricTally, StepTally, Tally
 from talka.wire.shards import FromCore, Gap, MetricTotals, StepTotals, Totals
 
@@ -35,10 +35,10 @@ class _Sent(msgspec.Struct, frozen=True):
 
 
 class ShardsReport:
-    """The reports of one task. A report may be lost: what it told is told again until one was acknowledged."""
+    """The reports of one attempt. A report may be lost: what it told is told again until one was acknowledged."""
 
     def __init__(self) -> None:
-        self.windows = TaskWindows()
+        self.windows = ShardWindows()
         self.sequence = 0
         self._counts: dict[tuple[str, str | None], int] = {}
         """Of each step, and of each name of calls in it, as far as it was acknowledged."""

@@ -1,13 +1,17 @@
-"""A task as its worker holds it: what is to be told of it, to whom it matters when, and what it left behind."""
+"""An attempt as its worker holds it: what is to be told of its shards and when, and what they left behind.
+
+See docs/decisions/0017-a-worker-is-a-core-to-its-manager.md and 0019-results-are-blobs-on-a-majority.md.
+"""
 
 from collections.abc import Sequence
 from hashlib import sha256
 from typing import Final
 
 from talka.cluster.effects import Lane
-from talka.control.load.log_lines import TaskLines
-from talka.control.worker.core_pool import SeatKey
-from talka.control.worker.shards import TaskStage, WorkerShards
+from talka.control.load.log_lines import ShardLines
+from talka.control.worker.core_pool import SeatKey, seats_of
+from talka.control.worker.parts import in_parts
+from talka.control.worker.shards import ShardsStage, WorkerShards
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.jobs import REPORT_LIMIT_BYTES, Assign, Finished, JobMessage, LogLines, Report, Running, TaskFacts
 from talka.wire.shards import Armed, Refused, encode, encode_unread
@@ -34,10 +38,11 @@ class ShardReporter:
         self.job = job
         self.attempt = attempt
         self.life = life if assign is None else assign.life
-        """Of the manager that drew the number: with it, the name of the attempt."""
+        """The life of the manager that drew the number: with it, the name of the attempt."""
         self.assign = assign
-        self.task: WorkerShards | None = None
-        self.stage: TaskStage = "arming"
+        self.shards: WorkerShards | None = None
+        """While its cores run."""
+        self.stage: ShardsStage = "arming"
         self.is_refused = False
         self.content = b""
         """The result, encoded; empty while there is none."""
@@ -52,12 +57,12 @@ class ShardReporter:
         self._news_ns = 0
         self._reported_ns = 0
         self._is_outstanding = False
-        self.lines = TaskLines()
+        self.lines = ShardLines()
         self._lines_at = NEVER
 
     @property
     def waits_to_start(self) -> bool:
-        return self.task is None and self.stage == "arming"
+        return self.shards is None and self.stage == "arming"
 
     @property
     def cores(self) -> int:
@@ -75,7 +80,7 @@ class ShardReporter:
 
     @property
     def _report_at(self) -> int:
-        if self.task is None or self.stage != "running":
+        if self.shards is None or self.stage != "running":
             return NEVER
         if self._is_outstanding:
             return self._reported_ns + REPEAT_NS
@@ -84,7 +89,9 @@ class ShardReporter:
         return max(self._news_ns + FLUSH_NS, self._reported_ns + self._interval_ns)
 
     def running(self) -> Running:
-        return Running(self.job, self.attempt, self.cores, self.stage, 0 if self.task is None else self.task.started)
+        return Running(
+            self.job, self.attempt, self.cores, self.stage, 0 if self.shards is None else self.shards.started
+        )
 
     def facts(self, now: int) -> TaskFacts:
         ages = (0, 0) if self._origins is None else (now - self._origins[0], now - self._origins[1])
@@ -96,18 +103,18 @@ class ShardReporter:
         self.stage = "armed"
         self._reach(now, Report(self.job, self.attempt, encode(Armed()), life=self.life))
 
-    def started(self, task: WorkerShards) -> None:
+    def started(self, shards: WorkerShards) -> None:
         self.stage = "running"
-        self._origins = (task.origin_ns, task.job_origin_ns)
+        self._origins = (shards.origin_ns, shards.job_origin_ns)
 
     def refuse(self, now: int, refused: Refused) -> None:
-        self.stage, self.task, self.is_refused = "ended", None, True
+        self.stage, self.shards, self.is_refused = "ended", None, True
         self.expires_at = now + REFUSAL_KEPT_NS
         self._reach(now, Report(self.job, self.attempt, encode(refused), life=self.life))
 
     def keep(self, content: bytes) -> None:
         """Its result, which is to be put on disk; nothing else is needed of it."""
-        self.stage, self.task = "ended", None
+        self.stage, self.shards = "ended", None
         self.content, self.digest = content, sha256(content).hexdigest()
         self._milestone, self._milestone_at = None, NEVER
         if self.lines.has_news:
@@ -135,12 +142,12 @@ class ShardReporter:
     def acknowledged(self, now: int, sequence: int, every_ms: int) -> None:
         least_ms, most_ms = INTERVAL_LIMITS_MS
         self._interval_ns = min(max(every_ms, least_ms), most_ms) * MILLISECOND
-        task = self.task
-        if task is None or not task.acknowledged(sequence):
+        shards = self.shards
+        if shards is None or not shards.acknowledged(sequence):
             return
-        if sequence == task.reports.sequence:
+        if sequence == shards.reports.sequence:
             self._is_outstanding = False
-        if task.reports.windows.has_more:
+        if shards.reports.windows.has_more:
             self.has_news(now)
 
     def tell_again(self, now: int) -> None:
@@ -158,8 +165,8 @@ class ShardReporter:
         self._interval_ns = FLUSH_NS
         self.lines.reset()
         self._lines_at = now if self.lines.has_news else NEVER
-        if self.task is not None:
-            self.task.reset()
+        if self.shards is not None:
+            self.shards.reset()
 
     def sayings(self, now: int) -> list[Saying]:
         """What is to be said now."""
@@ -170,33 +177,12 @@ class ShardReporter:
         if self._milestone is not None and now >= self._milestone_at:
             self._milestone_at = now + REPEAT_NS
             said.append((self._milestone, Lane.RESULTS))
-        if self.task is not None and now >= self._report_at:
+        if self.shards is not None and now >= self._report_at:
             self._has_news, self._is_outstanding, self._reported_ns = False, True, now
-            for parts in together(
-                [encode_unread(message) for message in self.task.report(now, blurred=self._interval_ns >= BLUR_NS)]
-            ):
+            told = self.shards.report(now, blurred=self._interval_ns >= BLUR_NS)
+            for parts in in_parts([encode_unread(message) for message in told], len, REPORT_LIMIT_BYTES):
                 said.append((Report(self.job, self.attempt, parts[0], tuple(parts[1:]), self.life), Lane.STATISTICS))
         return said
 
     def _reach(self, now: int, milestone: Report | Finished) -> None:
         self._milestone, self._milestone_at = milestone, now
-
-
-def seats_of(assign: Assign) -> tuple[SeatKey, ...]:
-    """The cores that a task is to run on, per shard. Those of a manager that names none are shared by nobody."""
-    if assign.seats:
-        return tuple((assign.job, 0, number) for number in assign.seats)
-    return tuple((assign.job, assign.attempt, number) for number in range(assign.count))
-
-
-def together(contents: list[bytes]) -> list[list[bytes]]:
-    """Parts of a report, as many in one message as fit."""
-    groups: list[list[bytes]] = []
-    size_bytes = REPORT_LIMIT_BYTES
-    for content in contents:
-        if size_bytes + len(content) > REPORT_LIMIT_BYTES:
-            groups.append([])
-            size_bytes = 0
-        groups[-1].append(content)
-        size_bytes += len(content)
-    return groups

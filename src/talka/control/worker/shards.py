@@ -1,18 +1,20 @@
-"""An attempt at a task on this worker: consecutive shards of a workflow, one core process each, told of as one.
+"""An attempt on this worker: consecutive shards of a workflow, one core each, told of as one.
 
-To the manager that leads the job a task looks as a core does to `talka run`: it is armed, told to go, reports all it
-has counted, and is told to stop. Inwards it is the owner of its cores and replaces those that die.
+To the manager that leads the job it looks as a core does to `talka run`: it is armed, told to go, reports all it has
+counted, and is told to stop. Inwards it owns its cores and replaces those that die.
+See docs/decisions/0017-a-worker-is-a-core-to-its-manager.md.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from talka.control.load.core_effects import Effect
+from talka.control.load.core_effects import CoreEffect
 from talka.control.load.shard_group import ShardGroup
 from talka.control.load.shard_run import LostShard, Seats, ShardAttempt, ShardRun
 from talka.control.load.times import JobWorkflow
+from talka.control.worker.core_pool import CorePool, seat_at
 from talka.control.worker.report import ShardsReport, ShardsSummary
 from talka.stats.tally import merged
 from talka.stats.windows import WINDOW_NS, Window
@@ -22,23 +24,20 @@ from talka.wire.shards import Arm, FromCore, Gap, Refused, Source
 from talka.work.lifecycle import TaskState, move
 from talka.work.load import Shard
 
-TaskStage: TypeAlias = Literal["arming", "armed", "running", "ended"]
+ShardsStage: TypeAlias = Literal["arming", "armed", "running", "ended"]
 ORDERED_SLACK_NS: Final = SECOND // 2
-"""Beyond the grace period of a task that was told to stop: who ordered it waits for the last word."""
+"""Beyond the grace period of shards that were told to stop: who ordered it waits for the last word."""
 
 
 class WorkerShards:
     """Call `start` once, then the others as things happen; carry out what they return, and look at `stage` after it.
 
-    A task that has ended was refused (`refused`), killed (`is_killed`), or has a `result`.
+    One that has ended was refused (`refused`), killed (`is_killed`), or has a `result`.
     """
 
-    def __init__(
-        self, assign: Assign, source: Source, draw: Callable[[int], tuple[int, int]], *, worker: str = ""
-    ) -> None:
-        """`draw` gives out the numbers of a new attempt at one of its seats, and of the process that runs it."""
+    def __init__(self, assign: Assign, source: Source, pool: CorePool, *, worker: str = "") -> None:
         self.assign = assign
-        self.stage: TaskStage = "arming"
+        self.stage: ShardsStage = "arming"
         self.is_killed = False
         self.job_origin_ns = 0
         self.next_tick_at = NEVER
@@ -48,10 +47,10 @@ class WorkerShards:
         self.arriving: dict[int, None] = {}
         self.taken_up_ns = 0
         self._source = source
-        self._draw = draw
+        self._pool = pool
         self._worker = worker
         self._told_up_to: dict[int, int] = {}
-        """The last window that each core has told: what it has not told yet is later."""
+        """Index of the last window that was told, by attempt: what it has not told yet is later."""
         self._is_cancelled = False
         spec = JobWorkflow(
             name=assign.workflow,
@@ -75,7 +74,7 @@ class WorkerShards:
 
     # What happens to it.
 
-    def start(self, now: int) -> list[Effect]:
+    def start(self, now: int) -> list[CoreEffect]:
         assign = self.assign
         seats = assign.seats or range(assign.count)
         shards = [
@@ -85,16 +84,16 @@ class WorkerShards:
         self._group.state = move(self._group.state, TaskState.READY)  # here it waits for nothing
         return self._planned(self._group.start(now, shards))
 
-    def on_message(self, now: int, core: int, message: FromCore) -> list[Effect]:
-        if core not in self.attempts:
+    def on_message(self, now: int, attempt: int, message: FromCore) -> list[CoreEffect]:
+        if attempt not in self.attempts:
             return []  # its last words: it was given up already
-        return self._planned(self._group.on_message(now, core, message))
+        return self._planned(self._group.on_message(now, attempt, message))
 
-    def on_exit(self, now: int, core: int, cause: str) -> list[Effect]:
+    def on_exit(self, now: int, attempt: int, cause: str) -> list[CoreEffect]:
         """A core's process ended. Before its final report that is a loss; its replacement is in what is returned."""
-        return self._planned(self._group.on_exit(now, core, cause)) if core in self.attempts else []
+        return self._planned(self._group.on_exit(now, attempt, cause)) if attempt in self.attempts else []
 
-    def go(self, now: int, start: Start) -> list[Effect]:
+    def go(self, now: int, start: Start) -> list[CoreEffect]:
         """Start together. A core that died since it was armed joins as soon as its replacement is ready."""
         if self.stage != "armed":
             return []
@@ -102,24 +101,24 @@ class WorkerShards:
         self.job_origin_ns = start.job_origin_ns
         return self._planned(self._group.go(now, start.start_at_ns, start.origin_ns))
 
-    def stop(self, now: int, *, is_cancelled: bool = False) -> list[Effect]:
-        """Start nothing new, finish what is under way. A task that has not begun has nothing to finish."""
+    def stop(self, now: int, *, is_cancelled: bool = False) -> list[CoreEffect]:
+        """Start nothing new, finish what is under way. What has not begun has nothing to finish."""
         if self._group.is_told_to_stop or self.stage == "ended":
             return []
         self._is_cancelled = is_cancelled
         return self._planned(self._group.stop(now))
 
-    def kill(self, now: int) -> list[Effect]:
+    def kill(self, now: int) -> list[CoreEffect]:
         """End it now; there will be no result."""
         if self.stage == "ended":
             return []
         self.is_killed = True
         return self._planned(self.on_done(now, self._group))
 
-    def tick(self, now: int) -> list[Effect]:
+    def tick(self, now: int) -> list[CoreEffect]:
         return self._planned(self._group.tick(now))
 
-    def _planned(self, effects: list[Effect]) -> list[Effect]:
+    def _planned(self, effects: list[CoreEffect]) -> list[CoreEffect]:
         """What is to be done, with the time of the next look at it settled."""
         self.next_tick_at = NEVER if self.stage == "ended" else self._group.next_tick_at
         return effects
@@ -127,7 +126,7 @@ class WorkerShards:
     # What its group asks for.
 
     def draw(self, seats: Seats) -> tuple[int, int]:
-        return self._draw(seats.numbers[0])
+        return self._pool.draw((self.assign.job, self.assign.attempt), seat_at(self.assign, seats.numbers[0]))
 
     def seats_for(self, group: ShardGroup, shard: ShardRun) -> list[Seats]:
         return [Seats("", shard.current.seats)]  # its process is gone, its core is not
@@ -135,8 +134,29 @@ class WorkerShards:
     def on_started(self, attempt: ShardAttempt) -> None:
         """Who shares cores is known to the manager, which has dealt them out."""
 
-    def arm_of(self, group: ShardGroup, shard: ShardRun) -> Arm:
-        assign = self.assign
+    def on_windows(self, attempt: int, windows: Sequence[Window]) -> None:
+        for window in windows:
+            self.reports.windows.add(window)
+            self._told_up_to[attempt] = max(self._told_up_to.get(attempt, -1), window.index)
+
+    def on_armed(self, now: int, group: ShardGroup) -> list[CoreEffect]:
+        self.stage = "armed"
+        return []
+
+    def on_failed(self, now: int, group: ShardGroup) -> list[CoreEffect]:
+        return self.on_done(now, group)
+
+    def on_done(self, now: int, group: ShardGroup) -> list[CoreEffect]:
+        self.stage = "ended"
+        return group.end(now, TaskState.COMPLETED)
+
+    # What is told of it.
+
+    def arm_for(self, attempt: int) -> Arm | None:
+        """What this attempt is to run; None: it is over."""
+        if attempt not in self.attempts:
+            return None
+        assign, (_, shard, _) = self.assign, self.attempts[attempt]
         return Arm(
             job=assign.job,
             source=self._source,
@@ -146,24 +166,6 @@ class WorkerShards:
             values=assign.values,
             settings=assign.settings,
         )
-
-    def on_windows(self, core: int, windows: Sequence[Window]) -> None:
-        for window in windows:
-            self.reports.windows.add(window)
-            self._told_up_to[core] = max(self._told_up_to.get(core, -1), window.index)
-
-    def on_armed(self, now: int, group: ShardGroup) -> list[Effect]:
-        self.stage = "armed"
-        return []
-
-    def on_failed(self, now: int, group: ShardGroup) -> list[Effect]:
-        return self.on_done(now, group)
-
-    def on_done(self, now: int, group: ShardGroup) -> list[Effect]:
-        self.stage = "ended"
-        return group.end(now, TaskState.COMPLETED)
-
-    # What is told of it.
 
     def report(self, now: int, everything: bool = False, *, blurred: bool = False) -> list[FromCore]:
         """The next report; `everything` also what has not changed. Instants are of this machine's clock."""
@@ -238,22 +240,20 @@ class WorkerShards:
     def _made_at_ns(self, now: int) -> int:
         """When the core that was silent longest took what it has counted."""
         told = [
-            max(attempt.reported_ns, attempt.went_ns) for _, _, attempt in self.attempts.values() if attempt.went_ns
+            max(attempt.reported_ns, attempt.go_at_ns) for _, _, attempt in self.attempts.values() if attempt.go_at_ns
         ]
         return min(told, default=now)
 
     def _frontier(self, now: int) -> int | None:
         """The last window that no core will add to; None when none will ever add to any."""
         current = (now - self.job_origin_ns) // WINDOW_NS
-        return min(
-            (self._told(core, attempt, current) for core, (_, _, attempt) in self.attempts.items()), default=None
-        )
+        return min((self._told(attempt, current) for _, _, attempt in self.attempts.values()), default=None)
 
-    def _told(self, core: int, attempt: ShardAttempt, current: int) -> int:
-        """The last window that this core has told all of. One that has not begun will begin in the one that is open now,
+    def _told(self, attempt: ShardAttempt, current: int) -> int:
+        """The last window that this attempt has told all of. One that has not begun will begin in the one that is open now,
         or later."""
-        began = max(0, attempt.went_ns - self.job_origin_ns) // WINDOW_NS if attempt.went_ns else current
-        return self._told_up_to.get(core, began - 1)
+        began = max(0, attempt.go_at_ns - self.job_origin_ns) // WINDOW_NS if attempt.go_at_ns else current
+        return self._told_up_to.get(attempt.number, began - 1)
 
 
 def encoded_within(result: AttemptResult, limit_bytes: int) -> bytes:

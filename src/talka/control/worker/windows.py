@@ -1,4 +1,4 @@
-"""The windows of a task, merged over its cores: each goes out once, and all are kept for whoever asks again."""
+"""The windows of an attempt, merged over its cores: each goes out once, and all are kept for whoever asks again."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -12,7 +12,7 @@ LAG_LIMIT: Final = SPANS[0][1]
 WIDEST: Final = SPANS[-1][0]
 
 
-class TaskWindows:
+class ShardWindows:
     """Those of the last minute one by one, older ones merged as the timeline shows them.
 
     A merged window has the index of the first it is made of. Spans are merged when all of their windows were

@@ -1,6 +1,9 @@
 """One HTTP/1.1 connection: writes a request, reads its answer, and says when both happened.
 
 A connection carries one exchange at a time and never repeats one: if it breaks, the exchange has failed.
+
+HTTP/1.1: RFC 9112.
+Decision: docs/decisions/0006-the-http-client.md.
 """
 
 import asyncio

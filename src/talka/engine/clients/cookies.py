@@ -1,6 +1,8 @@
 """The cookies of one virtual user, after RFC 6265, sections 5.1 to 5.4.
 
 Times are Unix seconds and come from the caller.
+
+Decision: docs/decisions/0006-the-http-client.md.
 """
 
 import re

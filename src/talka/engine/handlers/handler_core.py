@@ -2,6 +2,8 @@
 
 Coroutines run side by side on its event loop, plain functions and command lines one after the other beside it. All
 that is told goes out once per turn of the loop: what an attempt said before how it ended.
+
+Decision: docs/decisions/0023-a-core-that-dies.md.
 """
 
 import asyncio

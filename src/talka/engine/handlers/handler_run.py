@@ -9,6 +9,7 @@ from typing import Final, Literal, Protocol
 import msgspec
 
 from talka.clock import monotonic_ns, realtime_ns
+from talka.engine.containment import peak_in
 from talka.errors import Invalid
 from talka.units import MICROSECOND, MILLISECOND
 from talka.wire.tasks import ERROR_LIMIT, LOG_LINE_LIMIT, HandedTask, Outcome, TaskLine, TaskResult
@@ -278,10 +279,3 @@ def peak_bytes() -> int:
         return peak_in(STATUS.read_text())
     except OSError:
         return 0
-
-
-def peak_in(status: str) -> int:
-    for line in status.splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    return 0

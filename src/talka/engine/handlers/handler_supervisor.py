@@ -54,7 +54,7 @@ class HandlerProcess(asyncio.Protocol):
             for frame in self._deframer.feed(data):
                 self._on_message(decode_from_handlers(frame))
         except Untrusted:
-            self.kill("it said what no core says")
+            self.kill("it sent a malformed message")
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
@@ -75,7 +75,7 @@ class HandlerProcess(asyncio.Protocol):
 
     def ask(self) -> None:
         """Nothing more comes: let it end by itself."""
-        self._doing = self._doing or "its worker wanted it no more"
+        self._doing = self._doing or "its worker no longer needed it"
         if self._transport is not None:
             self._transport.write_eof()
         else:

@@ -89,7 +89,7 @@ def run_dag_inline(
     known = handlers_of(handlers) if isinstance(handlers, ModuleType) else _specs(handlers)
     for task in spec.tasks:
         if task.handler not in known:
-            raise Invalid(f"task {task.id}: nobody handles {task.handler}: there are {', '.join(known) or 'none'}")
+            raise Invalid(f"task {task.id}: no handler is named {task.handler}: there are {', '.join(known) or 'none'}")
     if at_once < 1:
         raise Invalid(f"at_once = {at_once} lets nothing run: write at least 1")
     run = Inline(spec, known, seed, at_once)

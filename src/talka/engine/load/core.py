@@ -1,4 +1,7 @@
-"""One shard of a workflow in a core process, from Arm to its last report. The process: `engine/load/core_process.py`."""
+"""One shard of a workflow in a core process, from Arm to its last report. The process: `engine/load/core_process.py`.
+
+Decision: docs/decisions/0003-shards-and-lost-cores.md.
+"""
 
 import asyncio
 import contextlib

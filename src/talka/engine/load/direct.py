@@ -3,6 +3,8 @@
 The direct driver can wait for nothing but calls of Talka's HTTP client, and pauses. So every `await` that a step can
 reach must be on one, as far as reading the code tells; in doubt, Tasks run the workflow. Code of libraries is not read: a
 step may call it, but not await it. Should a foreign await slip through, the driver meets it and the step fails.
+
+Decision: docs/decisions/0026-direct-driver.md.
 """
 
 import ast

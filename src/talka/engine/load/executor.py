@@ -1,4 +1,7 @@
-"""Runs the plan of one shard: virtual users in a closed loop, or arrivals on a schedule."""
+"""Runs the plan of one shard: virtual users in a closed loop, or arrivals on a schedule.
+
+Decision: docs/decisions/0005-late-arrivals-queue.md.
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine

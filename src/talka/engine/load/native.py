@@ -1,4 +1,7 @@
-"""The engine in C, where it is built: the only module that imports `talka._native`."""
+"""The engine in C, where it is built: the only module that imports `talka._native`.
+
+Decision: docs/decisions/0025-native-engine.md.
+"""
 
 import importlib
 import sys

@@ -1,6 +1,8 @@
 """Runs a shard's users with the native driver instead of Tasks. What it decides, it decides as its base class does.
 
 The driver runs the iterations and counts what is usual about them; here is what it calls for the rest.
+
+Decision: docs/decisions/0026-direct-driver.md.
 """
 
 import asyncio

@@ -14,6 +14,7 @@ from talka.engine.clients.requests import (
     prepare_params,
 )
 from talka.engine.clients.urls import PreparedURL, parse_url
+from talka.engine.loader import as_path
 from talka.errors import Invalid
 from talka.work.arguments import ArgumentKind
 from talka.work.specs import BadWorkflows, SpecProblem, WorkflowSpec
@@ -76,12 +77,6 @@ def prepared(kind: ArgumentKind, value: Any, base: Path) -> Any:
             # Only relative patterns can be looked for, so an absolute one is taken as relative to the root.
             root, below = base / pattern.anchor, str(pattern.relative_to(pattern.anchor))
             return read_files(lambda: root.glob(below), f"no file matches {pattern} in {root}")
-
-
-def as_path(value: Any) -> str:
-    if not isinstance(value, str | Path):
-        raise Invalid(f"{value!r} is not a path")
-    return str(value)
 
 
 def read_files(find: Callable[[], Iterable[Path]], otherwise: str) -> tuple[PreparedFile, ...]:

@@ -151,7 +151,7 @@ class Recorder:
         if found is None:
             if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARACTERS_LIMIT:
                 raise BadMetric(
-                    f"{name!r} is no name of a metric: a text of 1 to {NAME_CHARACTERS_LIMIT} characters is"
+                    f"{name!r} is not the name of a metric: write text of 1 to {NAME_CHARACTERS_LIMIT} characters"
                 )
             if len(metrics) >= METRIC_NAMES_LIMIT:
                 raise BadMetric(f"there are {METRIC_NAMES_LIMIT} metrics already, so {name!r} cannot be one more")

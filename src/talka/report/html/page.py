@@ -138,7 +138,7 @@ def banner(document: ResultDocument) -> tuple[str, str]:
     if not document.exit_code and document.thresholds:
         said.append(f"Every threshold held ({len(document.thresholds)}).")
     elif not document.exit_code:
-        said.append("No threshold was set, so nothing here was judged but that it ran.")
+        said.append("No threshold was set: the exit code says only that the job ran.")
     loads = [workflow.load for workflow in document.workflows]
     facts = [
         loads[0] if len(loads) == 1 else f"{len(loads)} workflows",
@@ -385,7 +385,7 @@ def generator(document: ResultDocument) -> str:
     if found.saturated:
         verdict = '<p class="unsure-text">! Saturated: the target may be faster than these numbers.</p>'
     elif found.verdict == "disturbed":
-        verdict = '<p class="unsure-text">! Disturbed: it was late though it was idle; something else held it up.</p>'
+        verdict = '<p class="unsure-text">! Disturbed: it was late while it was idle: something else on the machine delayed it.</p>'
     facts = [f"busiest core at {found.cpu * 100:.0f} % of a CPU"]
     for label, times in (("start lag", found.start_lag_ms), ("loop lag", found.loop_lag_ms)):
         if times is not None:

@@ -1,6 +1,8 @@
 """Outputs other than the summary and `--json`: one small interface, and a runner that keeps them off the job's back.
 
 Nothing an output does raises into the job or delays it. What it could not deliver becomes a warning.
+
+Decision: docs/decisions/0009-outputs-cannot-spoil-a-run.md.
 """
 
 import difflib

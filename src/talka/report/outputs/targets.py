@@ -79,7 +79,7 @@ def http_place(target: str, what: str, *, default_path: str = "/") -> HttpPlace:
     except ValueError:
         is_whole = False
     if not is_whole:
-        raise BadOutput(f"{what}: that is no address of a server: write http://host:port/path or https://…")
+        raise BadOutput(f"{what}: this is not the address of a server: write http://host:port/path or https://…")
     headers = {}
     if parts.username is not None:
         pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -108,7 +108,7 @@ def address(target: str, what: str) -> TargetAddress:
             return TargetAddress(parts.hostname, parts.port)
     except ValueError:
         pass
-    raise BadOutput(f"{what}: {target!r} is no address: write host:port")
+    raise BadOutput(f"{what}: {target!r} is not an address: write host:port")
 
 
 class TargetDatagrams:

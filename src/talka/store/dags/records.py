@@ -1,6 +1,8 @@
 """What a store of dag jobs can do: records with atomic changes, and leases with epochs that outlive them.
 
 Every verb is one round trip for a whole batch. Calls block: whoever has a loop calls them in one thread of their own.
+
+Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
 """
 
 from collections.abc import Iterator, Sequence

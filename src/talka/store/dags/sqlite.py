@@ -1,6 +1,8 @@
 """Dag jobs in a file of SQLite: every verb of `store.records`.
 
 A task's key is one integer, its job's number and its index together.
+
+Decision: docs/decisions/0034-no-clock-decides-who-has-the-store.md.
 """
 
 import sqlite3
@@ -85,7 +87,7 @@ class SqliteRecords:
                 if connection.execute(self._is_held, self._fence).fetchone() is None:
                     raise StoreTaken(
                         f"another manager has taken the store {self.place}, and this one writes nothing more to it: "
-                        "have one manager for a store, and start this one again when it shall have it"
+                        "have one manager for a store, and start this one again when it should have the store"
                     )
             return act(connection)
 
@@ -331,7 +333,7 @@ def place_of(url: str) -> tuple[str, Synchronous]:
             f"{scheme[1]}:// comes later, this version keeps dag jobs in SQLite only: write sqlite:///FILE"
         )
     if scheme is not None and not url.startswith("sqlite:///"):
-        raise BadRecords(f"{scheme[1]}:// is no address of a store: write sqlite:///FILE or the path of a file")
+        raise BadRecords(f"{scheme[1]}:// is not the address of a store: write sqlite:///FILE or the path of a file")
     path, synchronous = url, "FULL"
     if scheme is not None:
         path, _, query = url.removeprefix("sqlite:///").partition("?")
@@ -339,7 +341,7 @@ def place_of(url: str) -> tuple[str, Synchronous]:
             name, _, synchronous = setting.upper().partition("=")
             if name != "SYNCHRONOUS" or synchronous not in SYNCHRONOUS:
                 raise BadRecords(
-                    f"{setting!r} is no setting of a store: write ?synchronous=FULL or ?synchronous=NORMAL"
+                    f"{setting!r} is not a setting of a store: write ?synchronous=FULL or ?synchronous=NORMAL"
                 )
     if not path or path.endswith("/") or not is_storable(path):
         raise BadRecords(f"{url!r} names no file for the store: write sqlite:///FILE or the path of a file")

@@ -3,6 +3,8 @@
 A copy gives out numbers again that attempts already have, so it must not pass for the file it was made of. Three things
 tell: `talka store backup` marks what it makes; the manager's folder remembers how far the file had come that it served;
 and a file this folder does not know of was at another place before.
+
+Decision: docs/decisions/0031-whose-attempt-it-is.md.
 """
 
 import os

@@ -1,6 +1,8 @@
 """Bundles, results of attempts and result documents on a node's disk, each in a file named by its SHA-256.
 
 A blob is there whole and durable, or it is not there. What was spoilt later is noticed when it is read.
+
+Decision: docs/decisions/0019-results-are-blobs-on-a-majority.md.
 """
 
 import contextlib

@@ -27,7 +27,7 @@ ADVICE: Final = {
     errno.EACCES: "let this user read and write there",
     errno.EPERM: "let this user read and write there",
     errno.EROFS: "make the file system writable or name another --data-dir",
-    errno.EIO: "look after the disk; a voter may start with another --data-dir and is then admitted anew",
+    errno.EIO: "look after the disk; a voter may start with another --data-dir and is then admitted again",
     errno.EISDIR: "move that folder away",
 }
 NOT_USABLE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOENT})
@@ -55,7 +55,7 @@ class FolderInUse(Invalid):
 
 
 def failed(path: Path, doing: str, error: OSError) -> StoreFailed:
-    advice = ADVICE.get(error.errno or 0, "mend that and start again")
+    advice = ADVICE.get(error.errno or 0, "fix that and start again")
     return StoreFailed(path, f"{path} could not be {doing} ({error.strerror or error}): {advice}")
 
 

@@ -1,6 +1,8 @@
 """The ring of cluster keys as a node last knew it: one that was down during a rotation starts from here.
 
 The content is opaque here. It holds secrets, so only its owner may read the file.
+
+Decision: docs/decisions/0030-keys-and-addresses-have-owners.md.
 """
 
 import struct
@@ -42,7 +44,7 @@ class KeyringFile:
         """What was saved is no keyring: keep it aside, and say so."""
         kept = set_aside(self.path)
         self.problem = (
-            f"{self.path} is damaged or no keyring; it was kept as {kept.name}, and only the keys of the "
+            f"{self.path} is damaged or not a keyring; it was kept as {kept.name}, and only the keys of the "
             "secret file are known until another member tells of newer ones; if none does, repair it with "
             "talka cluster keys --repair FILE"
         )

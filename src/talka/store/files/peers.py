@@ -57,7 +57,7 @@ class PeerFile:
         except Invalid as error:
             kept = set_aside(self.path)
             self.problem = (
-                f"{self.path} is no list of peers ({error}); it was kept as {kept.name}, and no peers are remembered"
+                f"{self.path} is not a list of peers ({error}); it was kept as {kept.name}, and no peers are remembered"
             )
             return []
 

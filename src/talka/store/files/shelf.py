@@ -1,4 +1,7 @@
-"""What a worker must not forget: the fences it has obeyed and the results nobody has fetched yet. A file of SQLite."""
+"""What a worker must not forget: the fences it has obeyed and the results nobody has fetched yet. A file of SQLite.
+
+Decision: docs/decisions/0018-who-may-act-on-a-job.md.
+"""
 
 import contextlib
 import os
@@ -136,9 +139,7 @@ class Shelf:
             case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
                 problem: TalkaError = BadShelf(self._path, f"is damaged ({error}): {ADVICE}")
             case _:
-                problem = StoreFailed(
-                    self._path, f"{self._path} could not be used ({error}): mend that and start again"
-                )
+                problem = StoreFailed(self._path, f"{self._path} could not be used ({error}): fix that and start again")
         self._failure = f"an earlier write failed ({error})"
         return problem
 

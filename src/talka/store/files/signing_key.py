@@ -1,4 +1,7 @@
-"""The private key with which a manager signs bundles: drawn once, into its data folder, for its owner alone."""
+"""The private key with which a manager signs bundles: drawn once, into its data folder, for its owner alone.
+
+Decision: docs/decisions/0029-signed-by-managers-sealed-to-workers.md.
+"""
 
 import os
 import stat

@@ -11,6 +11,8 @@ retired, and only then is the new one written to. Hence, after a crash:
 
 A last record spoilt long after it was written looks like one that a crash cut short. Peers notice that: they know the
 revision of the record they last heard of.
+
+Decision: docs/decisions/0016-two-slots.md.
 """
 
 import os
@@ -372,5 +374,5 @@ class VoterFile:
         kept = [set_aside(self._folder / slot.name) for slot in sorted(slots, key=lambda slot: slot.generation)]
         self.problem = (
             f"the voter's files in {self._folder} are damaged ({damage}); they were kept as "
-            f"{' and '.join(path.name for path in kept)}, and this voter starts empty: the others must admit it anew"
+            f"{' and '.join(path.name for path in kept)}, and this voter starts empty: the others must admit it again"
         )

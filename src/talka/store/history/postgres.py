@@ -211,7 +211,7 @@ class PostgresHistory(History):
             case asyncpg.ClientConfigurationError() | ValueError():
                 # Not what the driver says: it would quote a password that was taken for something else.
                 return BadStore(
-                    f"{self.place} is no address of a PostgreSQL: write postgresql://USER:PASSWORD@HOST:PORT/DATABASE "
+                    f"{self.place} is not the address of a PostgreSQL database: write postgresql://USER:PASSWORD@HOST:PORT/DATABASE "
                     "with @ : / ? # % in a password as %40 %3A %2F %3F %23 %25"
                 )
             case _:

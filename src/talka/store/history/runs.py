@@ -244,7 +244,7 @@ def open_history(url: str, *, keep_count: int = KEEP_COUNT) -> History:
         return open_postgres(url, keep_count)
     if scheme is not None and not url.startswith("sqlite:///"):
         known = "sqlite:///PATH, postgresql://USER@HOST/DATABASE or the path of a file"
-        raise BadStore(f"{scheme[1]}:// is no address of a history: write {known}")
+        raise BadStore(f"{scheme[1]}:// is not the address of a history: write {known}")
     path = url.removeprefix("sqlite:///")
     if not path or path.endswith("/") or not is_storable(path):
         raise BadStore(f"{url!r} names no file for the history: write sqlite:///PATH or the path of a file")

@@ -2,6 +2,8 @@
 
 The API asks this table before it does anything. A manager that passes a question on says who asked, and the leader asks
 the same table again.
+
+Decision: docs/decisions/0028-one-table-of-roles.md.
 """
 
 from typing import Annotated, Final, Literal, get_args

@@ -3,6 +3,9 @@
 It is an Ed25519 signature over purpose, cluster, environment and digest, which covers every byte of the bundle, or URL
 and request where there is none. The key is the manager's own: workers can check what it made and make nothing with it.
 Where certificates are in use, a voucher of the manager's certificate for that key travels along.
+
+Ed25519: RFC 8032 section 5.1.
+Decision: docs/decisions/0029-signed-by-managers-sealed-to-workers.md.
 """
 
 import hmac

@@ -2,6 +2,9 @@
 
 A ring is a value that merges: members that meet take over what the other knows, in any order and any number of times,
 and one that was away during a rotation learns of it. A ring that was repaired begins another era.
+
+HKDF: RFC 5869 section 2.
+Decision: docs/decisions/0030-keys-and-addresses-have-owners.md.
 """
 
 import hmac
@@ -272,7 +275,7 @@ class Keyring(msgspec.Struct, frozen=True, array_like=True):
         if self.version >= JUMP_LIMIT:
             raise Invalid(
                 f"the ring is at version {self.version}, and a member that is new believes none above {JUMP_LIMIT}: "
-                "begin anew with talka cluster keys --repair FILE"
+                "start over with talka cluster keys --repair FILE"
             )
         return self.version + 1
 
@@ -320,16 +323,16 @@ def decode_ring(data: bytes | msgspec.Raw) -> Keyring:
     try:
         ring = _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRing(f"what was sent is no ring: {error}") from None
+        raise BadRing(f"what was sent is not a key ring: {error}") from None
     _bounded(ring)
     ids = [key.id for key in ring.keys]
     if ids != sorted(dict.fromkeys(ids)):
-        raise BadRing("what was sent is no ring: its keys are not in order")
+        raise BadRing("what was sent is not a key ring: its keys are not in order")
     if ring.primary_id not in ring.accepted():
-        raise BadRing("what was sent is no ring: its primary key is not in it")
+        raise BadRing("what was sent is not a key ring: its primary key is not in it")
     for key in ring.keys:
         if bool(key.secret) != (key.retired == 0 or key.id == ring.primary_id):
-            raise BadRing(f"what was sent is no ring: key {key.id} is retired and has a secret, or neither")
+            raise BadRing(f"what was sent is not a key ring: key {key.id} is retired and has a secret, or neither")
         if key.secret and key_id(key.secret) != key.id:
-            raise BadRing(f"what was sent is no ring: key {key.id} has the secret of another")
+            raise BadRing(f"what was sent is not a key ring: key {key.id} has the secret of another")
     return ring

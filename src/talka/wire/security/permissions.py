@@ -3,6 +3,8 @@
 It is asked wherever certificates are in use, for every frame, once its sender's role is known and before it is heard.
 What no row names, nobody may say. Where there are no certificates nobody can prove a role: whoever has the secret is a
 node, and the table is not asked. `python -m talka.wire.security.permissions` prints it as docs/security.md shows it.
+
+Decision: docs/decisions/0028-one-table-of-roles.md.
 """
 
 import sys

@@ -1,4 +1,8 @@
-"""Each frame of a sender's boot is accepted once, also when the network doubles it or somebody plays it back."""
+"""Each frame of a sender's boot is accepted once, also when the network doubles it or somebody plays it back.
+
+The window: RFC 6479 section 2.
+Decision: docs/decisions/0014-sealed-and-alive.md.
+"""
 
 from typing import Final
 

@@ -1,4 +1,7 @@
-"""What a node is, and which nodes may open a connection to which."""
+"""What a node is, and which nodes may open a connection to which.
+
+Decision: docs/decisions/0028-one-table-of-roles.md.
+"""
 
 import re
 from enum import StrEnum
@@ -63,4 +66,4 @@ def id_problem(what: str, text: str) -> str:
     """Nothing, or a sentence. Ids of clusters, environments, datacenters and nodes are made of the same characters."""
     if _ID.fullmatch(text):
         return ""
-    return f"{what} {text[:80]!r} is no id: use 1 to 64 letters, digits, '.', '_' or '-'"
+    return f"{what} {text[:80]!r} is not an id: use 1 to 64 letters, digits, '.', '_' or '-'"

@@ -3,6 +3,9 @@
 A sealed frame is version (1 byte), flags (1), key id (4), boot (8), counter (8), then ciphertext and tag. The header is
 authenticated with it, and so is the name of the recipient when the frame is bound to one. A seal says nothing about
 frames being new: see `talka.wire.security.replay`.
+
+AES-GCM: NIST SP 800-38D section 8.2.1 (deterministic nonces). HKDF: RFC 5869 section 2.
+Decision: docs/decisions/0014-sealed-and-alive.md.
 """
 
 from collections import OrderedDict

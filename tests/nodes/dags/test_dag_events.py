@@ -10,7 +10,7 @@ from talka.cli.nodes.life import OWN_WORDS, sentence
 from talka.control.tasks.store_effects import RaiseEpoch
 from talka.control.worker.effects import AttemptsDropped
 from talka.nodes.cores import handler_event_of
-from talka.nodes.dag_events import dag_ended_event, dropped_event, new_life_event, raised_event, too_old_event
+from talka.nodes.dags.dag_events import dag_ended_event, dropped_event, new_life_event, raised_event, too_old_event
 from talka.nodes.member_events import WORDS, sentence_of
 from talka.wire.attempts import Dropped, StoreLife
 from talka.work.lifecycle import JobState

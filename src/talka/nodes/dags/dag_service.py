@@ -34,15 +34,15 @@ from talka.control.tasks.store_effects import (
     WorkerTooOld,
 )
 from talka.errors import TalkaError, Unavailable
-from talka.nodes.dag_events import dag_ended_event, dropped_event, new_life_event, raised_event, too_old_event
-from talka.nodes.dag_reading import DagReading
-from talka.nodes.dag_requests import BUSY_S, DagAnswers, DagDrafts
-from talka.nodes.dag_views import live_facts, spec_of
+from talka.nodes.dags.dag_events import dag_ended_event, dropped_event, new_life_event, raised_event, too_old_event
+from talka.nodes.dags.dag_reading import DagReading
+from talka.nodes.dags.dag_requests import BUSY_S, DagAnswers, DagDrafts
+from talka.nodes.dags.dag_views import live_facts, spec_of
+from talka.nodes.dags.schedule_keeper import ScheduleKeeper
+from talka.nodes.dags.store_hold import StoreLease
+from talka.nodes.dags.store_thread import StoreThread
+from talka.nodes.dags.store_upkeep import StoreUpkeep
 from talka.nodes.member_events import Event
-from talka.nodes.schedule_keeper import ScheduleKeeper
-from talka.nodes.store_hold import StoreLease
-from talka.nodes.store_thread import StoreThread
-from talka.nodes.store_upkeep import StoreUpkeep
 from talka.store.dags.records import StoreLost, StoreTaken
 from talka.store.dags.sqlite import SqliteRecords
 from talka.store.dags.sqlite_life import StoreMemory, open_life

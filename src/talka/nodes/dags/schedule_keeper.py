@@ -12,9 +12,9 @@ from talka.client.requests import NoSuchSchedule
 from talka.clock import both_clocks, realtime_ns
 from talka.control.tasks.schedules import after_run, ahead_text, due, jump_text, mended, run_key
 from talka.errors import Invalid
-from talka.nodes.dag_views import schedule_view
+from talka.nodes.dags.dag_views import schedule_view
+from talka.nodes.dags.store_thread import StoreThread
 from talka.nodes.member_events import Event
-from talka.nodes.store_thread import StoreThread
 from talka.store.dags.records import DagStore
 from talka.units import MILLISECOND, SECOND
 from talka.wire.task_views import DagFacts, ScheduleView

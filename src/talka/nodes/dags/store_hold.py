@@ -88,7 +88,7 @@ class StoreLease:
         if kept[0].beat <= self._beat:
             raise StoreGone(
                 f"{self._records.place} is an older state of the store than this manager wrote: nothing more is kept or "
-                "acknowledged; stop this manager, and start it again with the store it shall have"
+                "acknowledged; stop this manager, and start it again with the store it should have"
             )
         self._beat = kept[0].beat
         self.hold.renewed(asked_at)
@@ -104,7 +104,7 @@ class StoreLease:
     def _lost(self) -> StoreTaken:
         return StoreTaken(
             f"another manager has taken the store {self._records.place}, and this one writes nothing more to it: have one "
-            "manager for a store, and start this one again when it shall have it"
+            "manager for a store, and start this one again when it should have the store"
         )
 
     def release(self) -> None:

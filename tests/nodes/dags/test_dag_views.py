@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from talka.control.dags.job import DagJob
-from talka.nodes.dag_views import (
+from talka.nodes.dags.dag_views import (
     attempt_view,
     dead_letter,
     event_view,

@@ -29,8 +29,8 @@ from talka.control.tasks.store_effects import (
 )
 from talka.control.tasks.store_hold import LEASE_NS
 from talka.errors import Invalid, Unavailable
-from talka.nodes import dag_reading, dag_requests, dag_service, schedule_keeper, store_thread, store_upkeep
-from talka.nodes.dag_service import DagService
+from talka.nodes.dags import dag_reading, dag_requests, dag_service, schedule_keeper, store_thread, store_upkeep
+from talka.nodes.dags.dag_service import DagService
 from talka.store.dags import sqlite_file
 from talka.store.dags.records import RecordsUnavailable, StoreGone, StoreLost, StoreTaken
 from talka.store.dags.sqlite import SqliteRecords
@@ -465,7 +465,7 @@ async def test_pages_of_jobs(node: Node) -> None:
     rest = await node.jobs.dags("", page.next, 2)
     assert [one.id for one in rest.items] == [ids[0]] and rest.next == ""
     assert [one.id for one in (await node.jobs.dags("completed", "", 9)).items] == [ids[0]]
-    with pytest.raises(Invalid, match="the cursor is not one of ours"):
+    with pytest.raises(Invalid, match="the cursor is not known"):
         await node.jobs.dags("", "x", 2)
     with pytest.raises(NoSuchJob):
         await node.jobs.dag("nothing")

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from talka.control.tasks.store_hold import LEASE_NS, MARGIN_NS, RENEW_NS, Vigil
-from talka.nodes import store_hold
+from talka.nodes.dags import store_hold
+from talka.nodes.dags.store_hold import MANAGER_LEASE, StoreLease
 from talka.nodes.member_events import Event
-from talka.nodes.store_hold import MANAGER_LEASE, StoreLease
 from talka.store.dags.records import RecordsUnavailable, StoreGone, StoreTaken
 from talka.store.dags.sqlite import SqliteRecords
 from talka.units import SECOND

@@ -14,7 +14,7 @@ from talka.client.requests import NoSuchJob, NoSuchTask
 from talka.clock import boottime_ns
 from talka.control.dags.keeper import DagKeeper
 from talka.errors import Invalid, Unavailable
-from talka.nodes.dag_views import (
+from talka.nodes.dags.dag_views import (
     dead_letter,
     event_view,
     facts_of,
@@ -25,7 +25,7 @@ from talka.nodes.dag_views import (
     spec_of,
     task_view,
 )
-from talka.nodes.store_thread import StoreThread
+from talka.nodes.dags.store_thread import StoreThread
 from talka.store.dags.records import StoreLost
 from talka.store.dags.sqlite import SqliteRecords
 from talka.store.files.blobs import Blobs
@@ -256,5 +256,5 @@ class DagReading:
 
 def _number(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 19):
-        raise Invalid("the cursor is not one of ours: it is `next` of the page before")
+        raise Invalid("the cursor is not known: use `next` of the page before")
     return int(text)

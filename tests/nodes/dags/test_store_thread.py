@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from talka.errors import Invalid
-from talka.nodes import store_thread
-from talka.nodes.store_thread import StoreThread
+from talka.nodes.dags import store_thread
+from talka.nodes.dags.store_thread import StoreThread
 from talka.store.dags.records import RecordsUnavailable
 from talka.store.dags.sqlite_file import RecordsBroken
 from talka.store.files.blobs import Blobs
