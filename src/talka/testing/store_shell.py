@@ -259,7 +259,7 @@ class StoreShell(Observer):
             safeguards=self._safeguards,
         )
         effects = member.jobs.act(now, [*keeper.restored(now)])
-        return member.act(now, effects + member.jobs.set_durable(now, keeper))
+        return member.act(now, effects + member.jobs.set_keeper(now, keeper))
 
     def restored(
         self, now: int, *, epoch: int, rng: Random, wall_offset_ns: int, life: StoreLife, safeguards: Safeguards = ALL

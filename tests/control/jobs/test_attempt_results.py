@@ -40,8 +40,8 @@ def test_a_result_is_here_while_a_majority_is_given_it_and_after() -> None:
 
     assert (wanted.job, wanted.digest, wanted.content) == ("b4k7", DIGEST, CONTENT)
     assert results.has(3) and results.is_known(3, DIGEST) and not results.is_known(3, "another")
-    assert results.taken(DIGEST) == RESULT
-    assert results.taken(DIGEST) is None
+    assert results.release(DIGEST) == RESULT
+    assert results.release(DIGEST) is None
     assert not results.has(3)
     results.kept[3] = DIGEST
     assert results.has(3) and results.is_known(3, "another")

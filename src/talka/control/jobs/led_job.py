@@ -102,6 +102,7 @@ class LedJob:
 
     @property
     def phase(self) -> Literal["reconciling", "leading", "documenting", "closing", "over"]:
+        """Asking workers what they have; running it; making its result document; storing its end; nothing any more."""
         if self._checkpoints.is_over:
             return "over"
         if self._load is None:
@@ -144,6 +145,7 @@ class LedJob:
         return self._take_up_if_known(now)
 
     def on_checkpoint_stored(self, now: int, message: CheckpointStored) -> list[JobsEffect]:
+        """The leader answers a checkpoint: it is on a majority of disks, or another manager leads the job."""
         if not self._checkpoints.is_mine(message) or self._checkpoints.is_over:
             return []
         if message.superseded:
@@ -233,6 +235,7 @@ class LedJob:
     # -- beginning, and taking over
 
     def start(self, now: int) -> list[JobsEffect]:
+        """Lead a new job at once; of one that another manager led, ask its workers first."""
         if not self.entry.checkpoint:
             return self._lead(now, LoadJob(self._spec(), start_delay_ns=START_DELAY_NS))
         effects = self._results.fetch_kept(closed_of(decode_checkpoint(self.entry.checkpoint)))

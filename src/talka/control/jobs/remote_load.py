@@ -68,6 +68,7 @@ class RemoteLoad:
         self.job = job
         self.entry = entry
         self.losses = Losses()
+        """Attempts that are gone, and of which the load job was not told yet."""
         self._workers = workers
         self._results = results
         self._checkpoints = checkpoints
@@ -79,6 +80,7 @@ class RemoteLoad:
 
     @property
     def state(self) -> JobState:
+        """What the entry is to say of the job."""
         if self.entry.cancel:
             return JobState.CANCELLING
         if self.job.ended_ns:
@@ -88,6 +90,7 @@ class RemoteLoad:
         return JobState.RUNNING if has_begun else JobState.DISPATCHING
 
     def _running(self, attempt: int) -> ShardAttempt | None:
+        """The attempt of this number; None when it is over or was never begun."""
         known = self.job.running().get(attempt)
         return None if known is None else known[2]
 
@@ -168,6 +171,7 @@ class RemoteLoad:
     # -- what workers say
 
     def on_word(self, now: int, sender: str, message: Report | NoTask | TaskDeclined) -> list[JobsEffect]:
+        """A worker tells of one attempt: its counts, that it does not have it, or that it cannot take it."""
         attempt = message.attempt
         known = self._running(attempt)
         if known is None or known.place != sender or (isinstance(message, Report) and _is_other(known, message)):
@@ -220,6 +224,7 @@ class RemoteLoad:
         return self._carry_out(now, asked)
 
     def _by_this_clock(self, worker: str, totals: Totals) -> Totals:
+        """The report with its instants in nanoseconds of this manager's clock."""
         started_at_ns, made_at_ns = totals.started_at_ns, totals.made_at_ns
         if started_at_ns:
             started_at_ns = self._clocks.here(worker, started_at_ns)
@@ -231,6 +236,7 @@ class RemoteLoad:
     # -- whole results: fetched, kept by a majority, named in the checkpoint, and only then counted
 
     def on_finished(self, now: int, sender: str, message: Finished) -> list[JobsEffect]:
+        """A worker offers the whole result of an attempt, until it is told that the result was accepted."""
         attempt = message.attempt
         if not self._safeguards.result_key and not self._results.is_fetched(attempt):
             return [self._results.fetch(attempt, message.digest, message.size_bytes, sender)]
@@ -257,7 +263,7 @@ class RemoteLoad:
 
     def on_kept(self, now: int, digest: str) -> list[JobsEffect]:
         """A majority of managers has a blob."""
-        result = self._results.taken(digest)
+        result = self._results.release(digest)
         if result is None:
             return []
         if self._safeguards.result_key:
@@ -269,6 +275,7 @@ class RemoteLoad:
         return [*self.do(now, self._checkpoints.hold(CountResult(digest, result))), *self.checkpoint(now)]
 
     def _count(self, now: int, digest: str, result: AttemptResult) -> list[JobsEffect]:
+        """A result that a majority has and the checkpoint names."""
         attempt = result.attempt
         known = self._running(attempt)
         effects: list[JobsEffect] = [AttemptAccepted(self.entry.job, attempt, digest)]
@@ -318,6 +325,7 @@ class RemoteLoad:
     # -- carrying out what the load job asks for
 
     def _carry_out(self, now: int, asked: list[LoadEffect]) -> list[JobsEffect]:
+        """Do what the load job asks for, and let what it decided be stored."""
         return [*self._act(now, asked), *self.checkpoint(now)]
 
     def _act(self, now: int, asked: list[LoadEffect]) -> list[JobsEffect]:
@@ -340,7 +348,7 @@ class RemoteLoad:
         return effects
 
     def do(self, now: int, held: list[Held]) -> list[JobsEffect]:
-        """What waited for a checkpoint to be stored."""
+        """Do what waited for a checkpoint to be stored."""
         effects: list[JobsEffect] = []
         for what in held:
             match what:
@@ -374,6 +382,7 @@ class RemoteLoad:
         return self._commands.start(now, attempt, known.place, go)
 
     def _tell(self, now: int, attempt: int, message: ToCore) -> list[Send[JobMessage]]:
+        """Tell what need not wait for a checkpoint."""
         if attempt in self.losses:
             return []  # its worker is gone, and a command to it would be repeated for ever
         worker = self.job.place_of(attempt)
