@@ -391,7 +391,7 @@ class StoreShell(Observer):
 def keeper_on(host: Host) -> DagKeeper | None:
     """The keeper of dag jobs on this host, once it has read them."""
     node = host.node
-    return node.jobs.durable if isinstance(node, ClusterMember) and isinstance(node.jobs, Manager) else None
+    return node.jobs.keeper if isinstance(node, ClusterMember) and isinstance(node.jobs, Manager) else None
 
 
 def act_on(host: Host, now: int, effects: list[DagEffect]) -> Effects:
