@@ -1,6 +1,6 @@
 """What a thousand workers' reports cost the manager that leads their job: its real code, fed with real sealed frames.
 
-One process, no sockets: a member with its porter, seal, voter and manager, and workers as certificates prove them.
+One process, no sockets: a member with its admission, seal, voter and manager, and workers as certificates prove them.
 The latter are what it takes to make their frames; those are made outside the measured time, and what the manager sends
 is opened outside it too.
 """
@@ -99,9 +99,11 @@ class Cost(msgspec.Struct):
 
 
 def porter_of(name: str, boot: int, role: Role, rng: Random) -> tuple[ReplayGuard, Admission]:
-    door = ReplayGuard(group=GROUP, name=name, boot=boot)
+    replay_guard = ReplayGuard(group=GROUP, name=name, boot=boot)
     me = Self(CLUSTER, CLUSTER, role, str(PROTOCOL_VERSION), [], [], "", "", "bench")
-    return door, Admission(door=door, seal=Seal(Keyring.of((SECRET,)), boot), name=name, me=me, rng=rng, certified=True)
+    return replay_guard, Admission(
+        replay_guard=replay_guard, seal=Seal(Keyring.of((SECRET,)), boot), name=name, me=me, rng=rng, certified=True
+    )
 
 
 class Counts:
@@ -166,13 +168,13 @@ class SimulatedWorker:
         self.renewed = 0
         self._beats = 0
         self._facts = WorkerFacts(cores=CORES, memory_bytes=1 << 34, version="bench", folder=number + 1, life=1)
-        _, self._porter = porter_of(self.name, boot, Role.WORKER, rng)
+        _, self._admission = porter_of(self.name, boot, Role.WORKER, rng)
 
     def hello(self, now: int) -> bytes:
-        return next(one.frame for one in self._porter.hello(now, MANAGER) if isinstance(one, Transmit))
+        return next(one.frame for one in self._admission.hello(now, MANAGER) if isinstance(one, Transmit))
 
     def frame(self, now: int, message: JobMessage) -> bytes:
-        return self._porter.wrap(now, jobs.CHANNEL.number, jobs.encode(message), to=MANAGER)
+        return self._admission.wrap(now, jobs.CHANNEL.number, jobs.encode(message), to=MANAGER)
 
     def beat(self, now: int) -> bytes:
         self._beats += 1
@@ -181,7 +183,7 @@ class SimulatedWorker:
 
     def hear(self, now: int, frame: bytes) -> list[bytes]:
         """Frames that answer this one."""
-        arrivals, said = self._porter.receive(now, MANAGER, frame, Lane.STREAM, -1, Proven(MANAGER, Role.MANAGER))
+        arrivals, said = self._admission.receive(now, MANAGER, frame, Lane.STREAM, -1, Proven(MANAGER, Role.MANAGER))
         answers = [one.frame for one in said if isinstance(one, Transmit)]
         for arrival in arrivals:
             match jobs.decode(arrival.packet.body):
@@ -218,7 +220,7 @@ class Bench:
 
     def _make_manager(self, rng: Random) -> None:
         boot, now, address = 1, self.now, "127.0.0.1:8471"
-        door, porter = porter_of(MANAGER, boot, Role.MANAGER, rng)
+        replay_guard, admission = porter_of(MANAGER, boot, Role.MANAGER, rng)
         voter = Voter(name=MANAGER, voters=(MANAGER,), stored={}, rng=rng, now=now)
         here = (ManagerAt(MANAGER, address),)
         self.manager = Manager(
@@ -248,8 +250,8 @@ class Bench:
             membership=members,
             voter=voter,
             part=self.manager,
-            door=door,
-            porter=porter,
+            replay_guard=replay_guard,
+            admission=admission,
         )
 
     # The manager's shell.
@@ -303,8 +305,8 @@ class Bench:
         registry = self.manager.registry
         assert registry is not None
         self._until(lambda: registry.fleet.total() == CORES * len(self._workers), "that all workers are registered")
-        submission = manager_calls.encode(manager_calls.SubmitCall(order_for(len(self._workers)), "bench"))
-        self.ask(self.manager.call(self.now, "submit", submission)[1])
+        submission = manager_calls.SubmitJob(order_for(len(self._workers)), "bench")
+        self.ask(self.manager.call(self.now, submission)[1])
         self._until(self._is_running, "that the load has begun", beats=True)
         self.ask(self.manager.watch(self.now, self.accepted, steps=True)[1])
         # The first report has the windows of the first second.

@@ -40,7 +40,7 @@ class Event(NamedTuple):
     """Whether the member's own timer ran out, rather than another's."""
     term: int = 0
     token: tuple[int, ...] = ()
-    """Grows with every reign."""
+    """Grows with every leader_term."""
 
 
 class Kind(Protocol):

@@ -45,7 +45,7 @@ class Group:
             rng = Random(self._rng.getrandbits(64))
             self.voters[name] = Election(name=name, stored=dict(disk), rng=rng, now=self.now, **arguments)
         for name in names or self.names:
-            self.ask(name, "start")
+            self.ask(name, "tick")
 
     def crash(self, *names: str) -> None:
         for name in names:

@@ -488,7 +488,7 @@ class Contest:
         self.heap: list[tuple[int, int, str, tuple[object, ...]]] = []
         self.count = 0
         self.register: dict[str, bytes] = {}
-        self.reign = 0
+        self.leader_term = 0
         self.serving = True
         self.table = LeaseTable(safeguards)
         self.leader_clock = self.clock()
@@ -538,7 +538,7 @@ class Contest:
         answer = self.table.acquire(local, "k", str(me), self.SHORT_TTL, epoch, number)
         match answer:
             case Write():
-                self.later(now + self.rng.randrange(10, 2_000_000), "written", self.reign, answer)
+                self.later(now + self.rng.randrange(10, 2_000_000), "written", self.leader_term, answer)
             case GrantedNow():
                 self.send(now, "told_grant", me, answer)
             case HeldLease():
@@ -551,8 +551,8 @@ class Contest:
             case _:
                 pass
 
-    def written(self, now: int, reign: int, write: Write) -> None:
-        if reign != self.reign or not self.serving:
+    def written(self, now: int, leader_term: int, write: Write) -> None:
+        if leader_term != self.leader_term or not self.serving:
             return  # its leader is gone; the others refused it
         if self.rng.random() < 0.1:
             self.table.abandoned("k", write.epoch)  # unknown to the leader: it may be there or not
@@ -598,7 +598,7 @@ class Contest:
         self.later(now + self.rng.randrange(10, self.SHORT_TTL), "elect")
 
     def elect(self, now: int) -> None:
-        self.reign += 1
+        self.leader_term += 1
         self.serving = True
         self.leader_clock = self.clock()
         self.table = LeaseTable(self.safeguards)

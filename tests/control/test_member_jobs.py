@@ -68,10 +68,10 @@ def member_of(
 
 class Peer:
     def __init__(self, name: str, source: str) -> None:
-        self.door, self.source = ReplayGuard(group="g", name=name, boot=77), source
+        self.replay_guard, self.source = ReplayGuard(group="g", name=name, boot=77), source
 
     def say(self, member: ClusterMember, body: bytes, channel: int = jobs.CHANNEL.number) -> list[object]:
-        return member.on_frame(0, self.source, self.door.wrap(channel, body), Lane.STREAM, 0)
+        return member.on_frame(0, self.source, self.replay_guard.wrap(channel, body), Lane.STREAM, 0)
 
     def speak(self, member: ClusterMember, message: JobMessage) -> list[object]:
         return self.say(member, jobs.encode(message))
@@ -120,7 +120,7 @@ def test_a_member_that_has_nothing_to_do_with_jobs_ignores_them() -> None:
     member = member_of(None)
 
     assert Peer("w1", "#7").speak(member, Goodbye()) == []
-    assert (member.frames_admitted, member.door.refused) == (1, {})
+    assert (member.frames_admitted, member.replay_guard.refused) == (1, {})
 
 
 def test_what_is_no_message_about_jobs_is_turned_away() -> None:
@@ -128,7 +128,7 @@ def test_what_is_no_message_about_jobs_is_turned_away() -> None:
     member = member_of(clerk)
 
     assert Peer("w1", "#7").say(member, msgspec.msgpack.encode([99])) == []
-    assert (clerk.told, member.door.refused) == ([], {"body": 1})
+    assert (clerk.told, member.replay_guard.refused) == ([], {"body": 1})
 
 
 @pytest.mark.parametrize("lane", list(Lane), ids=lambda lane: lane.name)

@@ -38,8 +38,8 @@ def manager() -> ClusterMember:
     return ClusterMember(group="g", name="b", boot=1, voter=voter, part=part)
 
 
-def hear(member: ClusterMember, door: ReplayGuard, parts: object) -> list[object]:
-    frame = door.wrap(jobs.CHANNEL.number, msgspec.msgpack.encode(parts))
+def hear(member: ClusterMember, replay_guard: ReplayGuard, parts: object) -> list[object]:
+    frame = replay_guard.wrap(jobs.CHANNEL.number, msgspec.msgpack.encode(parts))
     return member.on_frame(SECOND, "from-a", frame, Lane.STREAM, 0)
 
 
@@ -52,13 +52,13 @@ each_role = pytest.mark.parametrize(
 def test_a_new_message_is_counted_and_nothing_else_happens(
     node: Callable[[], ClusterMember], known: JobMessage
 ) -> None:
-    member, door, fresh = node(), ReplayGuard(group="g", name="a", boot=7), node()
+    member, replay_guard, fresh = node(), ReplayGuard(group="g", name="a", boot=7), node()
     at = member.next_tick_at
 
-    assert hear(member, door, NEW_MESSAGE) == []
+    assert hear(member, replay_guard, NEW_MESSAGE) == []
 
-    assert (member.door.refused, member.next_tick_at) == ({"body": 1}, at)
-    heard = hear(member, door, known)
+    assert (member.replay_guard.refused, member.next_tick_at) == ({"body": 1}, at)
+    heard = hear(member, replay_guard, known)
     assert heard == hear(fresh, ReplayGuard(group="g", name="a", boot=7), known) != [], (
         "whoever said it is heard as before"
     )
@@ -72,7 +72,7 @@ def test_a_new_field_of_a_known_message_changes_nothing(node: Callable[[], Clust
     heard = hear(member, ReplayGuard(group="g", name="a", boot=7), longer)
 
     assert heard == hear(fresh, ReplayGuard(group="g", name="a", boot=7), known) != []
-    assert (member.door.refused, member.next_tick_at) == ({}, fresh.next_tick_at)
+    assert (member.replay_guard.refused, member.next_tick_at) == ({}, fresh.next_tick_at)
 
 
 @each_role
@@ -87,4 +87,4 @@ def test_a_field_that_an_earlier_version_lacks_has_its_default(
     heard = hear(member, ReplayGuard(group="g", name="a", boot=7), parts[: 1 + needed])
 
     assert heard == hear(fresh, ReplayGuard(group="g", name="a", boot=7), known) != []
-    assert member.door.refused == {}
+    assert member.replay_guard.refused == {}

@@ -36,8 +36,8 @@ class Intruder:
         self.refused = ""
         self._target, self._name = target, name
         boot = rng.getrandbits(61)
-        self._porter = Admission(
-            door=ReplayGuard(group="default/default", name=name, boot=boot),
+        self._admission = Admission(
+            replay_guard=ReplayGuard(group="default/default", name=name, boot=boot),
             seal=Seal(Keyring.of((secret,)), boot),
             name=name,
             me=Self("default", "default", role, str(VERSION)),
@@ -51,7 +51,7 @@ class Intruder:
         self._news = asyncio.Event()
 
     async def __aenter__(self) -> "Intruder":
-        self._carry(self._porter.hello(boottime_ns(), self._target))
+        self._carry(self._admission.hello(boottime_ns(), self._target))
         await self.until(lambda: bool(self._node))
         return self
 
@@ -66,7 +66,7 @@ class Intruder:
         body = msgspec.msgpack.encode(message)
         # As the real ones: what only one node may hear is sealed for it.
         to = "" if channel in (membership.CHANNEL.number, greeting.CHANNEL.number) else self._node
-        frame = self._porter.wrap(boottime_ns(), channel, body, to=to)
+        frame = self._admission.wrap(boottime_ns(), channel, body, to=to)
         self._streams.renew(self._target)
         self._streams.send(self._target, frame, Class.JOBS)
 
@@ -80,7 +80,7 @@ class Intruder:
     async def settle(self) -> None:
         """Until the node has read what was said: its answer to a greeting comes after."""
         before = len(self.heard)
-        self._carry(self._porter.hello(boottime_ns(), self._target))
+        self._carry(self._admission.hello(boottime_ns(), self._target))
         await self.until(lambda: any(isinstance(one, Welcomed) for one in self.heard[before:]))
 
     async def until(self, holds: Callable[[], bool]) -> None:
@@ -90,8 +90,8 @@ class Intruder:
                 await self._news.wait()
 
     def _on_frame(self, source: str, frame: bytes, proven: Proven) -> bool:
-        opened = self._porter.opened
-        arrivals, effects = self._porter.receive(boottime_ns(), source, frame, Lane.STREAM, -1, proven)
+        opened = self._admission.opened
+        arrivals, effects = self._admission.receive(boottime_ns(), source, frame, Lane.STREAM, -1, proven)
         for arrival in arrivals:
             try:
                 self.heard.append(CHANNELS[arrival.packet.channel].decode(arrival.packet.body))
@@ -99,7 +99,7 @@ class Intruder:
                 continue
         self._carry(effects)
         self._news.set()
-        return self._porter.opened > opened
+        return self._admission.opened > opened
 
     def _carry(self, effects: list[object]) -> None:
         for effect in effects:

@@ -251,9 +251,9 @@ class Relay:
 
     async def _open(self, name: str) -> int:
         port = free_port()
-        door = _Door(self, name)
-        await self._loop.create_datagram_endpoint(lambda: door, local_addr=("127.0.0.1", port))
-        self._doors[name] = door
+        replay_guard = _Door(self, name)
+        await self._loop.create_datagram_endpoint(lambda: replay_guard, local_addr=("127.0.0.1", port))
+        self._doors[name] = replay_guard
         self._servers.append(
             await asyncio.start_server(lambda reader, writer: self._accepted(name, reader, writer), "127.0.0.1", port)
         )
@@ -304,8 +304,8 @@ class Relay:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for door in self._doors.values():
-            door.transport.abort()
+        for replay_guard in self._doors.values():
+            replay_guard.transport.abort()
         for _ in range(5):  # a transport that was aborted closes its socket in a later turn of the loop
             await asyncio.sleep(0)
 

@@ -66,9 +66,9 @@ class Running:
 
     @property
     def ring(self) -> Keyring:
-        porter = self.node.member.porter
-        assert porter is not None
-        return porter.ring
+        admission = self.node.member.admission
+        assert admission is not None
+        return admission.ring
 
     async def stop(self) -> None:
         self.node.stop()
@@ -86,8 +86,8 @@ class Intruder:
         self._socket.bind(("127.0.0.1", 0))
         self._target = (host, int(port))
         boot = random.getrandbits(61)
-        self._porter = Admission(
-            door=ReplayGuard(group="default/default", name=name, boot=boot),
+        self._admission = Admission(
+            replay_guard=ReplayGuard(group="default/default", name=name, boot=boot),
             seal=Seal(Keyring.of((secret,)), boot),
             name=name,
             me=Self("default", "default", "manager", str(PROTOCOL_VERSION)),
@@ -97,11 +97,11 @@ class Intruder:
     async def say(self, channel: int, body: bytes, updates: list[bytes] | None = None) -> None:
         """One datagram, and a second one that proves this life, if the member asks for it."""
         loop = asyncio.get_running_loop()
-        await loop.sock_sendto(self._socket, self._porter.wrap(boottime_ns(), channel, body, updates), self._target)
+        await loop.sock_sendto(self._socket, self._admission.wrap(boottime_ns(), channel, body, updates), self._target)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2.0):
                 asked, _ = await loop.sock_recvfrom(self._socket, 65_536)
-                _, replies = self._porter.receive(boottime_ns(), "member", asked, Lane.DATAGRAM, 0)
+                _, replies = self._admission.receive(boottime_ns(), "member", asked, Lane.DATAGRAM, 0)
                 for reply in replies:
                     if isinstance(reply, Transmit):
                         await loop.sock_sendto(self._socket, reply.frame, self._target)

@@ -89,7 +89,7 @@ INTACT: Final = (
 )
 
 
-# Two keep them out: what only managers may say, and what the porter asks of keys.
+# Two keep them out: what only managers may say, and what admission asks of keys.
 KEYS_FROM_ANYBODY: Final = without("ring_from_managers", "role_table")
 
 ROWS: Final = (

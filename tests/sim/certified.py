@@ -74,8 +74,8 @@ class Stranger:
         self._address = address
         self._lane = lane
         boot = rng.getrandbits(60)
-        self._porter = Admission(
-            door=ReplayGuard(group=GROUP, name=name, boot=boot),
+        self._admission = Admission(
+            replay_guard=ReplayGuard(group=GROUP, name=name, boot=boot),
             seal=Seal(Keyring.of((SECRET,)), boot),
             name=name,
             me=ME,
@@ -84,12 +84,12 @@ class Stranger:
         world.network.tap(self._hear)
 
     def say(self, to: str, channel: int, body: bytes, updates: list[bytes] | None = None) -> None:
-        self._send(to, self._porter.wrap(self._world.now, channel, body, updates))
+        self._send(to, self._admission.wrap(self._world.now, channel, body, updates))
 
     def _hear(self, source: str, to: str, sealed: bytes, lane: Lane) -> None:
         frame = self._world.network.unseal(sealed) if to == self._address else None
         if frame is not None:
-            for effect in self._porter.receive(self._world.now, source, frame, lane, 0)[1]:
+            for effect in self._admission.receive(self._world.now, source, frame, lane, 0)[1]:
                 if isinstance(effect, Transmit) and effect.lane is self._lane:
                     self._send(effect.to, effect.frame)
 
@@ -196,11 +196,11 @@ class Story:
         self.faults = Faults(world, list(world.hosts), CLASSES, limits=limits)
 
     def _start(self, boot: Boot) -> ClusterMember:
-        door = ReplayGuard(group=GROUP, name=boot.name, boot=boot.boot, safeguards=self._safeguards)
+        replay_guard = ReplayGuard(group=GROUP, name=boot.name, boot=boot.boot, safeguards=self._safeguards)
         ring = Keyring.of((SECRET,))
         kept = self.keys.rings.get(boot.name)
-        porter = Admission(
-            door=door,
+        admission = Admission(
+            replay_guard=replay_guard,
             seal=Seal(ring if kept is None else ring.merge(kept), boot.boot, (SECRET,)),
             name=boot.name,
             me=ME,
@@ -230,8 +230,8 @@ class Story:
             voter=voter,
             seeds=VOTERS,
             safeguards=self._safeguards,
-            door=door,
-            porter=porter,
+            replay_guard=replay_guard,
+            admission=admission,
         )
 
     def run(self) -> World:

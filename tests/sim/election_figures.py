@@ -118,7 +118,7 @@ def cold_restarts(seed: int, voters: int, restarts: int) -> int:
     for name in group.names:
         world.hosts[name].start()
     leader = group.wait_for_leader(0)
-    founded = voter_of(world.hosts[leader]).election.config.founded
+    group_id = voter_of(world.hosts[leader]).election.config.group_id
     for _ in range(restarts):
         group.ask(leader, "write")
         world.run_until(world.now + rng.randrange(5 * MILLISECOND))
@@ -129,8 +129,8 @@ def cold_restarts(seed: int, voters: int, restarts: int) -> int:
         leader = group.wait_for_leader(crashed_at)
         operation = group.ask(leader, "read")
         world.run_until(world.now + 300 * MILLISECOND)
-        found = voter_of(world.hosts[leader]).election.config.founded
-        assert found == founded, f"the group was founded twice: {founded} and {found}"
+        found = voter_of(world.hosts[leader]).election.config.group_id
+        assert found == group_id, f"the group was founded twice: {group_id} and {found}"
         assert group.register.history.operation(operation).outcome == "accepted"
     world.finish()
     assert not world.violations, world.violations

@@ -154,7 +154,11 @@ class Workload(Observer):
         found = []
         for host in self.voters():
             node = host.node
-            if isinstance(node, ClusterMember) and node.voter is not None and node.voter.election.reign is not None:
+            if (
+                isinstance(node, ClusterMember)
+                and node.voter is not None
+                and node.voter.election.leader_term is not None
+            ):
                 found.append(host)
         return found
 

@@ -37,7 +37,7 @@ class Forger:
         self._world = world
         self._workers = workers
         self._rng: Random = world.rng("forger")
-        self._door = ReplayGuard(group=GROUP, name=NAME, boot=1)
+        self._replay_guard = ReplayGuard(group=GROUP, name=NAME, boot=1)
 
     def begin(self, until_ns: int) -> None:
         if self._world.now >= until_ns:
@@ -64,5 +64,5 @@ class Forger:
         self._world.after(self._rng.randrange(500, 2500) * SECOND // 1000, partial(self.begin, until_ns))
 
     def _say(self, worker: str, assign: Assign) -> None:
-        frame = self._door.wrap(CHANNEL.number, encode(assign))
+        frame = self._replay_guard.wrap(CHANNEL.number, encode(assign))
         self._world.network.inject(worker, NAME, self._world.network.seal(frame), Lane.STREAM)

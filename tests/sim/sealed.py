@@ -139,7 +139,7 @@ class Adversary(Observer):
                 world.network.inject(victim, sent.source, sent.sealed, sent.lane)
 
     def on_passed(self, name: str, packet: Packet) -> None:
-        """A door let this in."""
+        """A replay guard let this in."""
         world, life = self._world, (packet.boot, packet.counter)
         at, to = self._sent[life]
         self.admitted += 1
@@ -175,10 +175,10 @@ class Story:
         self.faults = Faults(world, list(world.hosts), CLASSES, limits=limits, favourites=self._leaders)
 
     def _start(self, boot: Boot) -> ClusterMember:
-        door = WatchedDoor(boot, self.adversary.on_passed)
+        replay_guard = WatchedDoor(boot, self.adversary.on_passed)
         # Of its own, as on a real network: nonces must not be guessed from what else a member draws.
         nonces = self.world.rng("nonce", f"{boot.name}:{boot.boot}")
-        porter = Admission(door=door, seal=Seal(RING, boot.boot), name=boot.name, me=ME, rng=nonces)
+        admission = Admission(replay_guard=replay_guard, seal=Seal(RING, boot.boot), name=boot.name, me=ME, rng=nonces)
         config = PRESETS["default"]
         members = Membership(
             name=boot.name, boot=boot.boot, address=boot.name, group=GROUP, config=config, rng=boot.rng, now=boot.now
@@ -193,15 +193,19 @@ class Story:
             membership=members,
             voter=voter,
             seeds=SEEDS,
-            door=door,
-            porter=porter,
+            replay_guard=replay_guard,
+            admission=admission,
         )
 
     def _leaders(self) -> list[str]:
         found: list[str] = []
         for name in VOTERS:
             node = self.world.hosts[name].node
-            if isinstance(node, ClusterMember) and node.voter is not None and node.voter.election.reign is not None:
+            if (
+                isinstance(node, ClusterMember)
+                and node.voter is not None
+                and node.voter.election.leader_term is not None
+            ):
                 found.append(name)
         return found
 
@@ -214,7 +218,7 @@ class Story:
         total: dict[str, int] = {}
         for host in self.world.hosts.values():
             if isinstance(host.node, ClusterMember):
-                for reason, count in host.node.door.refused.items():
+                for reason, count in host.node.replay_guard.refused.items():
                     total[reason] = total.get(reason, 0) + count
         return total
 

@@ -20,9 +20,9 @@ def test_nobody_without_a_certificate_changes_keys_or_addresses_and_nobody_jumps
     nodes = [host.node for host in world.hosts.values() if isinstance(host.node, ClusterMember)]
     refused = {"datagram": 0, "jump": 0}
     for node in nodes:
-        assert node.porter is not None and node.membership is not None
+        assert node.admission is not None and node.membership is not None
         for reason in refused:
-            refused[reason] += node.porter.rings.refused[reason]
+            refused[reason] += node.admission.rings.refused[reason]
     assert all(refused.values()) and sum(node.membership.disbelieved for node in nodes if node.membership) > 0
 
 

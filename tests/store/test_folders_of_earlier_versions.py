@@ -58,7 +58,7 @@ def register(data: Path) -> Acceptor:
     file = VoterFile(data, GROUP)
     file.close()
     assert file.problem == ""
-    found = Acceptor(file.stored, new_storage=0)
+    found = Acceptor(file.stored, new_disk_id=0)
     assert loses_nothing(msgspec.msgpack.encode(found.record), file.stored["record"])
     return found
 

@@ -10,9 +10,9 @@ import pytest
 from talka.cluster import leases
 from talka.cluster.effects import Lane, Persist, Transmit
 from talka.cluster.fencing import Token
-from talka.cluster.leadership.election import ALARMS_LIMIT
 from talka.cluster.leadership.leader_term import BATCHES_LIMIT, READS_LIMIT, ROUNDS_KEPT
 from talka.cluster.leadership.news import Elected, LeaseExtended, SteppedDown
+from talka.cluster.leadership.peer_checks import ALARMS_LIMIT
 from talka.cluster.leadership.quorum import VOTERS_LIMIT
 from talka.cluster.leadership.register import HELD_LIMIT, KEYS_LIMIT, VoterRecord
 from talka.cluster.leadership.snapshot_transfer import APPLICANTS_LIMIT
@@ -581,16 +581,16 @@ def numbered(count: int) -> dict[Any, Any]:
 
 
 OVERFLOWS: dict[str, tuple[Callable[[Any, int], object], int]] = {
-    "alarms": (lambda node, size: setattr(node.voter.election, "_alarms", numbered(size)), ALARMS_LIMIT),
-    "peers' disks": (lambda node, size: setattr(node.voter.election._arrival, "_seen", numbered(size)), PEERS_LIMIT),
-    "welcomes": (lambda node, size: setattr(node.voter.election._arrival, "_welcomes", numbered(size)), PEERS_LIMIT),
-    "nonces given": (lambda node, size: setattr(node.voter.election._arrival, "_asked", numbered(size)), PEERS_LIMIT),
+    "alarms": (lambda node, size: setattr(node.voter.election._checks, "_alarms", numbered(size)), ALARMS_LIMIT),
+    "peers' disks": (lambda node, size: setattr(node.voter.election._startup, "_seen", numbered(size)), PEERS_LIMIT),
+    "welcomes": (lambda node, size: setattr(node.voter.election._startup, "_welcomes", numbered(size)), PEERS_LIMIT),
+    "nonces given": (lambda node, size: setattr(node.voter.election._startup, "_asked", numbered(size)), PEERS_LIMIT),
     "nonces to return": (
-        lambda node, size: setattr(node.voter.election._arrival, "_echoes", numbered(size)),
+        lambda node, size: setattr(node.voter.election._startup, "_echoes", numbered(size)),
         PEERS_LIMIT,
     ),
     "pages of a snapshot": (
-        lambda node, size: setattr(node.voter.election._arrival, "_pages", numbered(size)),
+        lambda node, size: setattr(node.voter.election._startup, "_pages", numbered(size)),
         PAGES_LIMIT,
     ),
     "words that wait": (
@@ -605,27 +605,27 @@ OVERFLOWS: dict[str, tuple[Callable[[Any, int], object], int]] = {
     "grants under way": (lambda node, size: node.voter._grants.update(numbered(size)), BATCHES_LIMIT),
     "commands that wait": (lambda node, size: node.receiver._waiting.extend([None] * size), WAITING_LIMIT),
     "writes under way": (lambda node, size: setattr(node, "_ticket_of", numbered(size)), WAITING_LIMIT + 1),
-    "senders at the door": (
-        lambda node, size: setattr(node.door, "_windows", {number: {} for number in range(size)}),
+    "senders at the replay guard": (
+        lambda node, size: setattr(node.replay_guard, "_windows", {number: {} for number in range(size)}),
         SENDERS_LIMIT,
     ),
     "keys claimed": (lambda node, size: setattr(node.owner._holder, "_claims", numbered(size)), leases.KEYS_LIMIT),
     "keys wanted": (lambda node, size: node.owner._wanted.update(numbered(size)), WANTED_LIMIT),
-    "boots of sender 'x'": (lambda node, size: node.door._windows.update(x=numbered(size)), BOOTS_PER_SENDER),
+    "boots of sender 'x'": (lambda node, size: node.replay_guard._windows.update(x=numbered(size)), BOOTS_PER_SENDER),
     "rounds of heartbeats": (
-        lambda node, size: setattr(node.voter.election.reign, "_rounds", numbered(size)),
+        lambda node, size: setattr(node.voter.election.leader_term, "_rounds", numbered(size)),
         ROUNDS_KEPT,
     ),
     "reads under way": (
-        lambda node, size: setattr(node.voter.election.reign, "_reads", [None] * size),
+        lambda node, size: setattr(node.voter.election.leader_term, "_reads", [None] * size),
         READS_LIMIT,
     ),
     "learners": (
-        lambda node, size: setattr(node.voter.election.reign._lessons, "_learners", numbered(size)),
+        lambda node, size: setattr(node.voter.election.leader_term._lessons, "_learners", numbered(size)),
         APPLICANTS_LIMIT + VOTERS_LIMIT,
     ),
     "applicants": (
-        lambda node, size: setattr(node.voter.election.reign._lessons, "_applicants", numbered(size)),
+        lambda node, size: setattr(node.voter.election.leader_term._lessons, "_applicants", numbered(size)),
         APPLICANTS_LIMIT,
     ),
 }
@@ -653,12 +653,12 @@ def test_a_take_over_may_write_back_as_many_pages_as_there_are() -> None:
     bench = Bench(checker)
     bench.add("a", member)
     bench.run(10 * SECOND)
-    reign = bench.node("a").voter.election.reign
-    reign._batches = numbered(BATCHES_LIMIT + 1)
-    reign.is_serving = False
+    leader_term = bench.node("a").voter.election.leader_term
+    leader_term._batches = numbered(BATCHES_LIMIT + 1)
+    leader_term.is_serving = False
     checker.on_second(bench.world)
     assert bench.told == []
-    reign.is_serving = True
+    leader_term.is_serving = True
     checker.on_second(bench.world)
     assert bench.told == [f"I13: a keeps {BATCHES_LIMIT + 1} batches under way; the limit is {BATCHES_LIMIT}"]
 
@@ -669,7 +669,7 @@ def test_a_member_of_few_parts_and_a_host_that_is_down_are_looked_at_as_far_as_t
     bench.add("bare", lambda boot: ClusterMember(group="g", name="bare", boot=boot.boot))
     bench.add("down", member).crash()
     bench.run(2 * SECOND)
-    bench.node("bare").door._windows["x"] = numbered(BOOTS_PER_SENDER + 1)
+    bench.node("bare").replay_guard._windows["x"] = numbered(BOOTS_PER_SENDER + 1)
     bench.world.finish()
     assert bench.told == [
         f"I13: bare keeps {BOOTS_PER_SENDER + 1} boots of sender 'x'; the limit is {BOOTS_PER_SENDER}"

@@ -1,6 +1,6 @@
-"""What cores of the cluster ask for. A composite or a shell carries it out, in order.
+"""What state machines of the cluster ask for. A composite or a shell carries it out, in order.
 
-News of a core (`MemberLost`, `Elected` …) live beside the core that tells them.
+News (`MemberLost`, `Elected` …) live in the room that tells them: `membership/news.py`, `leadership/news.py`.
 """
 
 from enum import IntEnum

@@ -2,6 +2,8 @@
 
 A lease only makes two leaders at once unlikely, because a process may stall between its check and its effect. The
 token in every command makes the effect of the older one impossible.
+
+Burrows, "The Chubby lock service" (2006), §2.4: sequencers. docs/decisions/0012-the-holes-of-leadership.md.
 """
 
 from typing import Final, TypeAlias

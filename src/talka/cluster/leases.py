@@ -6,6 +6,9 @@ that clocks may have, the leader counts from when it answered and longer by as m
 as long as each clock runs within 2 % of true time. Beyond that, only the epoch as a fencing token protects.
 
 Clocks here count while the machine is suspended.
+
+Gray and Cheriton, "Leases" (1989). docs/decisions/0012-the-holes-of-leadership.md. No node uses these leases yet:
+slots and gates will.
 """
 
 from collections.abc import Mapping

@@ -65,8 +65,8 @@ class NodeAsker:
             role = role_in(certs, name)
             security = Certified(certs, name=name, role=role, cluster=cluster, environment=environment)
         self._ring = Keyring.of(secrets)
-        self._porter = Admission(
-            door=ReplayGuard(group=f"{cluster}/{environment}", name=name, boot=boot),
+        self._admission = Admission(
+            replay_guard=ReplayGuard(group=f"{cluster}/{environment}", name=name, boot=boot),
             seal=Seal(self._ring, boot),
             name=name,
             me=Self(cluster, environment, role, str(PROTOCOL_VERSION)),
@@ -83,7 +83,7 @@ class NodeAsker:
     async def __aenter__(self) -> "NodeAsker":
         self._welcome = asyncio.get_running_loop().create_future()
         try:
-            self._carry(self._porter.hello(boottime_ns(), self._target))
+            self._carry(self._admission.hello(boottime_ns(), self._target))
             async with asyncio.timeout(self._timeout_s):
                 self._node = await self._welcome
         except TimeoutError:
@@ -103,7 +103,7 @@ class NodeAsker:
         answered: asyncio.Future[AskAnswer] = asyncio.get_running_loop().create_future()
         self._answers[number] = answered
         body = asking.encode(Ask(number, question, round(self._timeout_s * 1000)))
-        frame = self._porter.wrap(boottime_ns(), asking.CHANNEL.number, body, to=self._node)
+        frame = self._admission.wrap(boottime_ns(), asking.CHANNEL.number, body, to=self._node)
         try:
             self._streams.send(self._target, frame, Class.JOBS)
             async with asyncio.timeout(self._timeout_s):
@@ -117,8 +117,8 @@ class NodeAsker:
         return answer.content
 
     def _on_frame(self, source: str, frame: bytes, proven: Proven) -> bool:
-        opened = self._porter.opened
-        arrivals, effects = self._porter.receive(boottime_ns(), source, frame, Lane.STREAM, -1, proven)
+        opened = self._admission.opened
+        arrivals, effects = self._admission.receive(boottime_ns(), source, frame, Lane.STREAM, -1, proven)
         self._carry(effects)
         for arrival in arrivals:
             if arrival.packet.channel != asking.CHANNEL.number:
@@ -130,7 +130,7 @@ class NodeAsker:
             waiting = self._answers.get(message.number) if isinstance(message, AskAnswer) else None
             if waiting is not None and not waiting.done() and isinstance(message, AskAnswer):
                 waiting.set_result(message)
-        return self._porter.opened > opened
+        return self._admission.opened > opened
 
     def _carry(self, effects: list[AdmissionEffect]) -> None:
         for effect in effects:

@@ -98,8 +98,8 @@ class ManagerNode(MemberNode):
                 self.dags = self._open_store(options.store)
         self.control = ManagerControl(self)
         self._overload = Overload()
-        if self.member.herald is not None:
-            self.member.herald.api = options.api
+        if self.member.announcer is not None:
+            self.member.announcer.api = options.api
 
     def _open_store(self, url: str) -> DagService:
         records = store_of(url)

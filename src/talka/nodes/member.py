@@ -132,8 +132,8 @@ class MemberNode:
             membership=self._membership,
             voter=voter,
             part=self._make_part(voter),
-            door=runtime.replay_guard,
-            porter=runtime.admission,
+            replay_guard=runtime.replay_guard,
+            admission=runtime.admission,
         )
 
     @property

@@ -130,7 +130,7 @@ class NodeRuntime(Generic[PartEffect]):
                 VERSION,
             )
             self.admission = Admission(
-                door=self.replay_guard,
+                replay_guard=self.replay_guard,
                 seal=Seal(first_ring(options.secrets, self.keys), self.boot, spare_secrets),
                 name=options.name,
                 me=me,

@@ -176,8 +176,8 @@ class WorkerNode:
             name=options.name,
             boot=runtime.boot,
             part=self.worker,
-            door=runtime.replay_guard,
-            porter=runtime.admission,
+            replay_guard=runtime.replay_guard,
+            admission=runtime.admission,
         )
         self._candidates = Candidates(options.seeds, remembered=list, own=[])
         self._confinement: Confinement | None = None

@@ -68,7 +68,7 @@ class HostileNode:
         self._until = until
         self._rng = boot.rng
         self._sampler = Sampler(boot.rng)
-        self._door = ReplayGuard(group="g", name=boot.name, boot=boot.boot)
+        self._replay_guard = ReplayGuard(group="g", name=boot.name, boot=boot.boot)
 
     def start(self, now: int) -> list[Transmit]:
         return []
@@ -82,7 +82,7 @@ class HostileNode:
         # Every second one is what its role may say: those get further.
         channel, message = self._sampler.any(Role.WORKER if self._rng.random() < 0.5 else None)
         message = harmless_beat(message)
-        frame = self._door.wrap(channel, msgspec.msgpack.encode(message))
+        frame = self._replay_guard.wrap(channel, msgspec.msgpack.encode(message))
         word = name_of(message)
         self._sent[word] = self._sent.get(word, 0) + 1
         self._world.struck[HOSTILE] = self._world.struck.get(HOSTILE, 0) + 1

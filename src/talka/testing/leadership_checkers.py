@@ -10,9 +10,9 @@ import msgspec
 
 from talka.cluster import leases
 from talka.cluster.fencing import ZERO, Token
-from talka.cluster.leadership.election import ALARMS_LIMIT
 from talka.cluster.leadership.leader_term import BATCHES_LIMIT, READS_LIMIT, ROUNDS_KEPT
 from talka.cluster.leadership.news import Elected, LeaseExtended, SteppedDown
+from talka.cluster.leadership.peer_checks import ALARMS_LIMIT
 from talka.cluster.leadership.quorum import VOTERS_LIMIT
 from talka.cluster.leadership.register import HELD_LIMIT, KEYS_LIMIT, RECORD_KEY, VoterRecord
 from talka.cluster.leadership.snapshot_transfer import APPLICANTS_LIMIT
@@ -121,7 +121,7 @@ class NothingGoesBack(Observer):
         after = self._records[host.name] = _record_decoder.decode(content)
         if before is None:
             return
-        if before.storage != after.storage:
+        if before.disk_id != after.disk_id:
             self._led.pop(host.name, None)  # it started over, without a vote
         elif after.revision < before.revision:
             text = f"the revision of {host.name}'s record fell from {before.revision} to {after.revision}"
@@ -429,7 +429,7 @@ class CapsHold(Observer):
         if not isinstance(node, ClusterMember):
             return
         # The limits are of private things; asking each for its size would put methods there that only this needs.
-        _within(world, host, "senders at the door", node.door._windows, SENDERS_LIMIT)
+        _within(world, host, "senders at the replay guard", node.replay_guard._windows, SENDERS_LIMIT)
         _within(world, host, "writes under way", node._ticket_of, WAITING_LIMIT + 1)
         if node.receiver is not None:
             _within(world, host, "commands that wait", node.receiver._waiting, WAITING_LIMIT)
@@ -441,28 +441,28 @@ class CapsHold(Observer):
         _within(world, host, "leases", node.voter.leases, leases.KEYS_LIMIT)
         _within(world, host, "grants under way", node.voter._grants, BATCHES_LIMIT)
         election = node.voter.election
-        _within(world, host, "peers' disks", election._arrival._seen, PEERS_LIMIT)
-        _within(world, host, "alarms", election._alarms, ALARMS_LIMIT)
-        _within(world, host, "welcomes", election._arrival._welcomes, PEERS_LIMIT)
-        _within(world, host, "nonces given", election._arrival._asked, PEERS_LIMIT)
-        _within(world, host, "nonces to return", election._arrival._echoes, PEERS_LIMIT)
-        _within(world, host, "pages of a snapshot", election._arrival._pages, PAGES_LIMIT)
+        _within(world, host, "peers' disks", election._startup._seen, PEERS_LIMIT)
+        _within(world, host, "alarms", election._checks._alarms, ALARMS_LIMIT)
+        _within(world, host, "welcomes", election._startup._welcomes, PEERS_LIMIT)
+        _within(world, host, "nonces given", election._startup._asked, PEERS_LIMIT)
+        _within(world, host, "nonces to return", election._startup._echoes, PEERS_LIMIT)
+        _within(world, host, "pages of a snapshot", election._startup._pages, PAGES_LIMIT)
         _within(world, host, "words that wait", election._acceptor._waiting, HELD_LIMIT)
         _within(world, host, "keys of the register", election._acceptor.entries, KEYS_LIMIT)
-        reign = election.reign
-        if reign is None:
+        leader_term = election.leader_term
+        if leader_term is None:
             return
-        _within(world, host, "rounds of heartbeats", reign._rounds, ROUNDS_KEPT)
-        _within(world, host, "reads under way", reign._reads, READS_LIMIT)
-        _within(world, host, "learners", reign._lessons._learners, APPLICANTS_LIMIT + VOTERS_LIMIT)
-        _within(world, host, "applicants", reign._lessons._applicants, APPLICANTS_LIMIT)
-        if reign.is_serving:  # a take-over writes back as many pages as there are
-            _within(world, host, "batches under way", reign._batches, BATCHES_LIMIT)
+        _within(world, host, "rounds of heartbeats", leader_term._rounds, ROUNDS_KEPT)
+        _within(world, host, "reads under way", leader_term._reads, READS_LIMIT)
+        _within(world, host, "learners", leader_term._lessons._learners, APPLICANTS_LIMIT + VOTERS_LIMIT)
+        _within(world, host, "applicants", leader_term._lessons._applicants, APPLICANTS_LIMIT)
+        if leader_term.is_serving:  # a take-over writes back as many pages as there are
+            _within(world, host, "batches under way", leader_term._batches, BATCHES_LIMIT)
 
     def _check_boots(self, world: World, host: Host) -> None:
         node = host.node
         if isinstance(node, ClusterMember):
-            for sender, windows in node.door._windows.items():
+            for sender, windows in node.replay_guard._windows.items():
                 _within(world, host, f"boots of sender {sender!r}", windows, BOOTS_PER_SENDER)
 
 

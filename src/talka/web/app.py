@@ -64,21 +64,21 @@ def make_app(
     if auth is None:
         hosts.update(LOOPBACK_NAMES)
     audit = audit or ApiAudit()
-    door = ApiDoor(control, dags, limiter, audit)
+    replay_guard = ApiDoor(control, dags, limiter, audit)
     watches, sockets = EventWatches(dags), SubmitSockets(dags)
     by_path: dict[str, dict[str, ApiOperation]] = {}
     routes: list[BaseRoute] = []
     for operation in OPERATIONS:
         path = operation.path.replace("{task}", "{task:path}").replace("schedules/{name}", "schedules/{name:path}")
         if operation.name == "watch":
-            routes.append(WebSocketRoute(path, watch_endpoint(watches, operation, door)))
+            routes.append(WebSocketRoute(path, watch_endpoint(watches, operation, replay_guard)))
         elif operation.name == "submit_frames":
-            routes.append(WebSocketRoute(path, SubmitEndpoint(sockets, operation, door)))
+            routes.append(WebSocketRoute(path, SubmitEndpoint(sockets, operation, replay_guard)))
         else:
             by_path.setdefault(path, {})[operation.method] = operation
     handlers = all_handlers()
     for path, by_method in by_path.items():
-        routes.append(Route(path, endpoint(door, by_method, handlers), methods=list(by_method)))
+        routes.append(Route(path, endpoint(replay_guard, by_method, handlers), methods=list(by_method)))
     app = Starlette(
         routes=routes,
         middleware=[Middleware(Gate, auth=auth, hosts=frozenset(hosts), audit=audit)],
@@ -238,22 +238,22 @@ class ApiDoor:
 
 
 def endpoint(
-    door: ApiDoor, by_method: dict[str, ApiOperation], handlers: dict[str, Handler]
+    replay_guard: ApiDoor, by_method: dict[str, ApiOperation], handlers: dict[str, Handler]
 ) -> Callable[[Request], object]:
     async def answer(request: Request) -> Response:
         operation = by_method.get(request.method) or by_method["GET"]  # a HEAD is a GET whose body is left out
         given, text = await answered(request, operation)
         location = given.headers.get("location", "")
-        door.put_down(request.scope, operation, given.status_code, job=location.rpartition("/")[2], text=text)
+        replay_guard.put_down(request.scope, operation, given.status_code, job=location.rpartition("/")[2], text=text)
         return given
 
     async def answered(request: Request, operation: ApiOperation) -> tuple[Response, str]:
         """And why not, in a sentence."""
         timeout_s = timeout_of(request, operation)
         try:
-            identity = door.check(request.scope, operation)
+            identity = replay_guard.check(request.scope, operation)
             async with asyncio.timeout(timeout_s):
-                return await handlers[operation.name](door.asked(request, identity, operation)), ""
+                return await handlers[operation.name](replay_guard.asked(request, identity, operation)), ""
         except TalkaError as error:
             return answer_to_error(error, request.url.path), str(error)
         except TimeoutError:
@@ -276,14 +276,16 @@ def timeout_of(request: Request, operation: ApiOperation) -> float:
     return CALL_TIMEOUT_S
 
 
-def watch_endpoint(watches: EventWatches, operation: ApiOperation, door: ApiDoor) -> Callable[[WebSocket], object]:
+def watch_endpoint(
+    watches: EventWatches, operation: ApiOperation, replay_guard: ApiDoor
+) -> Callable[[WebSocket], object]:
     async def watch(websocket: WebSocket) -> None:
         try:
-            identity = door.check(websocket.scope, operation)
-            await watches.watch(websocket, door.control_for(websocket.scope, identity, operation))
+            identity = replay_guard.check(websocket.scope, operation)
+            await watches.watch(websocket, replay_guard.control_for(websocket.scope, identity, operation))
         except TalkaError as error:
             # Only before the first update; afterwards the close frame has told it.
-            await deny(websocket, operation, door, error)
+            await deny(websocket, operation, replay_guard, error)
         except Exception:
             logger.exception("watching %s failed", tame(websocket.url.path))
             with contextlib.suppress(RuntimeError, WebSocketDisconnect):  # it was accepted, and closed then
@@ -295,31 +297,31 @@ def watch_endpoint(watches: EventWatches, operation: ApiOperation, door: ApiDoor
 class SubmitEndpoint:
     """Below Starlette's WebSocket: this one has thousands of frames a second."""
 
-    def __init__(self, sockets: SubmitSockets, operation: ApiOperation, door: ApiDoor) -> None:
+    def __init__(self, sockets: SubmitSockets, operation: ApiOperation, replay_guard: ApiDoor) -> None:
         self._sockets = sockets
         self._operation = operation
-        self._door = door
+        self._replay_guard = replay_guard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         websocket = WebSocket(scope, receive, send)
         try:
-            identity = self._door.check(scope, self._operation)
+            identity = self._replay_guard.check(scope, self._operation)
             is_batched = choice(websocket, "batch", ("0", "1")) == "1"
             socket = await self._sockets.serve(receive, send, identity.name, is_batched=is_batched)
         except TalkaError as error:
-            await deny(websocket, self._operation, self._door, error)
+            await deny(websocket, self._operation, self._replay_guard, error)
         except Exception:
             logger.exception("submissions over a WebSocket failed")
             with contextlib.suppress(RuntimeError, WebSocketDisconnect):
                 await websocket.send_denial_response(internal_error(scope["path"]))
         else:
             text = f"{socket.accepted} jobs accepted, {socket.refused} refused"
-            self._door.put_down(scope, self._operation, 101, text=text)
+            self._replay_guard.put_down(scope, self._operation, 101, text=text)
 
 
-async def deny(websocket: WebSocket, operation: ApiOperation, door: ApiDoor, error: TalkaError) -> None:
+async def deny(websocket: WebSocket, operation: ApiOperation, replay_guard: ApiDoor, error: TalkaError) -> None:
     answer = answer_to_error(error, websocket.url.path)
-    door.put_down(websocket.scope, operation, answer.status_code, text=str(error))
+    replay_guard.put_down(websocket.scope, operation, answer.status_code, text=str(error))
     with contextlib.suppress(WebSocketDisconnect):
         await websocket.send_denial_response(answer)
 

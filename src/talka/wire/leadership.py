@@ -48,12 +48,12 @@ Entries = Annotated[tuple[RegisterEntry, ...], msgspec.Meta(max_length=ENTRIES_P
 class VoterHello(Message, frozen=True, tag=1):
     """I start (or still wait): this is my disk, and this far it is. What do you remember of me?"""
 
-    storage: Count
+    disk_id: Count
     """Drawn when the disk was first used; another number is another disk."""
     revision: Count
     """How often the disk was written."""
     admitted: bool
-    founded: Count
+    group_id: Count
     """The group's number, drawn once by its first leader; 0 before."""
     voters: Count
     """Digest of the voters this one was configured with: they must agree before the group is founded."""
@@ -62,10 +62,10 @@ class VoterHello(Message, frozen=True, tag=1):
 
 
 class VoterWelcome(Message, frozen=True, tag=2):
-    storage: Count
+    disk_id: Count
     revision: Count
     """The latest this peer has seen of the asker since it started; 0 and 0 if nothing."""
-    founded: Count
+    group_id: Count
     seat: Count
     """The disk with which the asker counts, by the configuration this peer holds; 0 when none is recorded."""
     config: Version
@@ -82,7 +82,7 @@ class PreVote(Message, frozen=True, tag=3):
     term: Count
     round: Count
     config: Version
-    founded: Count = 0
+    group_id: Count = 0
     released: Count = 0
     """The term of a leader that has given its lease up; 0 when none is known to have."""
     lease_ns: Count = 0
@@ -101,7 +101,7 @@ class Vote(Message, frozen=True, tag=5):
 
     term: Count
     config: Version
-    founded: Count = 0
+    group_id: Count = 0
     released: Count = 0
     lease_ns: Count = 0
 
@@ -110,14 +110,14 @@ class VoteReply(Message, frozen=True, tag=6):
     term: Count
     """The replier's term: the candidate's own when granted."""
     granted: bool
-    storage: Count
+    disk_id: Count
     revision: Count
 
 
 class Heartbeat(Message, frozen=True, tag=7):
     term: Count
     round: Count
-    founded: Count
+    group_id: Count
     lease_ns: Count = 0
     """The leader's own."""
     worker_lease: Annotated[bytes, msgspec.Meta(max_length=WORKER_LEASE_LIMIT_BYTES)] = b""
@@ -128,7 +128,7 @@ class HeartbeatReply(Message, frozen=True, tag=8):
     term: Count
     """The replier's term; above the leader's, the leader is deposed."""
     round: Count
-    storage: Count
+    disk_id: Count
     revision: Count
     config: Version
     """The configuration the replier holds: one that missed a change is told again."""
@@ -161,7 +161,7 @@ class Propose(Message, frozen=True, tag=11):
 class ProposalAccepted(Message, frozen=True, tag=12):
     term: Count
     batch: Count
-    storage: Count
+    disk_id: Count
     revision: Count
 
 
@@ -180,14 +180,14 @@ class RegisterSnapshot(Message, frozen=True, tag=14):
     page: Annotated[int, msgspec.Meta(ge=0, lt=PAGES_LIMIT)]
     pages: Annotated[int, msgspec.Meta(ge=1, le=PAGES_LIMIT)]
     entries: Entries
-    founded: Count
+    group_id: Count
 
 
 class SnapshotReply(Message, frozen=True, tag=15):
     term: Count
     number: Count
     page: Count
-    storage: Count
+    disk_id: Count
     """The disk that learned it."""
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from talka.cluster.leadership.election import ALARMS_LIMIT, CLEARLY, Phase, VoterRole
+from talka.cluster.leadership.election import CLEARLY, Phase, VoterRole
 from talka.cluster.leadership.news import (
     ConfigChanged,
     LeaderChanged,
@@ -14,6 +14,7 @@ from talka.cluster.leadership.news import (
     SteppedDown,
     WriteEnded,
 )
+from talka.cluster.leadership.peer_checks import ALARMS_LIMIT
 from talka.cluster.leadership.timings import LAN
 from talka.cluster.safeguards import ALL
 from talka.units import MILLISECOND, SECOND
@@ -258,7 +259,7 @@ def test_a_voter_that_was_added_votes_and_can_lead(group: Any) -> None:
     group.is_lost = lambda sender, to, message: isinstance(message, PreVote) and sender != "d"
     group.crash(leader)
     assert group.elect() == "d"
-    assert group.voters["d"].reign.value_of("x") == b"v"
+    assert group.voters["d"].leader_term.value_of("x") == b"v"
 
 
 def test_a_newcomer_is_admitted_by_the_last_lesson_of_its_change(group: Any) -> None:
@@ -292,15 +293,15 @@ def test_a_newcomer_counts_with_the_disk_it_learned_with_also_before_the_change_
     group.heal()
     voter = next(name for name in "abc" if name != leader)
     batch = group.messages(Propose, leader)[-1][2].batch
-    storage = group.record("d").storage
+    disk_id = group.record("d").disk_id
 
     group.tell(
-        leader, voter, ProposalAccepted(1, batch, group.record(voter).storage, 1)
+        leader, voter, ProposalAccepted(1, batch, group.record(voter).disk_id, 1)
     )  # two of three, and two of four
-    group.tell(leader, "d", ProposalAccepted(1, batch, storage + 1, 1))
+    group.tell(leader, "d", ProposalAccepted(1, batch, disk_id + 1, 1))
     assert group.told(WriteEnded, leader)[1:] == []
 
-    group.tell(leader, "d", ProposalAccepted(1, batch, storage, 1))
+    group.tell(leader, "d", ProposalAccepted(1, batch, disk_id, 1))
     assert [(told.ref, told.outcome) for told in group.told(WriteEnded, leader)[1:]] == [(3, "accepted")]
 
 
@@ -353,7 +354,7 @@ def test_a_newcomer_whose_leader_is_lost_before_it_asks_the_others_can_finish_th
     assert group.elect() == "d"
     group.run(SECOND)
     assert {voter.config.names() for voter in group.voters.values()} == {("a", "b", "c", "d")}
-    assert group.voters["d"].reign.value_of("x") == b"v"
+    assert group.voters["d"].leader_term.value_of("x") == b"v"
 
 
 def test_a_newcomer_whose_answer_was_lost_can_be_added_later(group: Any) -> None:
@@ -401,12 +402,12 @@ def test_a_newcomer_that_learned_in_vain_makes_no_second_group(make_group: MakeG
 def test_those_who_spoke_lately_are_known_and_none_that_is_no_voter(group: Any) -> None:
     leader = joined(group, "d")
     other, down = [name for name in "abc" if name != leader]
-    assert group.voters[leader].answering(group.now) == ["a", "b", "c"]
+    assert group.voters[leader].electorate.answering(group.now) == ["a", "b", "c"]
 
     group.crash(down)
     group.run(4 * SECOND)
 
-    assert group.voters[leader].answering(group.now) == sorted((leader, other))
+    assert group.voters[leader].electorate.answering(group.now) == sorted((leader, other))
 
 
 def test_it_is_known_for_how_long_a_voter_has_been_silent(group: Any) -> None:
@@ -418,9 +419,9 @@ def test_it_is_known_for_how_long_a_voter_has_been_silent(group: Any) -> None:
     group.run(4 * SECOND)
 
     voter = group.voters[leader]
-    assert voter.silent_ns(group.now, leader) == 0
-    assert voter.silent_ns(group.now, other) <= LAN.heartbeat_ns
-    assert 4 * SECOND <= voter.silent_ns(group.now, down) <= 4 * SECOND + LAN.heartbeat_ns
+    assert voter.electorate.silent_ns(group.now, leader) == 0
+    assert voter.electorate.silent_ns(group.now, other) <= LAN.heartbeat_ns
+    assert 4 * SECOND <= voter.electorate.silent_ns(group.now, down) <= 4 * SECOND + LAN.heartbeat_ns
 
 
 def test_a_voter_can_be_added_while_another_one_is_down(group: Any) -> None:
@@ -567,7 +568,7 @@ def test_a_voter_that_was_removed_is_asked_nothing_and_disturbs_nobody(make_grou
     assert group.leader() == leader
     assert group.told(SteppedDown) == []
     assert group.voters[leader].term == 1
-    group.tell(leader, removed, HeartbeatReply(9, 1, group.record(removed).storage, 1, LATER, 0))
+    group.tell(leader, removed, HeartbeatReply(9, 1, group.record(removed).disk_id, 1, LATER, 0))
     assert group.leader() == leader
     asked = next(name for name in rest if name != leader)
     group.crash(leader)
@@ -598,19 +599,19 @@ def test_an_answer_to_a_snapshot_of_another_term_or_disk_or_to_a_follower_says_n
     leader = joined(group, "d")
     follower, down = [name for name in "abc" if name != leader]
     group.crash(down)
-    storage = group.record("d").storage
+    disk_id = group.record("d").disk_id
     group.lose(SnapshotReply)
     assert group.ask(leader, "change_voters", 2, ("a", "b", "c", "d")) == []
     number = group.messages(RegisterSnapshot, leader)[-1][2].number
     group.heal()
 
-    assert group.tell(leader, "d", SnapshotReply(9, number, 0, storage)) == []
-    assert group.tell(leader, "d", SnapshotReply(1, number, 0, storage + 1)) == []
-    assert group.tell(follower, "d", SnapshotReply(1, number, 0, storage)) == []
+    assert group.tell(leader, "d", SnapshotReply(9, number, 0, disk_id)) == []
+    assert group.tell(leader, "d", SnapshotReply(1, number, 0, disk_id + 1)) == []
+    assert group.tell(follower, "d", SnapshotReply(1, number, 0, disk_id)) == []
     assert group.told(WriteEnded, leader)[1:] == []
     assert group.leader() == leader
 
-    group.tell(leader, "d", SnapshotReply(1, number, 0, storage))
+    group.tell(leader, "d", SnapshotReply(1, number, 0, disk_id))
     assert [told.outcome for told in group.told(WriteEnded, leader)[1:]] == ["accepted"]
 
 
@@ -640,10 +641,10 @@ def test_alarms_have_a_limit_whatever_is_made_up(group: Any) -> None:
     group.elect()
     group.run(SECOND)
     voter = group.followers()[0]
-    founded = group.voters[voter].config.founded
+    group_id = group.voters[voter].config.group_id
 
     for number in range(2 * ALARMS_LIMIT):
-        group.tell(voter, f"x{number}", Heartbeat(1, 1, founded + 1))
+        group.tell(voter, f"x{number}", Heartbeat(1, 1, group_id + 1))
 
     assert len(group.told(LeadershipAlarm, voter)) == ALARMS_LIMIT
 

@@ -31,14 +31,14 @@ DIGEST = digest_of(("a", "b", "c"))
 
 
 def value_of(group: Any, key: str) -> bytes:
-    return bytes(group.voters[group.leader()].reign.value_of(key))
+    return bytes(group.voters[group.leader()].leader_term.value_of(key))
 
 
 def welcome(
-    *, storage: int = 0, revision: int = 0, founded: int = 0, seat: int = 0, config: Version = NEVER
+    *, disk_id: int = 0, revision: int = 0, group_id: int = 0, seat: int = 0, config: Version = NEVER
 ) -> VoterWelcome:
     """What a peer remembers of a voter that starts; by default nothing."""
-    return VoterWelcome(storage, revision, founded, seat, config, term=1 if founded else 0)
+    return VoterWelcome(disk_id, revision, group_id, seat, config, term=1 if group_id else 0)
 
 
 # -- disks that were lost or rolled back
@@ -66,7 +66,7 @@ def test_a_voter_that_lost_its_disk_has_no_vote_until_a_majority_recorded_its_ne
 
     assert group.voters[lost].phase is Phase.ACTIVE
     config = group.voters[group.leader()].config
-    assert (config.epoch, config.storage_of(lost)) == (2, group.record(lost).storage)
+    assert (config.epoch, config.disk_id_of(lost)) == (2, group.record(lost).disk_id)
     assert group.disks[lost]["entry/x"] == group.disks[group.leader()]["entry/x"]
 
 
@@ -75,23 +75,23 @@ def test_a_voter_whose_disk_was_rolled_back_starts_over_without_a_vote(group: An
     victim = group.followers()[0]
     old = dict(group.disks[victim])
     group.ask(leader, "write", 1, "x", b"v")
-    storage = group.record(victim).storage
+    disk_id = group.record(victim).disk_id
     group.crash(victim)
     group.disks[victim] = old
     group.start(victim)
-    assert group.voters[victim].config.founded == 0  # nothing of the disk is believed
+    assert group.voters[victim].config.group_id == 0  # nothing of the disk is believed
     group.run(LAN.hello_ns)
 
     assert [alarm.kind for alarm in group.told(LeadershipAlarm, victim)] == ["disk"]
     assert not group.record(victim).admitted
-    assert group.record(victim).storage != storage
+    assert group.record(victim).disk_id != disk_id
     assert not group.voters[victim].is_admitted
     group.run(5 * SECOND)
 
     assert group.voters[victim].is_admitted
     assert group.voters[victim].phase is Phase.ACTIVE
     assert group.leader() == leader
-    assert group.voters[leader].config.storage_of(victim) == group.record(victim).storage
+    assert group.voters[leader].config.disk_id_of(victim) == group.record(victim).disk_id
     assert group.disks[victim]["entry/x"] == group.disks[leader]["entry/x"]
 
 
@@ -133,17 +133,17 @@ def test_a_peer_that_knows_only_an_older_configuration_cannot_say_that_a_disk_wa
     before = dict(group.disks[victim])
     group.start(victim)
     own = group.entry(victim, "config").version
-    storage, founded = group.record(victim).storage, group.record(victim).founded
+    disk_id, group_id = group.record(victim).disk_id, group.record(victim).group_id
 
-    group.tell(victim, other, welcome(founded=founded, seat=storage + 1, config=own))
-    group.tell(victim, leader, welcome(founded=founded, seat=storage, config=LATER))
-    group.tell(victim, leader, welcome(founded=founded, seat=0, config=LATER))
+    group.tell(victim, other, welcome(group_id=group_id, seat=disk_id + 1, config=own))
+    group.tell(victim, leader, welcome(group_id=group_id, seat=disk_id, config=LATER))
+    group.tell(victim, leader, welcome(group_id=group_id, seat=0, config=LATER))
     assert group.disks[victim] == before
     assert group.told(LeadershipAlarm) == []
 
-    group.tell(victim, other, welcome(founded=founded, seat=storage + 1, config=LATER))
+    group.tell(victim, other, welcome(group_id=group_id, seat=disk_id + 1, config=LATER))
     assert [alarm.kind for alarm in group.told(LeadershipAlarm)] == ["disk"]
-    assert group.record(victim).storage != storage
+    assert group.record(victim).disk_id != disk_id
 
 
 def test_a_welcome_says_which_disk_counts_by_which_configuration(group: Any) -> None:
@@ -155,20 +155,20 @@ def test_a_welcome_says_which_disk_counts_by_which_configuration(group: Any) -> 
 
     answer = group.tell(voter, other, VoterHello(7, 1, False, 0, DIGEST))[0][1]
 
-    assert (answer.seat, answer.config) == (group.record(other).storage, Version(1, 1))
+    assert (answer.seat, answer.config) == (group.record(other).disk_id, Version(1, 1))
 
 
 def test_a_voter_that_merely_restarted_keeps_its_disk_and_its_seat(group: Any) -> None:
     leader = group.elect()
     victim = group.followers()[0]
     group.ask(leader, "write", 1, "x", b"v")
-    storage = group.record(victim).storage
+    disk_id = group.record(victim).disk_id
     group.crash(victim)
     group.start(victim)
     group.run(5 * SECOND)
 
     assert group.told(LeadershipAlarm) == []
-    assert group.record(victim).storage == storage
+    assert group.record(victim).disk_id == disk_id
     assert group.voters[leader].config.epoch == 1
     assert group.voters[victim].phase is Phase.ACTIVE
 
@@ -257,7 +257,7 @@ def test_a_voter_without_state_says_hello_also_to_a_leader_it_was_not_configured
 def test_pages_of_two_snapshots_are_never_mixed(group: Any) -> None:
     victim, leader = waiting_voter(group)
 
-    assert group.tell(victim, leader, page(1, 0, "x"))[0][1] == SnapshotReply(3, 1, 0, group.record(victim).storage)
+    assert group.tell(victim, leader, page(1, 0, "x"))[0][1] == SnapshotReply(3, 1, 0, group.record(victim).disk_id)
     group.tell(victim, leader, page(2, 1, "y"))
     assert [key for key in group.disks[victim] if key != RECORD_KEY] == []
 
@@ -274,7 +274,7 @@ def test_a_snapshot_without_the_voters_own_disk_in_its_configuration_does_not_ad
     group.tell(victim, leader, page(1, 1, "y"))
 
     assert not group.record(victim).admitted
-    assert group.tell(victim, leader, page(1, 0, "x"))[0][1] == SnapshotReply(3, 1, 0, group.record(victim).storage)
+    assert group.tell(victim, leader, page(1, 0, "x"))[0][1] == SnapshotReply(3, 1, 0, group.record(victim).disk_id)
 
 
 def test_a_snapshot_with_more_keys_than_a_voter_may_hold_is_neither_taken_nor_answered_to_the_end(group: Any) -> None:
@@ -287,17 +287,17 @@ def test_a_snapshot_with_more_keys_than_a_voter_may_hold_is_neither_taken_nor_an
 
     assert [reply.page for _, reply in answers] == list(range(parts - 1))
     assert [key for key in group.disks[victim] if key != RECORD_KEY] == []
-    assert group.record(victim).founded == 0
+    assert group.record(victim).group_id == 0
 
 
 def test_a_snapshot_tells_the_number_of_the_group_if_its_leader_knows_it(group: Any) -> None:
     victim, leader = waiting_voter(group)
 
     group.tell(victim, leader, RegisterSnapshot(3, 1, 0, 1, (), 0))
-    assert group.record(victim).founded == 0
+    assert group.record(victim).group_id == 0
 
     group.tell(victim, leader, RegisterSnapshot(3, 2, 0, 1, (), 5))
-    assert group.record(victim).founded == 5
+    assert group.record(victim).group_id == 5
 
 
 def test_a_snapshot_of_an_earlier_or_an_unbelievable_term_is_ignored(group: Any) -> None:
@@ -335,7 +335,7 @@ def test_a_disk_that_was_lost_right_after_the_founding_is_recorded_anew(group: A
     group.elect()
     group.run(5 * SECOND)
 
-    assert group.voters[group.leader()].config.storage_of(lost) == group.record(lost).storage
+    assert group.voters[group.leader()].config.disk_id_of(lost) == group.record(lost).disk_id
     assert group.voters[lost].is_admitted
 
 
@@ -361,7 +361,7 @@ def test_a_voter_that_drains_before_it_knows_its_promises_lets_nobody_read_its_d
 
     group.heal()
     group.elect()
-    assert group.voters[group.leader()].reign.value_of("x") == b"v"
+    assert group.voters[group.leader()].leader_term.value_of("x") == b"v"
 
 
 def test_a_hello_of_an_earlier_life_does_not_give_its_voter_a_disk_back_that_is_gone(group: Any) -> None:
@@ -379,4 +379,4 @@ def test_a_hello_of_an_earlier_life_does_not_give_its_voter_a_disk_back_that_is_
         group.tell(leader, lost, earlier)
         group.run(SECOND)
 
-    assert group.voters[leader].config.storage_of(lost) == group.record(lost).storage != earlier.storage
+    assert group.voters[leader].config.disk_id_of(lost) == group.record(lost).disk_id != earlier.disk_id

@@ -30,7 +30,7 @@ MakeGroup = Callable[..., Any]
 
 def reply_of(group: Any, name: str, number: int) -> HeartbeatReply:
     """What a voter answers to this round of the first leader."""
-    return HeartbeatReply(1, number, group.record(name).storage, 1, LATER, 0)
+    return HeartbeatReply(1, number, group.record(name).disk_id, 1, LATER, 0)
 
 
 # -- leases
@@ -74,7 +74,7 @@ def test_a_leader_stops_before_the_lease_is_over_and_a_voter_waits_until_after(g
     leader = group.elect()
     group.run(SECOND)
     voter, candidate = group.followers()
-    until = group.voters[leader].reign.lease_until
+    until = group.voters[leader].leader_term.lease_until
     sent_at = until - LEADER_LEASE
     term = group.voters[leader].term
     group.isolate(leader)
@@ -92,34 +92,34 @@ def test_a_leader_stops_before_the_lease_is_over_and_a_voter_waits_until_after(g
 
 def test_answers_that_come_late_do_not_make_a_lease_longer(group: Any) -> None:
     leader = group.elect()
-    until = group.voters[leader].reign.lease_until
+    until = group.voters[leader].leader_term.lease_until
     group.lose(HeartbeatReply)
     group.run(LAN.heartbeat_ns + 10 * MILLISECOND)
     number = group.messages(Heartbeat, leader)[-1][2].round
     group.run(SECOND // 2)
-    assert group.voters[leader].reign.lease_until == until
+    assert group.voters[leader].leader_term.lease_until == until
 
     group.heal()
     group.tell(leader, group.followers()[0], reply_of(group, group.followers()[0], number))
 
-    assert group.voters[leader].reign.lease_until == until + LAN.heartbeat_ns
+    assert group.voters[leader].leader_term.lease_until == until + LAN.heartbeat_ns
 
 
 def test_an_answer_from_another_disk_than_the_one_recorded_renews_no_lease(group: Any) -> None:
     leader = group.elect()
     voter = group.followers()[0]
-    until = group.voters[leader].reign.lease_until
+    until = group.voters[leader].leader_term.lease_until
     group.lose(HeartbeatReply)
     group.run(LAN.heartbeat_ns + 10 * MILLISECOND)
     number = group.messages(Heartbeat, leader)[-1][2].round
     group.heal()
     answer = reply_of(group, voter, number)
 
-    group.tell(leader, voter, msgspec.structs.replace(answer, storage=answer.storage + 1))
-    assert group.voters[leader].reign.lease_until == until
+    group.tell(leader, voter, msgspec.structs.replace(answer, disk_id=answer.disk_id + 1))
+    assert group.voters[leader].leader_term.lease_until == until
 
     group.tell(leader, voter, answer)
-    assert group.voters[leader].reign.lease_until == until + LAN.heartbeat_ns
+    assert group.voters[leader].leader_term.lease_until == until + LAN.heartbeat_ns
 
 
 def test_frequent_reads_do_not_cost_the_lease_where_answers_take_long(group: Any) -> None:
@@ -151,7 +151,7 @@ def test_a_leader_that_stalled_gives_leadership_up_before_it_does_anything_else(
     group.paused.add(leader)
     group.run(700 * MILLISECOND)
     group.paused.clear()
-    assert group.voters[leader].reign.holds_lease(group.now)
+    assert group.voters[leader].leader_term.holds_lease(group.now)
     assert not group.voters[leader].is_leading(group.now)
 
     told = group.ask(leader, "write", 1, "x", b"v")
@@ -210,7 +210,7 @@ def test_the_only_voter_that_slept_through_its_lease_is_elected_anew(make_group:
     group = make_group("a")
     group.start()
     group.elect()
-    first = group.voters["a"].reign.term
+    first = group.voters["a"].leader_term.term
     group.paused.add("a")
     group.run(LEADER_LEASE + 10 * MILLISECOND)
     group.paused.clear()
@@ -220,7 +220,7 @@ def test_the_only_voter_that_slept_through_its_lease_is_elected_anew(make_group:
     group.run(5 * SECOND)
 
     assert [news.reason[:12] for news in group.told(SteppedDown)] == ["stalled for "]
-    assert group.voters["a"].reign.term > first
+    assert group.voters["a"].leader_term.term > first
 
 
 def test_a_short_stall_costs_nothing(group: Any) -> None:
@@ -282,7 +282,7 @@ def test_a_candidate_cannot_claim_that_a_lease_of_a_later_term_was_given_up(grou
 
 def test_a_hint_never_lets_a_voter_break_the_lease_it_answered_itself(group: Any) -> None:
     leader, supporter, doubter = partly_cut(group)
-    until = group.voters[leader].reign.lease_until
+    until = group.voters[leader].leader_term.lease_until
     heard_at = until - LEADER_LEASE
     group.isolate(leader)
     term = group.voters[doubter].term

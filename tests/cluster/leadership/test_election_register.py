@@ -72,7 +72,7 @@ def test_what_was_accepted_survives_its_leader_even_where_the_next_one_missed_it
 
     assert group.elect() == late
 
-    assert group.voters[late].reign.value_of("x") == b"v"
+    assert group.voters[late].leader_term.value_of("x") == b"v"
     for name in (late, witness):
         assert group.entry(name, "x") == RegisterEntry("x", Version(group.voters[late].term, 0), b"v")
 
@@ -114,18 +114,18 @@ def test_a_value_only_a_minority_holds_is_found_or_not_but_once_found_it_stays(g
     group.isolate(first)
     group.ask(first, "write", 1, "x", b"v")
     second = group.elect(but=first)
-    assert group.voters[second].reign.value_of("x") is None
+    assert group.voters[second].leader_term.value_of("x") is None
     group.heal()
     group.run(2 * SECOND)
     group.crash(second)
     third = group.elect()
-    found = group.voters[third].reign.value_of("x")
+    found = group.voters[third].leader_term.value_of("x")
 
     group.start(second)
     group.run(2 * SECOND)
     group.crash(third)
 
-    assert group.voters[group.elect()].reign.value_of("x") == found
+    assert group.voters[group.elect()].leader_term.value_of("x") == found
 
 
 def test_a_deposed_leader_never_answers_a_read(group: Any) -> None:
@@ -200,21 +200,21 @@ def test_the_longest_key_is_written_and_can_be_read_from_the_disk_again(make_gro
     group.start("a")
     group.elect()
 
-    assert group.voters["a"].reign.value_of("k" * KEY_LIMIT) == b"v"
+    assert group.voters["a"].leader_term.value_of("k" * KEY_LIMIT) == b"v"
 
 
 def test_an_answer_from_another_disk_than_the_one_recorded_accepts_nothing(group: Any) -> None:
     leader = group.elect()
     voter = group.followers()[0]
-    storage = group.record(voter).storage
+    disk_id = group.record(voter).disk_id
     batch = 1 + max(word.batch for _, _, word in group.messages(Propose, leader))
     group.lose(Propose)
     group.ask(leader, "write", 1, "x", b"v")
 
-    group.tell(leader, voter, ProposalAccepted(1, batch, storage + 1, 1))
+    group.tell(leader, voter, ProposalAccepted(1, batch, disk_id + 1, 1))
     assert group.told(WriteEnded) == []
 
-    group.tell(leader, voter, ProposalAccepted(1, batch, storage, 1))
+    group.tell(leader, voter, ProposalAccepted(1, batch, disk_id, 1))
     assert [told.outcome for told in group.told(WriteEnded)] == ["accepted"]
 
 

@@ -34,14 +34,14 @@ MakeGroup = Callable[..., Any]
 
 
 def value_of(group: Any, key: str) -> bytes:
-    return bytes(group.voters[group.leader()].reign.value_of(key))
+    return bytes(group.voters[group.leader()].leader_term.value_of(key))
 
 
 def welcome(
-    *, storage: int = 0, revision: int = 0, founded: int = 0, seat: int = 0, config: Version = NEVER
+    *, disk_id: int = 0, revision: int = 0, group_id: int = 0, seat: int = 0, config: Version = NEVER
 ) -> VoterWelcome:
     """What a peer remembers of a voter that starts; by default nothing."""
-    return VoterWelcome(storage, revision, founded, seat, config, term=1 if founded else 0)
+    return VoterWelcome(disk_id, revision, group_id, seat, config, term=1 if group_id else 0)
 
 
 # -- VoterHello and VoterWelcome
@@ -94,7 +94,7 @@ def test_a_hello_says_nothing_of_a_disk_that_is_not_written_yet(make_group: Make
     group.write_disk("a")
 
     hello = group.messages(VoterHello, "a")[0][2]
-    assert (hello.storage, hello.revision) == (group.record("a").storage, 1)
+    assert (hello.disk_id, hello.revision) == (group.record("a").disk_id, 1)
 
 
 def test_a_voter_that_was_restarted_promises_nothing_before_its_peers_have_spoken(group: Any) -> None:
@@ -118,9 +118,9 @@ def test_a_voter_that_was_restarted_promises_nothing_before_its_peers_have_spoke
 
 
 def test_a_voter_remembers_the_latest_it_has_seen_of_a_disk(group: Any) -> None:
-    def answered(storage: int, revision: int) -> tuple[int, int]:
-        answer = group.tell("a", "x", VoterHello(storage, revision, False, 0, DIGEST))[0][1]
-        return answer.storage, answer.revision
+    def answered(disk_id: int, revision: int) -> tuple[int, int]:
+        answer = group.tell("a", "x", VoterHello(disk_id, revision, False, 0, DIGEST))[0][1]
+        return answer.disk_id, answer.revision
 
     assert answered(7, 5) == (0, 0)
     assert answered(7, 3) == (7, 5)
@@ -136,7 +136,7 @@ def test_what_is_remembered_of_peers_has_a_limit(group: Any) -> None:
     known = [
         number
         for number in range(2 * PEERS_LIMIT)
-        if group.tell("a", f"x{number}", VoterHello(7, 5, False, 0, DIGEST))[0][1].storage
+        if group.tell("a", f"x{number}", VoterHello(7, 5, False, 0, DIGEST))[0][1].disk_id
     ]
     assert len(known) <= PEERS_LIMIT
 
@@ -146,7 +146,7 @@ def test_a_welcome_that_comes_late_changes_nothing(group: Any) -> None:
     follower = group.followers()[0]
     before = dict(group.disks[follower])
 
-    group.tell(follower, group.leader(), welcome(storage=group.record(follower).storage, revision=2**40))
+    group.tell(follower, group.leader(), welcome(disk_id=group.record(follower).disk_id, revision=2**40))
 
     assert group.disks[follower] == before
     assert group.told(LeadershipAlarm) == []
@@ -158,8 +158,8 @@ def test_a_welcome_that_comes_late_changes_nothing(group: Any) -> None:
 def test_a_group_is_founded_once_and_keeps_its_number_through_every_restart(group: Any) -> None:
     group.elect()
     group.run(SECOND)
-    founded = {voter.config.founded for voter in group.voters.values()}
-    assert len(founded) == 1 and 0 not in founded
+    group_id = {voter.config.group_id for voter in group.voters.values()}
+    assert len(group_id) == 1 and 0 not in group_id
 
     for _ in range(3):
         group.crash("a", "b", "c")
@@ -167,7 +167,7 @@ def test_a_group_is_founded_once_and_keeps_its_number_through_every_restart(grou
         group.elect()
         group.run(SECOND)
 
-    assert {voter.config.founded for voter in group.voters.values()} == founded
+    assert {voter.config.group_id for voter in group.voters.values()} == group_id
     assert group.voters["a"].config.epoch == 1
 
 
@@ -178,8 +178,8 @@ def test_the_first_configuration_names_the_disks_of_all_who_have_spoken(make_gro
 
     config = group.voters[leader].config
 
-    assert [config.storage_of(name) for name in "ab"] == [group.record(name).storage for name in "ab"]
-    assert config.storage_of("c") == 0
+    assert [config.disk_id_of(name) for name in "ab"] == [group.record(name).disk_id for name in "ab"]
+    assert config.disk_id_of("c") == 0
 
 
 def test_a_voter_that_comes_after_the_founding_is_recorded_and_brought_up_to_date(make_group: MakeGroup) -> None:
@@ -191,7 +191,7 @@ def test_a_voter_that_comes_after_the_founding_is_recorded_and_brought_up_to_dat
     group.run(3 * SECOND)
 
     assert group.voters["c"].phase is Phase.ACTIVE
-    assert group.voters[leader].config.storage_of("c") == group.record("c").storage
+    assert group.voters[leader].config.disk_id_of("c") == group.record("c").disk_id
     assert group.disks["c"]["entry/x"] == group.disks[leader]["entry/x"]
     group.crash(leader)
     group.elect()
@@ -211,7 +211,7 @@ def test_voters_that_are_started_one_after_the_other_found_one_group(
     group.elect()
     group.run(5 * SECOND)
 
-    assert len({voter.config.founded for voter in group.voters.values()}) == 1
+    assert len({voter.config.group_id for voter in group.voters.values()}) == 1
     assert {voter.phase for voter in group.voters.values()} == {Phase.ACTIVE}
 
 
@@ -232,20 +232,20 @@ def test_a_founding_that_was_interrupted_does_not_make_its_leader_a_stranger(mak
 
     assert group.voters[first].phase is Phase.ACTIVE
     assert group.told(LeadershipAlarm) == []
-    assert len({voter.config.founded for voter in group.voters.values()}) == 1
+    assert len({voter.config.group_id for voter in group.voters.values()}) == 1
 
 
 def test_the_number_of_the_group_is_believed_only_when_its_leader_has_a_majority_for_it(group: Any) -> None:
     group.lose(ProposalAccepted)
     group.run(3 * SECOND)
     assert [name for name in "abc" if "entry/config" in group.disks[name]]
-    assert {group.record(name).founded for name in "abc"} == {0}
+    assert {group.record(name).group_id for name in "abc"} == {0}
 
     group.heal()
     leader = group.elect()
     group.run(LAN.heartbeat_ns)
 
-    assert {group.record(name).founded for name in "abc"} == {group.voters[leader].config.founded}
+    assert {group.record(name).group_id for name in "abc"} == {group.voters[leader].config.group_id}
 
 
 def test_a_voter_that_follows_but_missed_the_founding_does_not_found_another_group(make_group: MakeGroup) -> None:
@@ -258,7 +258,7 @@ def test_a_voter_that_follows_but_missed_the_founding_does_not_found_another_gro
     assert group.ask(leader, "write", 1, "x", b"v")[-1].outcome == "accepted"
     group.heal()
     group.run(5 * SECOND)
-    assert group.record("c").founded == group.voters[leader].config.founded
+    assert group.record("c").group_id == group.voters[leader].config.group_id
 
     group.crash(leader, other)
     group.lose_disk(other)
@@ -288,7 +288,7 @@ def test_a_voter_of_another_group_of_the_same_name_is_refused_by_everybody_and_e
     leader = group.elect()
     voter, other = group.followers()
     group.run(SECOND)
-    own = group.voters[leader].config.founded
+    own = group.voters[leader].config.group_id
     for _ in range(2):
         assert group.tell(voter, other, Heartbeat(2, 1, own + 1)) == []
         assert group.tell(voter, other, VoterHello(7, 1, True, own + 1, DIGEST)) == []
@@ -307,17 +307,17 @@ def test_a_voter_that_starts_is_not_welcomed_into_another_group(group: Any) -> N
     group.elect()
     group.run(SECOND)
     follower = group.followers()[0]
-    own = group.voters[follower].config.founded
+    own = group.voters[follower].config.group_id
     group.crash("a", "b", "c")
     group.start(follower)
     group.run(2 * SECOND)
     other = next(name for name in "abc" if name != follower)
 
-    group.tell(follower, other, welcome(founded=own + 1))
+    group.tell(follower, other, welcome(group_id=own + 1))
 
     assert group.voters[follower].phase is Phase.SYNCING
     assert [alarm.kind for alarm in group.told(LeadershipAlarm, follower)] == ["stranger"]
-    group.tell(follower, other, welcome(founded=own))
+    group.tell(follower, other, welcome(group_id=own))
     assert group.told(PhaseChanged, follower)[-1] == PhaseChanged("active")
 
 
@@ -352,4 +352,4 @@ def test_no_second_group_is_founded_before_the_first_heartbeat_told_of_the_found
 
     group.start(leader)
     group.elect()
-    assert group.voters[group.leader()].reign.value_of("x") == b"v"
+    assert group.voters[group.leader()].leader_term.value_of("x") == b"v"

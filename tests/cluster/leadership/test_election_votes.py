@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from talka.cluster.leadership.election import TERM_JUMP_LIMIT, VoterRole
+from talka.cluster.leadership.election import VoterRole
 from talka.cluster.leadership.news import LeadershipAlarm, SteppedDown
+from talka.cluster.leadership.peer_checks import TERM_JUMP_LIMIT
 from talka.cluster.leadership.register import ENTRY_PREFIX, NEVER
 from talka.cluster.leadership.timings import LAN
 from talka.cluster.safeguards import ALL, Safeguards
@@ -176,12 +177,12 @@ def test_a_vote_counts_only_from_the_disk_that_is_recorded(group: Any) -> None:
     group.run(2 * LAN.lease_ns)
     candidate = next(name for name, voter in group.voters.items() if voter.role is VoterRole.CANDIDATE)
     other = next(name for name in group.voters if name != candidate)
-    term, storage = group.voters[candidate].term, group.record(other).storage
+    term, disk_id = group.voters[candidate].term, group.record(other).disk_id
 
-    group.tell(candidate, other, VoteReply(term, True, storage + 1, 1))
+    group.tell(candidate, other, VoteReply(term, True, disk_id + 1, 1))
     assert group.voters[candidate].role is VoterRole.CANDIDATE
 
-    group.tell(candidate, other, VoteReply(term, True, storage, 1))
+    group.tell(candidate, other, VoteReply(term, True, disk_id, 1))
     assert group.voters[candidate].role is VoterRole.LEADER
 
 
@@ -196,7 +197,7 @@ def test_a_term_too_far_ahead_is_not_believed_and_somebody_is_told_once(group: A
         assert group.tell(voter, other, Heartbeat(far, 1, 0)) == []
         assert group.tell(voter, other, Propose(far, 1, ())) == []
         assert group.tell(voter, other, Collect(far)) == []
-        group.tell(leader, other, HeartbeatReply(far, 1, group.record(other).storage, 1, NEVER, 0))
+        group.tell(leader, other, HeartbeatReply(far, 1, group.record(other).disk_id, 1, NEVER, 0))
 
     assert {node.term for node in group.voters.values()} == {1}
     assert [alarm.kind for alarm in group.told(LeadershipAlarm, voter)] == ["term"]
@@ -214,23 +215,23 @@ def test_a_vote_too_far_ahead_is_not_given(group: Any) -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        lambda storage: HeartbeatReply(9, 1, storage, 1, NEVER, 0),
-        lambda storage: ProposalRefused(9),
-        lambda storage: ProposalAccepted(9, 1, storage, 1),
-        lambda storage: Collected(9, "", (), False),
-        lambda storage: PreVoteReply(9, 1, False),
-        lambda storage: VoteReply(9, False, storage, 0),
+        lambda disk_id: HeartbeatReply(9, 1, disk_id, 1, NEVER, 0),
+        lambda disk_id: ProposalRefused(9),
+        lambda disk_id: ProposalAccepted(9, 1, disk_id, 1),
+        lambda disk_id: Collected(9, "", (), False),
+        lambda disk_id: PreVoteReply(9, 1, False),
+        lambda disk_id: VoteReply(9, False, disk_id, 0),
     ],
     ids=["heartbeat", "refused", "accepted", "collected", "pre-vote", "vote"],
 )
 def test_a_leader_that_hears_of_a_later_term_from_a_voter_steps_down(group: Any, answer: Callable[[int], Any]) -> None:
     leader = group.elect()
     voter = group.followers()[0]
-    storage = group.record(voter).storage
-    group.tell(leader, "stranger", answer(storage))
+    disk_id = group.record(voter).disk_id
+    group.tell(leader, "stranger", answer(disk_id))
     assert group.leader() == leader
 
-    group.tell(leader, voter, answer(storage))
+    group.tell(leader, voter, answer(disk_id))
 
     assert group.told(SteppedDown, leader) == [SteppedDown(1, "term 9 has begun")]
     assert group.voters[leader].term == 9
@@ -274,7 +275,7 @@ def test_a_leader_whose_lease_is_over_votes_for_another(group: Any) -> None:
     leader = group.elect()
     other = group.followers()[0]
     group.lose(HeartbeatReply)
-    group.run(group.voters[leader].reign.lease_until - group.now)
+    group.run(group.voters[leader].leader_term.lease_until - group.now)
 
     assert group.votes(leader, other, Vote(2, LATER)) == [True]
     assert group.told(SteppedDown, leader) == [SteppedDown(1, "term 2 has begun")]

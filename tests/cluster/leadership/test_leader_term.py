@@ -69,7 +69,7 @@ class Driven:
             self.acceptor.accept((RegisterEntry(CONFIG_KEY, Version(1, 1), encode_config(self.config)),))
         self.acceptor.accept(tuple(RegisterEntry(key, Version(1, 2), value) for key, value in held.items()))
         self.electorate = Electorate("a", self.config, 2 * LAN.lease_ns, safeguards)
-        self.reign = LeaderTerm(
+        self.leader_term = LeaderTerm(
             self.now,
             me="a",
             term=TERM,
@@ -83,7 +83,7 @@ class Driven:
         )
 
     def begin(self) -> list[object]:
-        self.reign.begin(self.now, self.out)
+        self.leader_term.begin(self.now, self.out)
         return self.taken()
 
     def taken(self) -> list[object]:
@@ -91,31 +91,31 @@ class Driven:
         return out
 
     def collected(self, sender: str, *entries: RegisterEntry, after: str = "", more: bool = False) -> list[object]:
-        self.reign.on_collected(self.now, sender, Collected(TERM, after, entries, more), self.out)
+        self.leader_term.on_collected(self.now, sender, Collected(TERM, after, entries, more), self.out)
         return self.taken()
 
     def beat(self, number: int, *names: str, holding: Version = LATEST, health: int = 0) -> list[object]:
         for name in names:
             reply = HeartbeatReply(TERM, number, 1, 1, holding, health)
-            self.reign.on_heartbeat_reply(self.now, name, reply, self.out)
+            self.leader_term.on_heartbeat_reply(self.now, name, reply, self.out)
         return self.taken()
 
     def accept(self, batch: int, *names: str) -> list[object]:
         for name in names:
-            self.reign.on_accepted(self.now, name, ProposalAccepted(TERM, batch, 1, 1), self.out)
+            self.leader_term.on_accepted(self.now, name, ProposalAccepted(TERM, batch, 1, 1), self.out)
         return self.taken()
 
     def tick(self, wait_ns: int = 0) -> list[object]:
         self.now += wait_ns
-        self.reign.tick(self.now, self.out)
+        self.leader_term.tick(self.now, self.out)
         return self.taken()
 
     def write(self, ref: int, key: str, value: bytes = b"") -> list[object]:
-        self.reign.write(self.now, ref, key, value, self.out)
+        self.leader_term.write(self.now, ref, key, value, self.out)
         return self.taken()
 
     def read(self, ref: int, key: str) -> list[object]:
-        self.reign.read(self.now, ref, key, self.out)
+        self.leader_term.read(self.now, ref, key, self.out)
         return self.taken()
 
     def serve(self) -> "Driven":
@@ -127,7 +127,7 @@ class Driven:
         for word in [word for words in proposals for word in words]:
             assert isinstance(word.message, Propose)
             self.accept(word.message.batch, "a", *others)
-        assert self.reign.is_serving
+        assert self.leader_term.is_serving
         return self
 
 
@@ -157,9 +157,9 @@ def test_a_lease_is_counted_from_before_the_question_however_late_the_answer() -
 
     driven.beat(1, "b")
 
-    assert driven.reign.lease_until == START + LEADER_LEASE
-    assert driven.reign.holds_lease(START + LEADER_LEASE - 1)
-    assert not driven.reign.holds_lease(START + LEADER_LEASE)
+    assert driven.leader_term.lease_until == START + LEADER_LEASE
+    assert driven.leader_term.holds_lease(START + LEADER_LEASE - 1)
+    assert not driven.leader_term.holds_lease(START + LEADER_LEASE)
 
 
 def test_without_its_safeguard_a_lease_is_counted_from_the_answer() -> None:
@@ -169,7 +169,7 @@ def test_without_its_safeguard_a_lease_is_counted_from_the_answer() -> None:
 
     driven.beat(1, "b")
 
-    assert driven.reign.lease_until == START + SECOND + LEADER_LEASE
+    assert driven.leader_term.lease_until == START + SECOND + LEADER_LEASE
 
 
 def test_answers_of_two_rounds_do_not_add_up_to_a_majority() -> None:
@@ -179,12 +179,12 @@ def test_answers_of_two_rounds_do_not_add_up_to_a_majority() -> None:
 
     driven.beat(1, "b")
     driven.beat(2, "c")
-    assert not driven.reign.holds_lease(driven.now)
+    assert not driven.leader_term.holds_lease(driven.now)
     driven.beat(1, "b", "b", "x")
-    assert not driven.reign.holds_lease(driven.now)
+    assert not driven.leader_term.holds_lease(driven.now)
 
     driven.beat(2, "d")
-    assert driven.reign.lease_until == START + LAN.heartbeat_ns + LEADER_LEASE
+    assert driven.leader_term.lease_until == START + LAN.heartbeat_ns + LEADER_LEASE
 
 
 def test_an_answer_to_an_earlier_round_never_shortens_the_lease() -> None:
@@ -195,7 +195,7 @@ def test_an_answer_to_an_earlier_round_never_shortens_the_lease() -> None:
 
     assert driven.beat(2, "b") == []
     assert driven.beat(3, "c") == []
-    assert driven.reign.lease_until == START + 2 * LAN.heartbeat_ns + LEADER_LEASE
+    assert driven.leader_term.lease_until == START + 2 * LAN.heartbeat_ns + LEADER_LEASE
 
 
 def test_rounds_of_longer_ago_than_a_lease_are_forgotten() -> None:
@@ -205,9 +205,9 @@ def test_rounds_of_longer_ago_than_a_lease_are_forgotten() -> None:
         driven.tick(LAN.heartbeat_ns)
 
     assert driven.beat(1, "b", "c") == []
-    assert driven.reign.lease_until == 0
+    assert driven.leader_term.lease_until == 0
     driven.beat(2, "b")
-    assert driven.reign.lease_until == START + LAN.heartbeat_ns + LEADER_LEASE
+    assert driven.leader_term.lease_until == START + LAN.heartbeat_ns + LEADER_LEASE
 
 
 def test_rounds_of_reads_do_not_displace_those_that_still_renew_the_lease() -> None:
@@ -228,18 +228,18 @@ def test_rounds_have_a_limit_however_close_to_each_other() -> None:
         driven.tick(MILLISECOND)
 
     assert driven.beat(1, "b") == []  # forgotten, so it confirms nothing
-    assert driven.reign.best_successor() == ("", 0)
+    assert driven.leader_term.best_successor() == ("", 0)
     assert driven.beat(2, "b")[0] == LeaseExtended(TERM, START + MILLISECOND + LEADER_LEASE)
 
 
 def test_leadership_ends_with_the_lease_and_after_one_lease_when_there_never_was_one() -> None:
     driven = Driven()
     driven.begin()
-    assert driven.reign.deadline() == START + LAN.lease_ns
+    assert driven.leader_term.deadline() == START + LAN.lease_ns
 
     driven.beat(1, "b")
 
-    assert driven.reign.deadline() == START + LEADER_LEASE
+    assert driven.leader_term.deadline() == START + LEADER_LEASE
 
 
 def test_heartbeats_have_their_time() -> None:
@@ -288,7 +288,7 @@ def test_a_leader_serves_only_once_its_token_is_on_a_majority_and_it_holds_the_l
     driven.beat(1, "b")
     proposal = proposed(driven.collected("b"))
     assert proposal.entries[0] == RegisterEntry(LEADER_KEY, Version(TERM, 1), b"a")
-    assert not driven.reign.is_serving
+    assert not driven.leader_term.is_serving
     assert driven.accept(proposal.batch, "a") == []
 
     told = driven.accept(proposal.batch, "c")
@@ -333,9 +333,9 @@ def test_the_latest_of_what_a_majority_holds_is_written_back_under_the_new_term(
     assert entries[CONFIG_KEY].version == Version(TERM, 0)
     driven.beat(1, "b")
     driven.accept(1, "a", "b")
-    assert driven.reign.value_of("y") == b"newer"
-    assert driven.reign.value_of("z") is None
-    assert driven.reign.values() == {
+    assert driven.leader_term.value_of("y") == b"newer"
+    assert driven.leader_term.value_of("z") is None
+    assert driven.leader_term.values() == {
         CONFIG_KEY: encode_config(driven.config),
         LEADER_KEY: b"a",
         "x": b"own",
@@ -359,7 +359,7 @@ def test_without_its_safeguard_a_leader_serves_what_it_read_without_writing_it_b
     out = driven.collected("b")
 
     assert [entry.key for entry in proposed(out).entries] == [LEADER_KEY]
-    assert driven.reign.value_of("x") == b"own"
+    assert driven.leader_term.value_of("x") == b"own"
 
 
 def test_what_a_voter_holds_is_read_page_by_page_and_a_page_that_was_answered_before_is_not_read_twice() -> None:
@@ -422,7 +422,7 @@ def test_a_leader_that_finds_itself_removed_writes_that_back_and_does_not_serve(
     told = driven.accept(1, "a", "b", "c")
 
     assert told == [ConfigChanged(driven.config.without("a"))]
-    assert not driven.reign.is_serving
+    assert not driven.leader_term.is_serving
 
 
 def test_the_first_leader_founds_the_group_unless_it_finds_it_founded() -> None:
@@ -444,11 +444,11 @@ def test_the_number_of_the_group_is_confirmed_by_a_majority_and_not_before() -> 
     assert [word.message for word in said(driven.begin(), Heartbeat)] == [Heartbeat(TERM, 1, 0, LAN.lease_ns)] * 2
     driven.collected("b")
     driven.accept(1, "a")
-    assert driven.acceptor.record.founded == 0
+    assert driven.acceptor.record.group_id == 0
 
     driven.accept(1, "b")
 
-    assert driven.acceptor.record.founded == 7
+    assert driven.acceptor.record.group_id == 7
     assert [word.message for word in said(driven.tick(LAN.heartbeat_ns), Heartbeat)] == [
         Heartbeat(TERM, 2, 7, LAN.lease_ns)
     ] * 2
@@ -483,9 +483,9 @@ def test_a_write_is_accepted_once_a_majority_of_disks_has_it() -> None:
 
     assert [word.to for word in said(out, Propose)] == ["b", "c", "a"]
     assert driven.accept(proposal.batch, "b", "b", "x") == []
-    assert driven.reign.value_of("x") is None
+    assert driven.leader_term.value_of("x") is None
     assert driven.accept(proposal.batch, "c") == [WriteEnded(1, "accepted", Version(TERM, 2))]
-    assert driven.reign.value_of("x") == b"v"
+    assert driven.leader_term.value_of("x") == b"v"
 
 
 def test_every_write_of_a_term_has_a_version_of_its_own_above_the_tokens() -> None:
@@ -505,7 +505,7 @@ def test_a_write_that_no_majority_answers_in_time_has_an_unknown_outcome_and_is_
     assert ended(1, *driven.tick()) == WriteEnded(1, "unknown", reason="no majority answered in time")
     assert [told for told in driven.tick(SECOND) if isinstance(told, WriteEnded)] == []
     assert driven.accept(proposal.batch, "a", "b") == []
-    assert driven.reign.value_of("x") == b"v"
+    assert driven.leader_term.value_of("x") == b"v"
 
 
 def test_a_second_write_of_a_key_is_refused_while_the_first_is_under_way() -> None:
@@ -520,7 +520,7 @@ def test_a_second_write_of_a_key_is_refused_while_the_first_is_under_way() -> No
 
 def test_a_leader_whose_lease_is_over_refuses_to_write() -> None:
     driven = Driven().serve()
-    driven.now = driven.reign.lease_until
+    driven.now = driven.leader_term.lease_until
 
     assert driven.write(1, "x") == [WriteEnded(1, "refused", reason="this voter holds no lease")]
 
@@ -535,7 +535,7 @@ def test_writes_under_way_have_a_limit() -> None:
 
 def test_keys_have_a_limit_and_those_that_exist_can_still_be_written() -> None:
     driven = Driven(held={f"k{number:04}": b"" for number in range(KEYS_LIMIT - 2)}).serve()
-    assert len(driven.reign.values()) == KEYS_LIMIT
+    assert len(driven.leader_term.values()) == KEYS_LIMIT
 
     assert driven.write(1, "x") == [
         WriteEnded(1, "refused", reason=f"the register holds {KEYS_LIMIT} keys already"),
@@ -621,13 +621,13 @@ def test_when_leadership_ends_those_who_wait_are_told_what_is_known() -> None:
     driven.now = START + MILLISECOND
     driven.write(4, "z")
 
-    driven.reign.end(driven.out)
+    driven.leader_term.end(driven.out)
 
     assert driven.taken() == [
         WriteEnded(4, "unknown", reason="leadership ended"),
         ReadEnded(2, "refused", reason="leadership ended"),
     ]
-    driven.reign.end(driven.out)
+    driven.leader_term.end(driven.out)
     assert driven.taken() == []
 
 
@@ -637,15 +637,15 @@ def test_when_leadership_ends_those_who_wait_are_told_what_is_known() -> None:
 def test_the_voter_that_answered_last_is_invited_and_nobody_when_none_did() -> None:
     driven = Driven()
     driven.begin()
-    assert driven.reign.best_successor() == ("", 0)
+    assert driven.leader_term.best_successor() == ("", 0)
     driven.beat(1, "b")
     driven.tick(LAN.heartbeat_ns)
     driven.tick(LAN.heartbeat_ns)
-    assert driven.reign.best_successor() == ("b", 0)
+    assert driven.leader_term.best_successor() == ("b", 0)
 
     driven.beat(2, "c", health=7)  # doubts of the round before say little about now
 
-    assert driven.reign.best_successor() == ("c", 7)
+    assert driven.leader_term.best_successor() == ("c", 7)
 
 
 def test_of_those_who_answered_last_the_one_that_doubts_itself_least_is_invited() -> None:
@@ -656,9 +656,9 @@ def test_of_those_who_answered_last_the_one_that_doubts_itself_least_is_invited(
     driven.beat(1, "e", "d", health=1)
     driven.beat(1, "c", health=2)
 
-    assert driven.reign.best_successor() == ("d", 1)  # of two alike the first by name
+    assert driven.leader_term.best_successor() == ("d", 1)  # of two alike the first by name
     driven.beat(1, "d", health=4)
-    assert driven.reign.best_successor() == ("e", 1)
+    assert driven.leader_term.best_successor() == ("e", 1)
 
 
 def test_a_leader_without_doubts_does_not_invite_itself() -> None:
@@ -667,4 +667,4 @@ def test_a_leader_without_doubts_does_not_invite_itself() -> None:
 
     driven.beat(1, "b", health=8)
 
-    assert driven.reign.best_successor() == ("b", 8)
+    assert driven.leader_term.best_successor() == ("b", 8)

@@ -43,7 +43,7 @@ LEADER_LEASE = LAN.leader_lease_ns(ALL)
 MakeGroup = Callable[..., Any]
 
 
-def storage_of(name: str) -> int:
+def disk_id_of(name: str) -> int:
     return 100 + ord(name)
 
 
@@ -54,12 +54,12 @@ class Leader:
         self.now = 1_000 * SECOND
         self.disks: dict[str, int] = {}
         """With which disk each said VoterHello last."""
-        self.config = VoterConfig(7, 1, tuple(VoterEntry(name, storage_of(name)) for name in names))
-        self.acceptor = Acceptor({}, storage_of("a"))
+        self.config = VoterConfig(7, 1, tuple(VoterEntry(name, disk_id_of(name)) for name in names))
+        self.acceptor = Acceptor({}, disk_id_of("a"))
         self.acceptor.accept((RegisterEntry(CONFIG_KEY, Version(1, 1), encode_config(self.config)),))
         self.acceptor.accept(tuple(RegisterEntry(key, Version(1, 2), value) for key, value in held.items()))
         self.electorate = Electorate("a", self.config, 2 * LAN.lease_ns)
-        self.reign = LeaderTerm(
+        self.leader_term = LeaderTerm(
             self.now,
             me="a",
             term=TERM,
@@ -81,17 +81,17 @@ class Leader:
         for name in others:
             for word in proposals(self.hear("on_collected", name, Collected(TERM, "", (), False))):
                 self.accept(word.batch, *others)
-        assert self.reign.is_serving
+        assert self.leader_term.is_serving
         return self
 
     def hear(self, method: str, *values: Any, **options: Any) -> list[object]:
         """What comes of this call, without what the leader says to itself."""
         out: list[object] = []
-        getattr(self.reign, method)(self.now, *values, out, **options)
+        getattr(self.leader_term, method)(self.now, *values, out, **options)
         for word in out:
             if isinstance(word, Send) and word.to == "a" and isinstance(word.message, Propose):
                 assert self.acceptor.accept(word.message.entries)
-                self.reign.on_accepted(self.now, "a", ProposalAccepted(TERM, word.message.batch, 1, 1), out)
+                self.leader_term.on_accepted(self.now, "a", ProposalAccepted(TERM, word.message.batch, 1, 1), out)
         return [word for word in out if not isinstance(word, Send) or word.to != "a"]
 
     def beat(self, number: int, *names: str) -> list[object]:
@@ -105,16 +105,16 @@ class Leader:
         self.now += wait_ns
         return self.hear("tick")
 
-    def hello(self, sender: str, storage: int = 0, admitted: bool = False) -> list[object]:
-        self.disks[sender] = storage or storage_of(sender)
+    def hello(self, sender: str, disk_id: int = 0, admitted: bool = False) -> list[object]:
+        self.disks[sender] = disk_id or disk_id_of(sender)
         return self.hear("on_hello", sender, VoterHello(self.disks[sender], 1, admitted, 7, 0))
 
     def learned(self, sender: str, *parts: RegisterSnapshot) -> list[object]:
         replies = [SnapshotReply(TERM, part.number, part.page, self.disks[sender]) for part in parts]
         return [word for reply in replies for word in self.hear("on_snapshot_reply", sender, reply)]
 
-    def teach(self, name: str, storage: int = 555) -> None:
-        self.learned(name, *snapshots(self.hello(name, storage)))
+    def teach(self, name: str, disk_id: int = 555) -> None:
+        self.learned(name, *snapshots(self.hello(name, disk_id)))
 
     def change(self, ref: int, names: str, allow_two: bool = False) -> list[object]:
         return self.hear("change_voters", ref, tuple(names), allow_two=allow_two)
@@ -179,7 +179,7 @@ def test_a_voter_that_is_not_admitted_yet_is_sent_what_the_leader_holds() -> Non
 
     (part,) = snapshots(leader.hello("c"), "c")
 
-    assert (part.term, part.page, part.pages, part.founded) == (TERM, 0, 1, 7)
+    assert (part.term, part.page, part.pages, part.group_id) == (TERM, 0, 1, 7)
     assert list(part.entries) == leader.acceptor.after("")
     assert leader.learned("c", part) == []
     assert snapshots(leader.tick()) == []
@@ -191,7 +191,7 @@ def test_a_voter_with_another_disk_is_recorded_by_a_majority_without_its_own_wor
     proposal = proposals(leader.hello("c", 999))[0]
 
     changed = decode_config(proposal.entries[0].value)
-    assert (changed.epoch, changed.storage_of("c")) == (2, 999)
+    assert (changed.epoch, changed.disk_id_of("c")) == (2, 999)
     assert leader.hello("c", 999) == []  # the change is under way
     assert leader.accept(proposal.batch, "b", "c") == []
     assert leader.accept(proposal.batch, "d") == [ConfigChanged(changed)]
@@ -210,7 +210,7 @@ def test_pages_that_were_not_answered_are_sent_again_with_the_heartbeat() -> Non
 def test_an_answer_to_another_snapshot_or_of_another_disk_says_nothing() -> None:
     leader = Leader().serve()
     sent = snapshots(leader.hello("c"))
-    number, disk = sent[0].number, storage_of("c")
+    number, disk = sent[0].number, disk_id_of("c")
 
     assert leader.hear("on_snapshot_reply", "c", SnapshotReply(TERM, number + 1, 0, disk)) == []
     assert leader.hear("on_snapshot_reply", "c", SnapshotReply(TERM, number, 0, disk + 1)) == []
@@ -240,7 +240,7 @@ def test_an_applicant_that_changes_its_disk_after_it_was_taught_is_taught_again(
 
     assert refused(leader.change(1, "abcx")) == not_up_to_date("x")
     leader.learned("x", again)
-    assert config_in(*snapshots(leader.change(2, "abcx"))).storage_of("x") == 2
+    assert config_in(*snapshots(leader.change(2, "abcx"))).disk_id_of("x") == 2
 
 
 # -- adding a voter
@@ -530,7 +530,7 @@ def test_nothing_is_written_again_where_a_voter_only_got_another_disk() -> None:
     leader = Leader("abcde").serve()
     out = leader.accept(proposals(leader.hello("e", 999))[0].batch, "b", "c")
 
-    assert [decode_config(leader.reign.values()[CONFIG_KEY]).storage_of("e"), proposals(out)] == [999, []]
+    assert [decode_config(leader.leader_term.values()[CONFIG_KEY]).disk_id_of("e"), proposals(out)] == [999, []]
 
 
 def test_three_voters_become_two_only_where_two_are_allowed() -> None:
@@ -573,7 +573,7 @@ def test_a_second_change_waits_for_a_newcomer_that_is_being_taught() -> None:
 
 def test_voters_are_changed_only_under_the_lease() -> None:
     leader = Leader("abcde").serve()
-    leader.now = leader.reign.lease_until
+    leader.now = leader.leader_term.lease_until
 
     assert refused(leader.change(1, "abcd")) == "this voter holds no lease"
     assert leader.hello("c", 999) == []
@@ -586,7 +586,7 @@ def test_a_change_under_way_counts_no_more_once_leadership_ended() -> None:
     assert leader.electorate.pending is not None
 
     out: list[object] = []
-    leader.reign.end(out)
+    leader.leader_term.end(out)
 
     assert leader.electorate.pending is None
     assert out == [WriteEnded(1, "unknown", reason="leadership ended")]
@@ -598,7 +598,7 @@ def test_nobody_knows_what_became_of_a_newcomer_that_was_being_taught_when_leade
     leader.change(1, "abcd")
 
     out: list[object] = []
-    leader.reign.end(out)
+    leader.leader_term.end(out)
 
     assert out == [WriteEnded(1, "unknown", reason="leadership ended")]
 
@@ -637,7 +637,7 @@ def test_a_value_a_majority_holds_outlives_the_removal_of_two_who_hold_it(make_g
     group.crash(leader, second, third)
     successor = group.elect(60 * SECOND)
 
-    assert group.voters[successor].reign.value_of("x") == b"v"
+    assert group.voters[successor].leader_term.value_of("x") == b"v"
 
 
 def test_a_voter_that_was_removed_and_returns_with_its_old_disk_learns_what_it_missed(make_group: MakeGroup) -> None:
@@ -649,7 +649,7 @@ def test_a_voter_that_was_removed_and_returns_with_its_old_disk_learns_what_it_m
     group.crash(gone)
     group.ask(leader, "change_voters", 1, (leader, *others))
     group.run(SECOND)
-    assert group.voters[leader].config.storage_of(gone) is None
+    assert group.voters[leader].config.disk_id_of(gone) is None
     group.ask(leader, "write", 2, "x", b"v")
     group.is_lost = lambda sender, to, message: isinstance(message, Propose) and to == gone  # lessons alone arrive
 
@@ -659,7 +659,7 @@ def test_a_voter_that_was_removed_and_returns_with_its_old_disk_learns_what_it_m
     group.run(SECOND)
 
     assert [told.outcome for told in group.told(WriteEnded)] == ["accepted"] * 3
-    assert group.voters[leader].config.storage_of(gone) == group.record(gone).storage
+    assert group.voters[leader].config.disk_id_of(gone) == group.record(gone).disk_id
     assert group.entry(gone, "x") == group.entry(leader, "x")
     assert group.entry(gone, CONFIG_KEY) == group.entry(leader, CONFIG_KEY)
 
@@ -677,7 +677,7 @@ def test_a_newcomer_whose_disk_was_replaced_before_it_joins_is_not_counted(make_
 
     group.ask("a", "change_voters", 1, ("a", "b"), allow_two=True)
     group.run(SECOND)
-    assert group.messages(SnapshotReply, "b")[-1][2].storage == group.record("b").storage
+    assert group.messages(SnapshotReply, "b")[-1][2].disk_id == group.record("b").disk_id
     group.heal()
     group.run(20 * SECOND)
 
@@ -708,7 +708,7 @@ def test_a_disk_that_was_replaced_and_is_put_back_does_not_get_its_seat_again(ma
     group.crash(leader)
     successor = group.elect(60 * SECOND)
 
-    assert group.voters[successor].reign.value_of("x") == b"v"
+    assert group.voters[successor].leader_term.value_of("x") == b"v"
 
 
 def test_voters_that_return_with_old_disks_and_miss_their_lessons_outvote_nothing(make_group: MakeGroup) -> None:
@@ -739,7 +739,7 @@ def test_voters_that_return_with_old_disks_and_miss_their_lessons_outvote_nothin
     group.start(second)
     successor = group.elect(60 * SECOND)
 
-    assert group.voters[successor].reign.value_of("x") == b"v"
+    assert group.voters[successor].leader_term.value_of("x") == b"v"
 
 
 def test_a_value_written_while_a_newcomer_learned_outlives_the_removal_of_one_who_holds_it(group: Any) -> None:
@@ -766,4 +766,4 @@ def test_a_value_written_while_a_newcomer_learned_outlives_the_removal_of_one_wh
     group.heal()
     successor = group.elect(60 * SECOND)
 
-    assert group.voters[successor].reign.value_of("x") == b"v"
+    assert group.voters[successor].leader_term.value_of("x") == b"v"

@@ -141,7 +141,7 @@ def test_the_first_leader_writes_its_lease_and_later_ones_leave_it(group: Any) -
     first = group.elect()
     written = terms_at(group, first)
     assert written is not None and written.by == f"{first}, which was told none"
-    assert written.token == group.voters[first].reign._token
+    assert written.token == group.voters[first].leader_term._token
     group.isolate(first)
 
     second = group.elect(but=first)
@@ -149,7 +149,7 @@ def test_the_first_leader_writes_its_lease_and_later_ones_leave_it(group: Any) -
     assert terms_at(group, second) == written
 
 
-def founded(make_group: Any, own: OwnLease) -> Any:
+def group_id(make_group: Any, own: OwnLease) -> Any:
     group = make_group("a", "b", "c")
     group.start(own_lease=own)
     group.elect()
@@ -158,7 +158,7 @@ def founded(make_group: Any, own: OwnLease) -> Any:
 
 
 def test_a_follower_that_was_told_another_lease_says_so_and_leads_nothing(make_group: Any) -> None:
-    group = founded(make_group, FIVE)
+    group = group_id(make_group, FIVE)
     name = group.followers()[0]
     group.crash(name)
     group.start(name, own_lease=TWO)
@@ -172,7 +172,7 @@ def test_a_follower_that_was_told_another_lease_says_so_and_leads_nothing(make_g
 
 
 def test_a_voter_that_is_elected_and_was_told_another_lease_steps_down_before_it_leads(make_group: Any) -> None:
-    group = founded(make_group, FIVE)
+    group = group_id(make_group, FIVE)
     group.crash("a", "b", "c")
     group.start("a", own_lease=TWO)
     group.start("b", own_lease=TWO)
@@ -292,7 +292,7 @@ def test_a_disk_that_starts_over_does_not_forget_for_how_long_it_promised(make_g
 
     acceptor.start_over(99)
 
-    assert acceptor.record.lease_ns == LONG.lease_ns and acceptor.record.storage == 99
+    assert acceptor.record.lease_ns == LONG.lease_ns and acceptor.record.disk_id == 99
 
 
 @pytest.mark.parametrize("is_on", [True, False])

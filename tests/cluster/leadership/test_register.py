@@ -179,12 +179,12 @@ def test_the_number_of_the_group_is_not_known_before_it_is_confirmed_and_survive
     acceptor = Acceptor(disk, STORAGE)
     config = VoterConfig(7, 1, (VoterEntry("a", STORAGE),))
     acceptor.accept((entry(CONFIG_KEY, 1, 1, encode_config(config)),))
-    assert acceptor.record.founded == 0  # one disk that holds it is no majority
+    assert acceptor.record.group_id == 0  # one disk that holds it is no majority
 
     acceptor.confirm(7)
     write(disk, acceptor)
 
-    assert Acceptor(disk, 99).record.founded == 7
+    assert Acceptor(disk, 99).record.group_id == 7
 
 
 def test_the_number_of_the_group_is_written_once() -> None:

@@ -36,13 +36,13 @@ class Taught:
     def __init__(self) -> None:
         self.lessons = SnapshotTransfer(TERM)
 
-    def teach(self, name: str, storage: int = DISK, pages: int = 1, is_last: bool = False) -> list[RegisterSnapshot]:
+    def teach(self, name: str, disk_id: int = DISK, pages: int = 1, is_last: bool = False) -> list[RegisterSnapshot]:
         out: list[object] = []
-        self.lessons.teach(name, storage, entries_of(pages, LARGE), FOUNDED, out, is_last=is_last)
+        self.lessons.teach(name, disk_id, entries_of(pages, LARGE), FOUNDED, out, is_last=is_last)
         return sent(out, name)
 
-    def apply(self, name: str, storage: int = DISK) -> list[RegisterSnapshot]:
-        return self.teach(name, storage) if self.lessons.apply(name, storage) else []
+    def apply(self, name: str, disk_id: int = DISK) -> list[RegisterSnapshot]:
+        return self.teach(name, disk_id) if self.lessons.apply(name, disk_id) else []
 
     def go_on(self) -> dict[str, list[int]]:
         """Which pages are sent to whom with a heartbeat."""
@@ -51,10 +51,10 @@ class Taught:
         names = dict.fromkeys(word.to for word in out if isinstance(word, Send))
         return {name: [part.page for part in sent(out, name)] for name in names}
 
-    def reply(self, name: str, part: RegisterSnapshot, storage: int = DISK) -> tuple[list[RegisterSnapshot], bool]:
+    def reply(self, name: str, part: RegisterSnapshot, disk_id: int = DISK) -> tuple[list[RegisterSnapshot], bool]:
         """What is sent because of this answer, and whether it was all of the last lesson."""
         out: list[object] = []
-        message = SnapshotReply(TERM, part.number, part.page, storage)
+        message = SnapshotReply(TERM, part.number, part.page, disk_id)
         has_ended = self.lessons.on_reply(name, message, FOUNDED, out)
         return sent(out, name), has_ended
 
@@ -161,19 +161,19 @@ def test_a_lesson_that_was_learned_is_over_and_one_that_asks_again_begins_anothe
 
 
 @pytest.mark.parametrize(
-    ("name", "number", "storage"),
+    ("name", "number", "disk_id"),
     [
         pytest.param("c", 1, DISK + 1, id="another disk"),
         pytest.param("c", 2, DISK, id="another lesson"),
         pytest.param("d", 1, DISK, id="somebody else"),
     ],
 )
-def test_an_answer_that_is_not_of_the_disk_that_is_taught_says_nothing(name: str, number: int, storage: int) -> None:
+def test_an_answer_that_is_not_of_the_disk_that_is_taught_says_nothing(name: str, number: int, disk_id: int) -> None:
     taught = Taught()
     taught.lessons.apply("c", DISK)
     (part,) = taught.teach("c", is_last=True)
 
-    assert taught.reply(name, RegisterSnapshot(TERM, number, 0, 1, (), FOUNDED), storage) == ([], False)
+    assert taught.reply(name, RegisterSnapshot(TERM, number, 0, 1, (), FOUNDED), disk_id) == ([], False)
 
     assert taught.go_on() == {"c": [0]}
     assert taught.lessons.synced == {}

@@ -60,9 +60,9 @@ def test_a_voter_that_joins_takes_its_place_by_name() -> None:
 def test_a_voter_that_leaves_has_no_disk_in_the_next_configuration() -> None:
     changed = config_of("a", "b", "c").without("b")
 
-    assert (changed.names(), changed.epoch, changed.founded) == (("a", "c"), 2, 7)
-    assert changed.storage_of("b") is None
-    assert changed.storage_of("c") == 102
+    assert (changed.names(), changed.epoch, changed.group_id) == (("a", "c"), 2, 7)
+    assert changed.disk_id_of("b") is None
+    assert changed.disk_id_of("c") == 102
 
 
 @given(names=st.lists(st.text("abc", max_size=3), unique=True, min_size=1), data=st.data())

@@ -161,9 +161,9 @@ def test_a_new_leader_reads_what_was_written(checkpoints: Books, entry_of: Recor
 
 
 def values(checkpoints: Books) -> dict[str, bytes]:
-    reign = checkpoints.group.voters["m1"].election.reign
-    assert reign is not None
-    return dict(reign.values())
+    leader_term = checkpoints.group.voters["m1"].election.leader_term
+    assert leader_term is not None
+    return dict(leader_term.values())
 
 
 def test_what_is_no_entry_is_an_alarm_and_harms_nothing_else(checkpoints: Books, entry_of: RecordOf) -> None:

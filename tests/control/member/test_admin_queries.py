@@ -71,9 +71,13 @@ def member_of(
     name: str = "b", *, voters: tuple[str, ...] = (), is_sealed: bool = True, has_membership: bool = True
 ) -> ClusterMember:
     group = "shop/staging"
-    door = ReplayGuard(group=group, name=name, boot=BOOT)
+    replay_guard = ReplayGuard(group=group, name=name, boot=BOOT)
     ring = Keyring.of((OLD,))
-    porter = Admission(door=door, seal=Seal(ring, BOOT), name=name, me=ME, rng=Random(1)) if is_sealed else None
+    admission = (
+        Admission(replay_guard=replay_guard, seal=Seal(ring, BOOT), name=name, me=ME, rng=Random(1))
+        if is_sealed
+        else None
+    )
     membership = Membership(
         name=name,
         boot=BOOT,
@@ -91,8 +95,8 @@ def member_of(
         boot=BOOT,
         membership=membership if has_membership else None,
         voter=voter,
-        door=door,
-        porter=porter,
+        replay_guard=replay_guard,
+        admission=admission,
     )
     for effect in member.start(0):
         if isinstance(effect, Persist):
@@ -366,19 +370,19 @@ def test_one_without_members_and_without_a_vote_knows_no_leader() -> None:
 
 def test_keys_are_added_used_and_retired_and_the_new_state_is_the_answer() -> None:
     member = member_of()
-    assert member.keyholder is not None
+    assert member.key_distribution is not None
 
     content, effects = answer(member, 0, AddKey(NEW))
-    assert effects == [RingChanged(member.keyholder.ring)]
+    assert effects == [RingChanged(member.key_distribution.ring)]
     assert {key["id"]: key["is_primary"] for key in json.loads(content)["keys"]} == {K1: True, K2: False}
     assert NEW.encode() not in content
 
     content, effects = answer(member, 0, UseKey(K2))
-    assert effects == [RingChanged(member.keyholder.ring)]
+    assert effects == [RingChanged(member.key_distribution.ring)]
     assert {key["id"]: key["is_primary"] for key in json.loads(content)["keys"]} == {K1: False, K2: True}
 
     content, effects = answer(member, 0, RetireKey(K1))
-    assert effects == [RingChanged(member.keyholder.ring)]
+    assert effects == [RingChanged(member.key_distribution.ring)]
     assert json.loads(content) == {"keys": [{"id": K2, "is_primary": True}], "version": 3, "unconfirmed": []}
 
 
@@ -544,4 +548,4 @@ def test_under_a_key_that_is_accepted_no_more_only_a_repair_can_be_asked() -> No
             answer(member, 0, question, asked_with=K2)
     answer(member, 0, AskKeys(), asked_with=K2)
     answer(member, 0, RepairKeys((NEW,)), asked_with=K2)
-    assert member.porter is not None and member.porter.ring.accepted() == (K2,)
+    assert member.admission is not None and member.admission.ring.accepted() == (K2,)

@@ -1,4 +1,4 @@
-"""What stands before the door lets in what is sealed, of this cluster, and alive now."""
+"""Admission lets in what is sealed, of this cluster, and alive now."""
 
 import zlib
 from random import Random
@@ -57,7 +57,7 @@ ME = Self("shop", "staging", "manager", "1.0")
 
 
 class Node:
-    """A node without a member behind its porter. What it hears and what it is told is kept."""
+    """A node without a member behind its admission. What it hears and what it is told is kept."""
 
     def __init__(
         self,
@@ -72,10 +72,10 @@ class Node:
         safeguards: Safeguards = ALL,
     ) -> None:
         self.name, self.boot = name, boot
-        self.door = ReplayGuard(group=f"{me.cluster}/{me.environment}", name=name, boot=boot)
+        self.replay_guard = ReplayGuard(group=f"{me.cluster}/{me.environment}", name=name, boot=boot)
         self.seal = Seal(ring or Keyring.of(secrets), boot, spare)
-        self.porter = Admission(
-            door=self.door,
+        self.admission = Admission(
+            replay_guard=self.replay_guard,
             seal=self.seal,
             name=name,
             me=me,
@@ -89,7 +89,7 @@ class Node:
     def frame(
         self, now: int = 0, *, channel: int = membership.CHANNEL.number, to: str = "", body: bytes = BODY
     ) -> bytes:
-        return self.porter.wrap(now, channel, body, to=to)
+        return self.admission.wrap(now, channel, body, to=to)
 
     def greet(self, message: GreetingMessage, now: int = 0) -> bytes:
         return self.frame(now, channel=greeting.CHANNEL.number, body=greeting.encode(message))
@@ -98,7 +98,7 @@ class Node:
         self, frame: bytes, now: int = 0, *, source: str = "from", proven: str = "", lane: Lane = Lane.DATAGRAM
     ) -> list[Transmit]:
         """Hand it a frame; what it sends."""
-        arrivals, out = self.porter.receive(now, source, frame, lane, 7, Proven(proven, Role.MANAGER))
+        arrivals, out = self.admission.receive(now, source, frame, lane, 7, Proven(proven, Role.MANAGER))
         self.heard += [arrival.packet.counter for arrival in arrivals]
         assert all((arrival.source, arrival.age_ns) == (source, 7) for arrival in arrivals)
         self.news += [effect for effect in out if not isinstance(effect, Transmit)]
@@ -106,7 +106,7 @@ class Node:
 
     def read(self, frame: bytes) -> tuple[Opened, GreetingMessage]:
         """What a greeting frame says to one with the same keys; nothing of it is counted."""
-        opened = Seal(self.porter.ring, 1).open(frame, me=self.name)
+        opened = Seal(self.admission.ring, 1).open(frame, me=self.name)
         return opened, greeting.decode(decode_packet(opened.content[1:]).body)
 
 
@@ -148,7 +148,7 @@ def test_a_frame_of_an_unknown_life_is_held_and_its_sender_challenged_and_it_is_
     assert a.read(proof.frame)[1] == Proof(message.nonce, 0)
     assert b.get(proof.frame, source="at-a") == []
     assert b.heard == [1]
-    assert (b.door.admitted, b.door.refused, b.porter.challenged) == (1, {}, 1)
+    assert (b.replay_guard.admitted, b.replay_guard.refused, b.admission.challenged) == (1, {}, 1)
 
 
 def test_after_the_proof_frames_are_heard_at_once_and_each_of_them_once() -> None:
@@ -158,7 +158,7 @@ def test_after_the_proof_frames_are_heard_at_once_and_each_of_them_once() -> Non
 
     assert b.get(frame) == b.get(frame) == []
     assert len(b.heard) == 1
-    assert b.door.refused == {"replayed": 1}
+    assert b.replay_guard.refused == {"replayed": 1}
 
 
 def test_frames_that_were_held_are_heard_in_the_order_they_came_and_doubles_of_them_once() -> None:
@@ -172,7 +172,7 @@ def test_frames_that_were_held_are_heard_in_the_order_they_came_and_doubles_of_t
         b.get(proof.frame)
 
     assert b.heard == [2, 1]
-    assert b.door.refused == {"replayed": 2}
+    assert b.replay_guard.refused == {"replayed": 2}
 
 
 def test_another_life_of_the_same_name_must_prove_itself_anew() -> None:
@@ -196,7 +196,7 @@ def test_the_proof_of_one_life_proves_no_other() -> None:
     b.get(Node("c", boot=1).greet(Proof(nonces[0], 0)))
 
     assert nonces[0] != nonces[1]
-    assert (b.heard, b.door.refused) == ([], {"replayed": 2})
+    assert (b.heard, b.replay_guard.refused) == ([], {"replayed": 2})
 
 
 def test_a_nonce_is_good_once_and_for_a_while() -> None:
@@ -209,7 +209,7 @@ def test_a_nonce_is_good_once_and_for_a_while() -> None:
     b.get(late.frame, PROOF_NS)
 
     assert b.heard == [1, 2], "the second proof changed nothing"
-    assert b.door.refused == {}
+    assert b.replay_guard.refused == {}
 
 
 def test_a_proof_that_comes_too_late_proves_nothing_and_the_sender_is_asked_anew() -> None:
@@ -218,7 +218,7 @@ def test_a_proof_that_comes_too_late_proves_nothing_and_the_sender_is_asked_anew
     (proof,) = a.get(challenge.frame)
 
     assert b.get(proof.frame, PROOF_NS + 1) == []
-    assert (b.heard, b.door.refused) == ([], {"replayed": 1})
+    assert (b.heard, b.replay_guard.refused) == ([], {"replayed": 1})
     (again,) = b.get(a.frame(PROOF_NS + 1), PROOF_NS + 1)
     assert a.read(again.frame)[1] != a.read(challenge.frame)[1]
     b.get(a.get(again.frame, PROOF_NS + 1)[0].frame, PROOF_NS + 1)
@@ -232,7 +232,7 @@ def test_a_life_is_asked_again_with_the_same_nonce_and_not_with_every_frame() ->
     assert b.get(a.frame(), ASK_AGAIN_NS - 1) == []
     (second,) = b.get(a.frame(), ASK_AGAIN_NS)
     assert a.read(second.frame)[1] == a.read(first.frame)[1]
-    assert b.porter.challenged == 1
+    assert b.admission.challenged == 1
 
 
 # -- recordings
@@ -240,7 +240,7 @@ def test_a_life_is_asked_again_with_the_same_nonce_and_not_with_every_frame() ->
 
 def test_a_recording_of_a_whole_conversation_played_to_a_restarted_receiver_is_refused_whole() -> None:
     a, b = pair()
-    hellos = [effect for effect in a.porter.hello(0, "at-b") if isinstance(effect, Transmit)]
+    hellos = [effect for effect in a.admission.hello(0, "at-b") if isinstance(effect, Transmit)]
     recording = converse(a, b, hellos[0].frame)
     frames = [a.frame() for _ in range(5)] + [a.frame(channel=leases.CHANNEL.number, to="b") for _ in range(5)]
     for frame in frames:
@@ -254,25 +254,25 @@ def test_a_recording_of_a_whole_conversation_played_to_a_restarted_receiver_is_r
         for frame in to_b:
             restarted.get(frame, now)
 
-    assert (restarted.heard, restarted.door.admitted) == ([], 0)
+    assert (restarted.heard, restarted.replay_guard.admitted) == ([], 0)
 
 
 def test_a_recording_of_what_was_said_to_a_node_is_refused_by_it_when_it_is_restarted() -> None:
     a, b = pair()
-    hellos = [effect for effect in a.porter.hello(0, "at-b") if isinstance(effect, Transmit)]
+    hellos = [effect for effect in a.admission.hello(0, "at-b") if isinstance(effect, Transmit)]
     recording = converse(a, b, hellos[0].frame)
     recording += [
-        ("a", b.frame(channel=greeting.CHANNEL.number, body=greeting.encode(ShareRing(encode_ring(b.porter.ring)))))
+        ("a", b.frame(channel=greeting.CHANNEL.number, body=greeting.encode(ShareRing(encode_ring(b.admission.ring)))))
     ]
 
     restarted = Node("a", boot=9)
-    restarted.porter.hello(0, "at-b")
+    restarted.admission.hello(0, "at-b")
     for to, frame in recording:
         if to == "a":
             restarted.get(frame)
 
     assert (restarted.heard, restarted.news) == ([], [])
-    assert restarted.door.refused == {"replayed": 1}, "the GreetingWelcome; its nonce is of another life"
+    assert restarted.replay_guard.refused == {"replayed": 1}, "the GreetingWelcome; its nonce is of another life"
 
 
 def test_a_frame_that_was_sent_long_before_the_proof_is_refused_though_its_sender_lives() -> None:
@@ -285,7 +285,7 @@ def test_a_frame_that_was_sent_long_before_the_proof_is_refused_though_its_sende
         converse(a, b, frame, now)
 
     assert b.heard == [3]
-    assert b.door.refused == {"replayed": 2}
+    assert b.replay_guard.refused == {"replayed": 2}
 
 
 def test_the_last_frame_before_a_long_silence_is_refused_also_soon_after_the_silence() -> None:
@@ -298,7 +298,7 @@ def test_the_last_frame_before_a_long_silence_is_refused_also_soon_after_the_sil
         converse(a, b, frame, now + SECOND)
 
     assert b.heard == []
-    assert b.door.refused == {"replayed": 3}
+    assert b.replay_guard.refused == {"replayed": 3}
 
 
 @settings(deadline=None, derandomize=True, max_examples=60)
@@ -333,7 +333,7 @@ def test_once_a_life_is_known_frames_below_its_floor_are_refused_as_well() -> No
     met(a, b, now)
 
     assert b.get(old, now) == []
-    assert (b.heard, b.door.refused) == ([], {"replayed": 1})
+    assert (b.heard, b.replay_guard.refused) == ([], {"replayed": 1})
 
 
 def test_what_an_earlier_life_of_the_receiver_has_heard_is_not_heard_by_its_next_life() -> None:
@@ -381,24 +381,24 @@ def test_what_is_held_for_a_proof_that_never_comes_is_forgotten() -> None:
     b = Node("b", boot=2)
     for number in range(5):
         b.get(Node("a", boot=100 + number).frame(), number)
-    assert len(b.porter._waiting) == 5
+    assert len(b.admission._waiting) == 5
 
     b.get(Node("c", boot=3).frame(), PROOF_NS + 3)
 
-    assert [boot for _, boot in b.porter._waiting] == [103, 104, 3]
+    assert [boot for _, boot in b.admission._waiting] == [103, 104, 3]
 
 
 def test_only_so_many_lives_are_asked_at_once_and_the_one_asked_longest_ago_is_forgotten_first() -> None:
     b = Node("b", boot=2)
     lives = [Node("a", boot=100 + number) for number in range(WAITING_LIMIT + 1)]
     challenges = [b.get(life.frame())[0] for life in lives]
-    assert len(b.porter._waiting) == WAITING_LIMIT
+    assert len(b.admission._waiting) == WAITING_LIMIT
 
     for life, challenge in zip(lives[:2], challenges[:2], strict=True):
         b.get(life.get(challenge.frame)[0].frame)
 
     assert len(b.heard) == 1, "of the first nothing is known any more"
-    assert b.door.refused == {"replayed": 1}
+    assert b.replay_guard.refused == {"replayed": 1}
 
 
 def test_a_flood_of_hellos_is_bounded_too() -> None:
@@ -406,14 +406,14 @@ def test_a_flood_of_hellos_is_bounded_too() -> None:
     for number in range(WAITING_LIMIT + 50):
         assert len(b.get(Node("a", boot=100 + number).greet(GreetingHello(ME, bytes(NONCE_BYTES))))) == 1
 
-    assert len(b.porter._waiting) == WAITING_LIMIT
+    assert len(b.admission._waiting) == WAITING_LIMIT
 
 
 def test_only_so_many_of_its_own_hellos_are_remembered() -> None:
     a = Node("a", boot=1)
-    sent = [a.porter.hello(0, f"at-{number}") for number in range(HELLOS_LIMIT)]
+    sent = [a.admission.hello(0, f"at-{number}") for number in range(HELLOS_LIMIT)]
 
-    assert len(a.porter._hellos) == HELLOS_LIMIT
+    assert len(a.admission._hellos) == HELLOS_LIMIT
     b = Node("b", boot=2)
     for effects in (sent[0], sent[-1]):
         for effect in effects:
@@ -421,18 +421,18 @@ def test_only_so_many_of_its_own_hellos_are_remembered() -> None:
             (welcome,) = b.get(effect.frame)
             a.get(welcome.frame)
     assert [type(news) for news in a.news] == [Welcomed, Welcomed]
-    assert a.door.refused == {"replayed": 2}, "the first two were forgotten"
+    assert a.replay_guard.refused == {"replayed": 2}, "the first two were forgotten"
 
 
 def test_hellos_that_nobody_answered_are_forgotten() -> None:
     a = Node("a", boot=1)
-    a.porter.hello(0, "at-b")
-    a.porter.hello(WELCOME_NS, "at-c")
-    assert len(a.porter._hellos) == 4
+    a.admission.hello(0, "at-b")
+    a.admission.hello(WELCOME_NS, "at-c")
+    assert len(a.admission._hellos) == 4
 
-    a.porter.hello(WELCOME_NS + 1, "at-d")
+    a.admission.hello(WELCOME_NS + 1, "at-d")
 
-    assert {address for address, _ in a.porter._hellos.values()} == {"at-c", "at-d"}
+    assert {address for address, _ in a.admission._hellos.values()} == {"at-c", "at-d"}
 
 
 def test_who_was_sent_keys_is_remembered_for_so_many_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -443,7 +443,7 @@ def test_who_was_sent_keys_is_remembered_for_so_many_only(monkeypatch: pytest.Mo
     for node in nodes:
         met(node, b)
 
-    assert list(b.porter._shared_at) == ["c", "d"]
+    assert list(b.admission._shared_at) == ["c", "d"]
     assert len(b.get(nodes[0].frame())) == 1, "it was forgotten, and is told again"
     assert b.get(nodes[2].frame()) == []
 
@@ -452,7 +452,7 @@ def test_who_was_sent_keys_is_remembered_for_so_many_only(monkeypatch: pytest.Mo
 
 
 def hello_frame(node: Node, me: Self | None = None) -> bytes:
-    return node.greet(GreetingHello(me or node.porter.me, bytes(NONCE_BYTES)))
+    return node.greet(GreetingHello(me or node.admission.me, bytes(NONCE_BYTES)))
 
 
 def changed(**fields: object) -> Self:
@@ -487,7 +487,7 @@ def test_a_hello_that_does_not_fit_is_refused_with_a_sentence_that_names_both_an
     assert isinstance(message, GreetingRefusal)
     assert (refusal.to, message.echo, message.reason) == ("at-a", bytes(NONCE_BYTES), word)
     assert all(name in message.text for name in names), message.text
-    assert (b.door.refused, b.porter.challenged, b.heard) == ({word: 1}, 0, [])
+    assert (b.replay_guard.refused, b.admission.challenged, b.heard) == ({word: 1}, 0, [])
 
 
 def test_a_role_that_may_not_connect_is_refused_and_both_roles_are_named() -> None:
@@ -499,7 +499,7 @@ def test_a_role_that_may_not_connect_is_refused_and_both_roles_are_named() -> No
     message = a.read(refusal.frame)[1]
     assert isinstance(message, GreetingRefusal)
     assert message.text == "a worker may not connect to a worker, only to a manager"
-    assert b.door.refused == {"role": 1}
+    assert b.replay_guard.refused == {"role": 1}
 
 
 def test_with_certificates_a_role_that_is_not_the_certificates_is_refused() -> None:
@@ -512,22 +512,22 @@ def test_with_certificates_a_role_that_is_not_the_certificates_is_refused() -> N
     message = a.read(refusal.frame)[1]
     assert isinstance(message, GreetingRefusal)
     assert message.text == "'a' says it is a worker, and its certificate does not"
-    assert b.door.refused == {"role": 1}
+    assert b.replay_guard.refused == {"role": 1}
 
 
 def test_with_certificates_a_welcome_of_another_role_than_the_certificates_is_none() -> None:
     a, b = Node("a", boot=1, certified=True), Node("b", boot=2, me=changed(role="gate"))
-    (_, hello) = a.porter.hello(0, "at-b")
+    (_, hello) = a.admission.hello(0, "at-b")
     assert isinstance(hello, Transmit)
     (welcome,) = b.get(hello.frame, lane=Lane.STREAM)
 
     assert a.get(welcome.frame, proven="b", lane=Lane.STREAM) == []
-    assert (a.news, a.door.refused) == ([], {"role": 1})
+    assert (a.news, a.replay_guard.refused) == ([], {"role": 1})
 
 
 def test_one_that_is_refused_learns_why() -> None:
     a, b = Node("a", boot=1, me=changed(cluster="bank")), Node("b", boot=2)
-    (hello, _) = a.porter.hello(0, "at-b")
+    (hello, _) = a.admission.hello(0, "at-b")
     assert isinstance(hello, Transmit)
     (refusal,) = b.get(hello.frame)
 
@@ -588,15 +588,15 @@ def test_whatever_another_cluster_or_environment_says_is_counted_so_before_anyth
     stranger = Node("b", boot=1, me=changed(**{word: "other"}))
 
     assert b.get(say(stranger), proven="x") == []  # type: ignore[operator]
-    assert (b.door.refused, b.porter.challenged) == ({word: 1}, 0)
+    assert (b.replay_guard.refused, b.admission.challenged) == ({word: 1}, 0)
 
 
 def test_another_protocol_is_counted_so() -> None:
     b = Node("b", boot=2)
     packet = Packet(PROTOCOL + 1, "shop/staging", "a", 1, 1, membership.CHANNEL.number, msgspec.Raw(BODY))
 
-    assert b.get(Seal(b.porter.ring, 1).seal(1, b"\x00" + encode_packet(packet))) == []
-    assert b.door.refused == {"protocol": 1}
+    assert b.get(Seal(b.admission.ring, 1).seal(1, b"\x00" + encode_packet(packet))) == []
+    assert b.replay_guard.refused == {"protocol": 1}
 
 
 # -- seals
@@ -610,8 +610,8 @@ def test_a_frame_addressed_to_one_does_not_open_at_another() -> None:
     frame = a.frame(channel=leadership.CHANNEL.number, to="c")
 
     assert b.get(frame) == c.get(frame) == []
-    assert (b.heard, b.door.refused) == ([], {"forged": 1})
-    assert (len(c.heard), c.door.refused) == (1, {})
+    assert (b.heard, b.replay_guard.refused) == ([], {"forged": 1})
+    assert (len(c.heard), c.replay_guard.refused) == (1, {})
 
 
 @pytest.mark.parametrize("channel", [leadership.CHANNEL.number, leases.CHANNEL.number, asking.CHANNEL.number, 99])
@@ -620,7 +620,7 @@ def test_a_control_frame_that_is_not_addressed_is_refused(channel: int) -> None:
     met(a, b)
 
     assert b.get(a.frame(channel=channel)) == []
-    assert (b.heard, b.door.refused) == ([], {"unaddressed": 1})
+    assert (b.heard, b.replay_guard.refused) == ([], {"unaddressed": 1})
     b.get(a.frame(channel=channel, to="b"))
     assert len(b.heard) == 1
 
@@ -629,7 +629,7 @@ def test_a_control_frame_that_is_not_addressed_is_not_even_held() -> None:
     a, b = pair()
 
     assert b.get(a.frame(channel=leases.CHANNEL.number)) == []
-    assert (b.door.refused, b.porter.challenged) == ({"unaddressed": 1}, 0)
+    assert (b.replay_guard.refused, b.admission.challenged) == ({"unaddressed": 1}, 0)
 
 
 @pytest.mark.parametrize("channel", [leadership.CHANNEL.number, leases.CHANNEL.number, asking.CHANNEL.number])
@@ -640,7 +640,7 @@ def test_with_certificates_a_control_frame_whose_certificate_names_another_is_re
     for proven in ("", "b", "A", "a "):
         assert b.get(a.frame(channel=channel, to="b"), proven=proven, lane=Lane.STREAM) == []
     assert b.get(a.frame(channel=channel, to="b"), proven="a", lane=Lane.DATAGRAM) == [], "nothing proves it there"
-    assert (b.heard, b.door.refused) == ([], {"certificate": 5})
+    assert (b.heard, b.replay_guard.refused) == ([], {"certificate": 5})
     b.get(a.frame(channel=channel, to="b"), proven="a", lane=Lane.STREAM)
     assert len(b.heard) == 1
 
@@ -649,7 +649,7 @@ def test_with_certificates_greetings_over_a_stream_count_only_from_the_one_the_c
     a, b = Node("a", boot=1), Node("b", boot=2, certified=True)
 
     assert b.get(hello_frame(a), proven="client", lane=Lane.STREAM) == []
-    assert b.door.refused == {"certificate": 1}
+    assert b.replay_guard.refused == {"certificate": 1}
     assert len(b.get(hello_frame(a), proven="a", lane=Lane.STREAM)) == 1
 
 
@@ -660,22 +660,22 @@ def test_with_certificates_membership_and_greetings_still_need_none() -> None:
     b.get(a.frame())
     b.get(hello_frame(a))
 
-    assert (len(b.heard), b.door.refused) == (1, {})
+    assert (len(b.heard), b.replay_guard.refused) == (1, {})
 
 
 def test_with_certificates_keys_count_only_on_a_stream_from_a_proven_manager() -> None:
     a, b = Node("a", boot=1), Node("b", boot=2, certified=True)
     met(a, b)
-    ring = a.porter.ring.with_key(NEW)
+    ring = a.admission.ring.with_key(NEW)
 
     b.get(a.greet(ShareRing(encode_ring(ring))), source="1.2.3.4:5")
     for role in (Role.WORKER, Role.CLIENT, None):
         frame = a.greet(ShareRing(encode_ring(ring)))
-        arrivals, out = b.porter.receive(SECOND, "1.2.3.4:5", frame, Lane.STREAM, 0, Proven("a", role))
+        arrivals, out = b.admission.receive(SECOND, "1.2.3.4:5", frame, Lane.STREAM, 0, Proven("a", role))
         b.news += out
         assert arrivals == []
     assert b.heard == []
-    assert (b.door.refused, b.porter.rings.refused) == (
+    assert (b.replay_guard.refused, b.admission.rings.refused) == (
         {"certificate": 4},
         {"datagram": 1, "role": 3, "jump": 0, "key": 0},
     )
@@ -697,7 +697,7 @@ def test_without_the_safeguard_a_datagram_brings_keys() -> None:
     b = Node("b", boot=2, certified=True, safeguards=Safeguards(ring_from_managers=False))
     met(a, b)
 
-    b.get(a.greet(ShareRing(encode_ring(a.porter.ring))))
+    b.get(a.greet(ShareRing(encode_ring(a.admission.ring))))
 
     assert len(b.heard) == 1
 
@@ -713,7 +713,7 @@ def lost_key(**more: object) -> Node:
 
 def test_a_proven_manager_is_answered_under_a_key_that_only_the_file_of_the_node_has() -> None:
     a, b = Node("a", boot=1), lost_key()
-    hello = [sent for sent in a.porter.hello(0, "at-b") if isinstance(sent, Transmit)][1]
+    hello = [sent for sent in a.admission.hello(0, "at-b") if isinstance(sent, Transmit)][1]
 
     (welcome,) = b.get(hello.frame, proven="a", lane=Lane.STREAM)
     assert a.read(welcome.frame)[0].key_id == key_id(OLD)
@@ -721,16 +721,16 @@ def test_a_proven_manager_is_answered_under_a_key_that_only_the_file_of_the_node
     (share,) = b.get(proof.frame, proven="a", lane=Lane.STREAM)
     assert a.read(share.frame) == (
         Opened(a.seal.open(share.frame).content, 2, 2, key_id(OLD), False),
-        ShareRing(encode_ring(b.porter.ring)),
+        ShareRing(encode_ring(b.admission.ring)),
     ), "it may have missed what was repaired"
     b.get(a.frame(channel=asking.CHANNEL.number, to="b"), proven="a", lane=Lane.STREAM)
-    b.get(a.greet(ShareRing(encode_ring(a.porter.ring))), proven="a", lane=Lane.STREAM)
-    assert (len(b.heard), b.door.refused) == (2, {})
-    assert b.porter.key_of("a") == "" and b.porter.spare_ids == (key_id(OLD),)
+    b.get(a.greet(ShareRing(encode_ring(a.admission.ring))), proven="a", lane=Lane.STREAM)
+    assert (len(b.heard), b.replay_guard.refused) == (2, {})
+    assert b.admission.key_of("a") == "" and b.admission.spare_ids == (key_id(OLD),)
 
     for channel in (membership.CHANNEL.number, leadership.CHANNEL.number, leases.CHANNEL.number):
         assert b.get(a.frame(channel=channel, to="b"), proven="a", lane=Lane.STREAM) == []
-    assert (len(b.heard), b.door.refused) == (2, {"key": 3})
+    assert (len(b.heard), b.replay_guard.refused) == (2, {"key": 3})
 
 
 def test_nobody_else_is_heard_under_a_key_that_the_ring_has_lost() -> None:
@@ -741,9 +741,9 @@ def test_nobody_else_is_heard_under_a_key_that_the_ring_has_lost() -> None:
         (lost_key(), Role.MANAGER, Lane.DATAGRAM),
         (lost_key(certified=False), Role.MANAGER, Lane.STREAM),
     ):
-        assert b.porter.receive(0, "from", hello_frame(a), lane, 0, Proven("a", role)) == ([], [])
-        assert b.door.refused == {"key": 1}
-    assert lost_key(certified=False).porter.spare_ids == ()
+        assert b.admission.receive(0, "from", hello_frame(a), lane, 0, Proven("a", role)) == ([], [])
+        assert b.replay_guard.refused == {"key": 1}
+    assert lost_key(certified=False).admission.spare_ids == ()
 
 
 def test_a_wrong_key_is_counted_and_nothing_is_answered() -> None:
@@ -751,18 +751,18 @@ def test_a_wrong_key_is_counted_and_nothing_is_answered() -> None:
     stranger = Node("a", boot=1, secrets=(OTHER,))
 
     assert b.get(stranger.frame()) == b.get(hello_frame(stranger)) == []
-    assert (b.door.refused, b.porter.opened) == ({"key": 2}, 0)
+    assert (b.replay_guard.refused, b.admission.opened) == ({"key": 2}, 0)
 
 
 def test_a_seal_whose_life_is_not_that_of_the_packet_in_it_is_forged() -> None:
     b = Node("b", boot=2)
-    seal = Seal(b.porter.ring, 1)
+    seal = Seal(b.admission.ring, 1)
     for number, (boot, counter) in enumerate([(7, 1), (1, 99)], 1):
         packet = Packet(PROTOCOL, "shop/staging", "a", boot, counter, membership.CHANNEL.number, msgspec.Raw(BODY))
 
         assert b.get(seal.seal(number, b"\x00" + encode_packet(packet))) == []
 
-    assert b.door.refused == {"forged": 2}
+    assert b.replay_guard.refused == {"forged": 2}
 
 
 def test_a_frame_of_its_own_name_is_refused_whatever_it_says() -> None:
@@ -779,7 +779,7 @@ def test_a_frame_of_its_own_name_is_refused_whatever_it_says() -> None:
     ]
 
     assert [b.get(frame) for frame in frames] == [[]] * len(frames)
-    assert (b.door.refused, b.porter.challenged) == ({"own": len(frames)}, 0)
+    assert (b.replay_guard.refused, b.admission.challenged) == ({"own": len(frames)}, 0)
 
 
 def test_another_node_of_its_own_name_that_asks_to_be_let_in_gets_a_sentence_and_each_address_is_told_once() -> None:
@@ -791,7 +791,7 @@ def test_another_node_of_its_own_name_that_asks_to_be_let_in_gets_a_sentence_and
         refusal = twin.read(answer.frame)[1]
         assert isinstance(refusal, GreetingRefusal)
         assert refusal.reason == "name" and refusal.text.startswith("another node is called 'b' here: start yours with")
-    assert b.door.refused == {"name": 3}
+    assert b.replay_guard.refused == {"name": 3}
     told = "another node calls itself 'b' as this one does, at {}: start it with another --name"
     assert b.news == [LeadershipAlarm("name", told.format(where)) for where in ("at-twin", "elsewhere")]
     for n in range(NAMESAKES_LIMIT):
@@ -813,15 +813,15 @@ def test_another_node_of_its_own_name_that_asks_to_be_let_in_gets_a_sentence_and
 def test_what_is_sealed_and_still_no_packet_is_counted(content: bytes, reason: str) -> None:
     b = Node("b", boot=2)
 
-    assert b.get(Seal(b.porter.ring, 1).seal(1, content)) == []
-    assert (b.door.refused, b.porter.opened) == ({reason: 1}, 0)
+    assert b.get(Seal(b.admission.ring, 1).seal(1, content)) == []
+    assert (b.replay_guard.refused, b.admission.opened) == ({reason: 1}, 0)
 
 
 def test_a_greeting_that_nobody_can_read_is_counted() -> None:
     a, b = pair()
 
     assert b.get(a.frame(channel=greeting.CHANNEL.number, body=b"\xc0")) == []
-    assert b.door.refused == {"body": 1}
+    assert b.replay_guard.refused == {"body": 1}
 
 
 @settings(deadline=None, derandomize=True)
@@ -830,7 +830,7 @@ def test_garbage_is_counted_and_nothing_is_raised(frame: bytes) -> None:
     b = Node("b", boot=2)
 
     assert b.get(frame) == []
-    assert sum(b.door.refused.values()) == 1
+    assert sum(b.replay_guard.refused.values()) == 1
 
 
 @settings(deadline=None, derandomize=True)
@@ -852,7 +852,7 @@ def test_a_turned_bit_or_a_missing_end_is_counted_and_nothing_is_raised(data: st
         del frame[data.draw(st.integers(0, len(frame) - 1)) :]
 
     assert b.get(bytes(frame)) == []
-    assert (b.heard, sum(b.door.refused.values())) == ([], 1)
+    assert (b.heard, sum(b.replay_guard.refused.values())) == ([], 1)
 
 
 @settings(deadline=None, derandomize=True)
@@ -860,12 +860,12 @@ def test_a_turned_bit_or_a_missing_end_is_counted_and_nothing_is_raised(data: st
 def test_whatever_one_with_the_key_says_it_is_heard_or_answered_or_counted(channel: int, body: bytes, to: str) -> None:
     a, b = pair()
     met(a, b)
-    counted = sum(b.door.refused.values())
+    counted = sum(b.replay_guard.refused.values())
     content = msgspec.msgpack.encode(body) if channel != greeting.CHANNEL.number else msgspec.msgpack.encode([5, body])
 
     sent = b.get(a.frame(channel=channel, body=content, to=to))
 
-    assert len(b.heard) + len(sent) + sum(b.door.refused.values()) - counted == 1
+    assert len(b.heard) + len(sent) + sum(b.replay_guard.refused.values()) - counted == 1
 
 
 def test_the_key_of_a_frame_is_of_its_life() -> None:
@@ -883,7 +883,7 @@ def test_the_key_of_a_frame_is_of_its_life() -> None:
 
 def test_a_hello_goes_over_both_ways_and_a_welcome_proves_both_to_each_other() -> None:
     a, b = pair()
-    sent = [effect for effect in a.porter.hello(0, "at-b") if isinstance(effect, Transmit)]
+    sent = [effect for effect in a.admission.hello(0, "at-b") if isinstance(effect, Transmit)]
     assert [(each.to, each.lane) for each in sent] == [("at-b", Lane.DATAGRAM), ("at-b", Lane.STREAM)]
 
     recording = converse(a, b, sent[1].frame)
@@ -893,38 +893,38 @@ def test_a_hello_goes_over_both_ways_and_a_welcome_proves_both_to_each_other() -
     a.get(b.frame())
     b.get(a.frame())
     assert (len(a.heard), len(b.heard)) == (1, 1), "neither asks the other again"
-    assert (a.door.refused, b.door.refused) == ({}, {})
+    assert (a.replay_guard.refused, b.replay_guard.refused) == ({}, {})
 
 
 def test_a_welcome_is_heard_once_and_only_as_an_answer() -> None:
     a, b = pair()
-    (hello, _) = a.porter.hello(0, "at-b")
+    (hello, _) = a.admission.hello(0, "at-b")
     assert isinstance(hello, Transmit)
     (welcome,) = b.get(hello.frame)
 
     assert len(a.get(welcome.frame)) == 1
     assert a.get(welcome.frame) == []
     assert a.get(b.greet(GreetingWelcome(ME, bytes(NONCE_BYTES), bytes(NONCE_BYTES)))) == []
-    assert (len(a.news), a.door.refused) == (1, {"replayed": 2})
+    assert (len(a.news), a.replay_guard.refused) == (1, {"replayed": 2})
 
 
 def test_a_welcome_that_was_held_back_for_long_is_no_answer_any_more() -> None:
     a, b = pair()
-    (hello, second) = a.porter.hello(0, "at-b")
+    (hello, second) = a.admission.hello(0, "at-b")
     assert isinstance(hello, Transmit) and isinstance(second, Transmit)
     (welcome,), (late,) = b.get(hello.frame), b.get(second.frame)
     old = b.frame()
 
     assert a.get(late.frame, WELCOME_NS + 1) == []
     a.get(old, WELCOME_NS + 1)
-    assert (a.news, a.heard, a.door.refused) == ([], [], {"replayed": 1})
+    assert (a.news, a.heard, a.replay_guard.refused) == ([], [], {"replayed": 1})
     assert len(a.get(welcome.frame, WELCOME_NS)) == 1
 
 
 def test_frames_from_before_a_welcome_are_refused() -> None:
     a, b = pair()
     early = b.frame()
-    (hello, _) = a.porter.hello(0, "at-b")
+    (hello, _) = a.admission.hello(0, "at-b")
     assert isinstance(hello, Transmit)
     (welcome,) = b.get(hello.frame)
     a.get(welcome.frame)
@@ -932,21 +932,21 @@ def test_frames_from_before_a_welcome_are_refused() -> None:
     a.get(early)
     a.get(b.frame())
 
-    assert (a.heard, a.door.refused) == ([3], {"replayed": 1})
+    assert (a.heard, a.replay_guard.refused) == ([3], {"replayed": 1})
 
 
 def test_a_welcome_of_a_life_that_is_known_shuts_nothing_out() -> None:
     a, b = pair()
     met(b, a)
     on_its_way = b.frame()
-    (hello, _) = a.porter.hello(0, "at-b")
+    (hello, _) = a.admission.hello(0, "at-b")
     assert isinstance(hello, Transmit)
     (welcome,) = b.get(hello.frame)
     a.get(welcome.frame)
 
     a.get(on_its_way)
 
-    assert (len(a.heard), a.door.refused) == (1, {})
+    assert (len(a.heard), a.replay_guard.refused) == (1, {})
 
 
 def test_a_hello_and_frames_before_its_proof_share_one_nonce() -> None:
@@ -958,7 +958,7 @@ def test_a_hello_and_frames_before_its_proof_share_one_nonce() -> None:
 
     assert isinstance(welcomed, GreetingWelcome) and isinstance(challenged, Challenge)
     assert welcomed.nonce == challenged.nonce
-    assert b.porter.challenged == 1
+    assert b.admission.challenged == 1
 
 
 # -- keys
@@ -968,15 +968,15 @@ def test_one_with_only_the_old_key_is_answered_under_it_and_told_the_new_ones_on
     ring = Keyring.of((OLD,)).with_key(NEW)
     b = Node("b", boot=2, ring=ring.with_primary(key_id(NEW)))
     a = Node("a", boot=1)
-    hellos = [effect for effect in a.porter.hello(0, "at-b") if isinstance(effect, Transmit)]
+    hellos = [effect for effect in a.admission.hello(0, "at-b") if isinstance(effect, Transmit)]
 
     recording = converse(a, b, hellos[0].frame)
 
     assert [a.read(frame)[0].key_id for _, frame in recording] == [key_id(OLD)] * 4
     shared = a.read(recording[-1][1])[1]
     assert isinstance(shared, ShareRing)
-    assert decode_ring(shared.ring) == b.porter.ring
-    assert len(a.heard) == 1, "the member behind the porter gets it"
+    assert decode_ring(shared.ring) == b.admission.ring
+    assert len(a.heard) == 1, "the member behind admission gets it"
     assert b.get(a.frame(), SHARE_NS - 1) == []
     (again,) = b.get(a.frame(), SHARE_NS, source="at-a")
     assert (again.to, again.lane) == ("at-a", Lane.STREAM)
@@ -986,14 +986,14 @@ def test_new_keys_hold_for_what_is_sent_and_opened_from_then_on_and_are_told_onc
     a, b = pair()
     ring = Keyring.of((NEW,))
 
-    assert a.porter.use(a.porter.ring) == []
-    assert a.porter.use(ring) == [RingChanged(ring)]
-    assert a.porter.ring == ring
+    assert a.admission.use(a.admission.ring) == []
+    assert a.admission.use(ring) == [RingChanged(ring)]
+    assert a.admission.ring == ring
     b.get(a.frame())
-    assert b.door.refused == {"key": 1}
-    b.porter.use(ring)
+    assert b.replay_guard.refused == {"key": 1}
+    b.admission.use(ring)
     met(a, b)
-    assert b.door.refused == {"key": 1}
+    assert b.replay_guard.refused == {"key": 1}
 
 
 def test_the_key_a_node_used_last_is_known_while_it_is_in_use_and_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1004,12 +1004,12 @@ def test_the_key_a_node_used_last_is_known_while_it_is_in_use_and_not_ours(monke
         met(other, b)
         b.get(other.frame())
         b.get(other.frame())
-    mine = b.porter.ring.primary_id
-    assert b.porter.key_of("d") == "", "it is ours"
+    mine = b.admission.ring.primary_id
+    assert b.admission.key_of("d") == "", "it is ours"
 
-    ring = b.porter.ring.with_key(OTHER)
-    b.porter.use(ring.with_primary(key_id(OTHER)))
-    assert [b.porter.key_of(name) for name in ("a", "c", "d", "e")] == ["", mine, mine, ""]
+    ring = b.admission.ring.with_key(OTHER)
+    b.admission.use(ring.with_primary(key_id(OTHER)))
+    assert [b.admission.key_of(name) for name in ("a", "c", "d", "e")] == ["", mine, mine, ""]
 
-    b.porter.use(b.porter.ring.without(mine))
-    assert b.porter.key_of("d") == ""
+    b.admission.use(b.admission.ring.without(mine))
+    assert b.admission.key_of("d") == ""

@@ -85,7 +85,7 @@ class Peer:
     """Somebody who speaks with a member over the wire."""
 
     def __init__(self, name: str, *, group: str = "g", boot: int = 77) -> None:
-        self.door = ReplayGuard(group=group, name=name, boot=boot)
+        self.replay_guard = ReplayGuard(group=group, name=name, boot=boot)
         self.source = f"from-{name}"
 
     def frame(self, message: Conversation, updates: tuple[MemberUpdate, ...] = ()) -> bytes:
@@ -94,7 +94,7 @@ class Peer:
             for number, codec in CODECS.items()
             if type(message).__module__.endswith(codec.__name__.split(".")[-1])
         )
-        return self.door.wrap(
+        return self.replay_guard.wrap(
             channel, msgspec.msgpack.encode(message), [membership.encode_update(update) for update in updates]
         )
 
@@ -230,7 +230,7 @@ def test_a_member_without_a_part_ignores_what_is_for_it() -> None:
     ]
     for message in messages:
         assert peer.say(member, 0, message) == []
-    assert (member.frames_admitted, member.door.refused) == (len(messages), {})
+    assert (member.frames_admitted, member.replay_guard.refused) == (len(messages), {})
 
 
 # -- where frames go
@@ -570,4 +570,4 @@ def test_a_member_that_leads_grants_to_its_own_owner_and_commands_its_own_receiv
 
     assert member.owner.holds(cluster.now, "k") == 1
     assert [news.body for news in cluster.of(Applied) if isinstance(news, Applied)] == [b"work"]
-    assert member.door.refused == {}
+    assert member.replay_guard.refused == {}

@@ -47,22 +47,28 @@ ME = Self("shop", "staging", "manager", "1.0", [], [], "east", "", "0.1")
 def member_of(
     name: str, *, boot: int, seeds: Iterable[str] = (), ring: Keyring | None = None, is_certified: bool = False
 ) -> ClusterMember:
-    door = ReplayGuard(group="shop/staging", name=name, boot=boot)
+    replay_guard = ReplayGuard(group="shop/staging", name=name, boot=boot)
     rng = Random(f"{name}:{boot}")
     seal = Seal(ring or Keyring.of((OLD,)), boot, (OLD,))
-    porter = Admission(door=door, seal=seal, name=name, me=ME, rng=rng, certified=is_certified)
+    admission = Admission(replay_guard=replay_guard, seal=seal, name=name, me=ME, rng=rng, certified=is_certified)
     membership = Membership(
         name=name, boot=boot, address=f"at-{name}", group="shop/staging", config=PRESETS["fast"], rng=rng, now=0
     )
     seeds = tuple(f"at-{seed}" for seed in seeds if seed != name)
     return ClusterMember(
-        group="shop/staging", name=name, boot=boot, membership=membership, door=door, porter=porter, seeds=seeds
+        group="shop/staging",
+        name=name,
+        boot=boot,
+        membership=membership,
+        replay_guard=replay_guard,
+        admission=admission,
+        seeds=seeds,
     )
 
 
 def keyholder_of(member: ClusterMember) -> KeyDistribution:
-    assert member.keyholder is not None
-    return member.keyholder
+    assert member.key_distribution is not None
+    return member.key_distribution
 
 
 class Group:
@@ -85,7 +91,7 @@ class Group:
     def named(self, name: str) -> ClusterMember:
         return self.members[f"at-{name}"]
 
-    def keyholder(self, name: str) -> KeyDistribution:
+    def key_distribution(self, name: str) -> KeyDistribution:
         return keyholder_of(self.named(name))
 
     def act(self, name: str, effects: list[object]) -> None:
@@ -124,14 +130,14 @@ class Group:
         """As somebody at a keyboard: ask again until it is allowed."""
         for _ in range(tries):
             try:
-                self.act(name, self.keyholder(name).seal_with(key_id))
+                self.act(name, self.key_distribution(name).seal_with(key_id))
                 return
             except NotThereYet:
                 self.run(0.5)
         raise AssertionError(f"{name} may not use {key_id}")
 
     def rings(self) -> list[Keyring]:
-        rings = [member.porter.ring for member in self.members.values() if member.porter is not None]
+        rings = [member.admission.ring for member in self.members.values() if member.admission is not None]
         return [ring for number, ring in enumerate(rings) if ring not in rings[:number]]
 
 
@@ -169,7 +175,7 @@ def test_a_state_that_nobody_can_read_says_nothing_and_confirms_nothing(payload:
     a.state = MemberState(99, payload)
 
     assert standing_of(a) is None
-    assert group.keyholder("b").missing() == ["a"]
+    assert group.key_distribution("b").missing() == ["a"]
 
 
 def test_a_member_of_which_no_state_is_known_has_confirmed_nothing() -> None:
@@ -181,7 +187,7 @@ def test_a_member_of_which_no_state_is_known_has_confirmed_nothing() -> None:
     a.state = None
 
     assert standing_of(a) is None
-    assert group.keyholder("b").missing() == ["a"]
+    assert group.key_distribution("b").missing() == ["a"]
 
 
 # -- rotation
@@ -190,27 +196,27 @@ def test_a_member_of_which_no_state_is_known_has_confirmed_nothing() -> None:
 def test_a_key_that_is_added_at_one_member_is_soon_accepted_everywhere_and_sealed_with_nowhere() -> None:
     group = group_of()
 
-    group.act("c", group.keyholder("c").add(NEW))
+    group.act("c", group.key_distribution("c").add(NEW))
     group.run(3)
 
     (ring,) = group.rings()
     assert set(ring.accepted()) == {K1, K2}
     assert ring.primary_id == K1
-    assert all(group.keyholder(name).missing() == [] for name in NAMES)
+    assert all(group.key_distribution(name).missing() == [] for name in NAMES)
 
 
 def test_a_key_is_not_used_before_all_that_are_alive_have_confirmed_it() -> None:
     group = group_of()
-    group.act("a", group.keyholder("a").add(NEW))
+    group.act("a", group.key_distribution("a").add(NEW))
 
     with pytest.raises(NotThereYet, match=f"^key {K2} cannot be used yet: b, c, d, e did not confirm it") as caught:
-        group.keyholder("a").seal_with(K2)
+        group.key_distribution("a").seal_with(K2)
 
     assert caught.value.names == ["b", "c", "d", "e"]
-    assert group.named("a").keyholder is not None
-    assert group.keyholder("a").ring.primary_id == K1
+    assert group.named("a").key_distribution is not None
+    assert group.key_distribution("a").ring.primary_id == K1
     group.run(3)
-    group.act("a", group.keyholder("a").seal_with(K2))
+    group.act("a", group.key_distribution("a").seal_with(K2))
     group.run(3)
     (ring,) = group.rings()
     assert ring.primary_id == K2
@@ -224,7 +230,7 @@ def test_one_that_is_dead_does_not_hinder_the_use_of_a_key_but_that_an_old_one_i
     assert membership is not None
     gone = membership.get("c")
     assert gone is not None and gone.status == DEAD
-    group.act("a", group.keyholder("a").add(NEW))
+    group.act("a", group.key_distribution("a").add(NEW))
     group.run(3)
 
     group.use("a", K2, tries=1)
@@ -233,9 +239,9 @@ def test_one_that_is_dead_does_not_hinder_the_use_of_a_key_but_that_an_old_one_i
     with pytest.raises(
         StillNeeded, match=f"^key {K1} cannot be retired yet: c did not confirm the newer keys"
     ) as caught:
-        group.keyholder("a").retire(K1)
+        group.key_distribution("a").retire(K1)
     assert caught.value.names == ["c"]
-    group.act("a", group.keyholder("a").retire(K1, force=True))
+    group.act("a", group.key_distribution("a").retire(K1, force=True))
     group.run(3)
     (ring,) = group.rings()
     assert ring.accepted() == (K2,)
@@ -243,16 +249,16 @@ def test_one_that_is_dead_does_not_hinder_the_use_of_a_key_but_that_an_old_one_i
 
 def test_a_key_is_not_retired_while_a_remembered_member_has_not_confirmed() -> None:
     group = group_of("ab")
-    group.act("a", group.keyholder("a").add(NEW))
+    group.act("a", group.key_distribution("a").add(NEW))
     group.run(3)
     group.use("a", K2)
     group.run(3)
 
-    assert group.keyholder("a").missing(("b", "a")) == []
+    assert group.key_distribution("a").missing(("b", "a")) == []
     with pytest.raises(StillNeeded) as caught:
-        group.keyholder("a").retire(K1, expected=("z", "b", "a", "x"))
+        group.key_distribution("a").retire(K1, expected=("z", "b", "a", "x"))
     assert caught.value.names == ["x", "z"]
-    group.act("a", group.keyholder("a").retire(K1, expected=("b", "a")))
+    group.act("a", group.key_distribution("a").retire(K1, expected=("b", "a")))
     group.run(3)
     (ring,) = group.rings()
     assert ring.accepted() == (K2,)
@@ -265,7 +271,7 @@ def test_one_that_said_good_bye_needs_no_key_any_more() -> None:
     group.act("c", list(leaving.leave(group.now)))
     group.run(3)
     del group.members["at-c"]
-    group.act("a", group.keyholder("a").add(NEW))
+    group.act("a", group.key_distribution("a").add(NEW))
     group.run(3)
     group.use("a", K2)
     group.run(3)
@@ -274,9 +280,9 @@ def test_one_that_said_good_bye_needs_no_key_any_more() -> None:
     gone = membership.get("c")
     assert gone is not None and gone.status == LEFT
 
-    group.act("a", group.keyholder("a").retire(K1, expected=("c",)))
+    group.act("a", group.key_distribution("a").retire(K1, expected=("c",)))
 
-    assert group.keyholder("a").ring.accepted() == (K2,)
+    assert group.key_distribution("a").ring.accepted() == (K2,)
 
 
 def test_many_names_are_told_by_some_and_their_number() -> None:
@@ -295,17 +301,17 @@ def test_one_that_was_down_during_a_rotation_is_welcomed_under_its_old_key_and_l
     group = group_of("abc")
     del group.members["at-c"]
     group.run(20)
-    group.act("a", group.keyholder("a").add(NEW))
+    group.act("a", group.key_distribution("a").add(NEW))
     group.run(3)
     group.use("a", K2)
     group.run(3)
-    assert {member.porter.ring.primary_id for member in group.members.values() if member.porter} == {K2}
+    assert {member.admission.ring.primary_id for member in group.members.values() if member.admission} == {K2}
 
     back = member_of("c", boot=99, seeds=() if greets else ("a",))
     group.add(back)
-    assert back.porter is not None and back.membership is not None
+    assert back.admission is not None and back.membership is not None
     if greets:
-        group.carry_out(back, back.porter.hello(group.now, "at-a"))
+        group.carry_out(back, back.admission.hello(group.now, "at-a"))
         group.run(1)
         assert "a" in [news.name for who, news in group.news if who == "c" and isinstance(news, Welcomed)]
         group.act("c", list(back.membership.join(group.now, ["at-a"])))
@@ -315,11 +321,11 @@ def test_one_that_was_down_during_a_rotation_is_welcomed_under_its_old_key_and_l
     assert ring.primary_id == K2
     assert [member.name for member in back.membership.alive()] == ["a", "b"]
     assert [news.ring for who, news in group.news if who == "c" and isinstance(news, RingChanged)][-1] == ring
-    assert group.keyholder("a").missing() == [], "it has confirmed, so the old key may go"
-    refused = back.door.refused.get("key", 0)
+    assert group.key_distribution("a").missing() == [], "it has confirmed, so the old key may go"
+    refused = back.replay_guard.refused.get("key", 0)
     heard = back.frames_admitted
     group.run(5)
-    assert back.door.refused.get("key", 0) == refused
+    assert back.replay_guard.refused.get("key", 0) == refused
     assert back.frames_admitted > heard, "it reads frames under the new key"
 
 
@@ -327,12 +333,12 @@ def test_one_that_was_down_during_a_rotation_and_asks_nobody_is_found_under_the_
     group = group_of("abc")
     del group.members["at-c"]
     group.run(20)
-    group.act("a", group.keyholder("a").add(NEW))
+    group.act("a", group.key_distribution("a").add(NEW))
     group.run(3)
     group.use("a", K2)
     group.run(3)
-    assert group.keyholder("a").key_for(group.now, "at-c") == K1
-    assert group.keyholder("a").key_for(group.now, "at-b") == ""
+    assert group.key_distribution("a").key_for(group.now, "at-c") == K1
+    assert group.key_distribution("a").key_for(group.now, "at-b") == ""
 
     back = member_of("c", boot=99)
     group.add(back)
@@ -347,31 +353,31 @@ def test_one_that_was_down_during_a_rotation_and_asks_nobody_is_found_under_the_
 def test_with_one_key_in_use_there_is_nothing_to_choose() -> None:
     group = group_of("ab")
 
-    assert group.keyholder("a").key_for(group.now, "at-b") == ""
+    assert group.key_distribution("a").key_for(group.now, "at-b") == ""
 
 
 def test_two_rotations_at_two_members_at_once_end_in_equal_rings_everywhere() -> None:
     group = group_of()
-    group.act("a", group.keyholder("a").add(NEW))
-    group.act("e", group.keyholder("e").add(THIRD))
+    group.act("a", group.key_distribution("a").add(NEW))
+    group.act("e", group.key_distribution("e").add(THIRD))
     group.run(3)
     (ring,) = group.rings()
     assert set(ring.accepted()) == {K1, K2, K3}
 
-    first, second = group.keyholder("a").seal_with(K2), group.keyholder("e").seal_with(K3)
+    first, second = group.key_distribution("a").seal_with(K2), group.key_distribution("e").seal_with(K3)
     group.act("a", first)
     group.act("e", second)
     group.run(5)
 
     (ring,) = group.rings()
     assert ring.primary_id == max(K2, K3), "the versions were equal, so the ids decide"
-    first, second = group.keyholder("a").retire(K1), group.keyholder("e").retire(min(K2, K3))
+    first, second = group.key_distribution("a").retire(K1), group.key_distribution("e").retire(min(K2, K3))
     group.act("a", first)
     group.act("e", second)
     group.run(5)
     (ring,) = group.rings()
     assert ring.accepted() == (max(K2, K3),)
-    assert all(group.keyholder(name).missing() == [] for name in NAMES)
+    assert all(group.key_distribution(name).missing() == [] for name in NAMES)
 
 
 @settings(deadline=None, derandomize=True, max_examples=12)
@@ -383,12 +389,12 @@ def test_in_whatever_order_frames_come_keys_become_the_same_at_all_of_five_membe
     group.loss = loss
     changes = data.draw(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from((NEW, THIRD))), max_size=4))
     for name, secret in changes:
-        keyholder = group.keyholder(name)
-        if key_id(secret) not in keyholder.ring.accepted():
-            group.act(name, keyholder.add(secret))
+        key_distribution = group.key_distribution(name)
+        if key_id(secret) not in key_distribution.ring.accepted():
+            group.act(name, key_distribution.add(secret))
         else:
             try:
-                group.act(name, keyholder.seal_with(key_id(secret)))
+                group.act(name, key_distribution.seal_with(key_id(secret)))
             except NotThereYet:
                 pass
         group.run(data.draw(st.sampled_from([0.0, 0.1, 0.7])))
@@ -398,8 +404,8 @@ def test_in_whatever_order_frames_come_keys_become_the_same_at_all_of_five_membe
 
     (ring,) = group.rings()
     assert set(ring.accepted()) == {K1, *(key_id(secret) for _, secret in changes)}
-    assert all(group.keyholder(name).missing() == [] for name in NAMES)
-    assert not any(member.door.refused.get("key") for member in group.members.values())
+    assert all(group.key_distribution(name).missing() == [] for name in NAMES)
+    assert not any(member.replay_guard.refused.get("key") for member in group.members.values())
 
 
 # -- telling
@@ -417,61 +423,63 @@ def alone(*, names: Iterable[str] = ("x",), has_state: bool = True) -> tuple[Clu
 
 
 def test_one_that_says_it_has_other_keys_is_sent_ours_and_the_same_once_a_second_only() -> None:
-    member, keyholder = alone()
+    member, key_distribution = alone()
     news = StateLearned("x", 1, b"")
 
-    assert keyholder.hear(0, news) == [
-        Send(greeting.CHANNEL, "at-x", ShareRing(encode_ring(keyholder.ring)), Lane.STREAM)
+    assert key_distribution.hear(0, news) == [
+        Send(greeting.CHANNEL, "at-x", ShareRing(encode_ring(key_distribution.ring)), Lane.STREAM)
     ]
-    assert keyholder.hear(SECOND - 1, news) == []
-    assert len(keyholder.hear(SECOND, news)) == 1
+    assert key_distribution.hear(SECOND - 1, news) == []
+    assert len(key_distribution.hear(SECOND, news)) == 1
 
 
 def test_other_keys_are_told_at_once() -> None:
-    member, keyholder = alone()
-    keyholder.hear(0, StateLearned("x", 1, b""))
-    keyholder.add(NEW)
+    member, key_distribution = alone()
+    key_distribution.hear(0, StateLearned("x", 1, b""))
+    key_distribution.add(NEW)
 
-    (greet,) = [effect for effect in keyholder.hear(1, RingChanged(keyholder.ring)) if isinstance(effect, Send)]
+    (greet,) = [
+        effect for effect in key_distribution.hear(1, RingChanged(key_distribution.ring)) if isinstance(effect, Send)
+    ]
 
     assert isinstance(greet.message, ShareRing)
-    assert decode_ring(greet.message.ring) == keyholder.ring
+    assert decode_ring(greet.message.ring) == key_distribution.ring
 
 
 def test_one_that_is_not_known_or_not_there_or_has_the_same_keys_is_told_nothing() -> None:
-    member, keyholder = alone()
+    member, key_distribution = alone()
     assert member.membership is not None
     x = member.membership.get("x")
     assert x is not None
-    assert keyholder.hear(0, StateLearned("nobody", 1, b"")) == []
+    assert key_distribution.hear(0, StateLearned("nobody", 1, b"")) == []
 
-    x.state = MemberState(1, msgspec.msgpack.encode(Announcement(keyholder.ring.digest)))
-    assert keyholder.hear(0, StateLearned("x", 1, x.state.payload)) == []
+    x.state = MemberState(1, msgspec.msgpack.encode(Announcement(key_distribution.ring.digest)))
+    assert key_distribution.hear(0, StateLearned("x", 1, x.state.payload)) == []
     x.state = None
     x.status = DEAD
-    assert keyholder.hear(0, StateLearned("x", 1, b"")) == []
+    assert key_distribution.hear(0, StateLearned("x", 1, b"")) == []
 
 
 def test_keys_from_one_that_lacks_some_are_answered_with_all_of_them() -> None:
-    member, keyholder = alone()
+    member, key_distribution = alone()
     assert member.membership is not None
     x = member.membership.get("x")
     assert x is not None
     theirs = Keyring.of((OLD,)).with_key(NEW)
-    x.state = MemberState(1, msgspec.msgpack.encode(Announcement(keyholder.ring.merge(theirs).digest)))
+    x.state = MemberState(1, msgspec.msgpack.encode(Announcement(key_distribution.ring.merge(theirs).digest)))
 
-    out = keyholder.learn(0, told_by("x"), theirs, keyholder.ring.merge(theirs))
+    out = key_distribution.learn(0, told_by("x"), theirs, key_distribution.ring.merge(theirs))
     assert out == [RingChanged(theirs, "x")], "nothing is lacking"
-    mine = keyholder.ring.with_key(THIRD)
+    mine = key_distribution.ring.with_key(THIRD)
     merged = mine.merge(theirs)
     # It said before that it has them all: what it sends now counts.
     x.state = MemberState(2, msgspec.msgpack.encode(Announcement(merged.digest)))
-    out = keyholder.learn(0, told_by("x"), theirs, merged)
+    out = key_distribution.learn(0, told_by("x"), theirs, merged)
     assert out == [
         RingChanged(merged, "x"),
         Send(greeting.CHANNEL, "at-x", ShareRing(encode_ring(merged)), Lane.STREAM),
     ]
-    assert keyholder.learn(0, told_by("stranger"), theirs, merged) == []
+    assert key_distribution.learn(0, told_by("stranger"), theirs, merged) == []
 
 
 # -- keys that nobody could expect
@@ -489,104 +497,104 @@ def alarms(effects: list[object]) -> list[str]:
 
 def agreeing() -> tuple[ClusterMember, KeyDistribution]:
     """With x, whose keys are ours."""
-    member, keyholder = alone()
+    member, key_distribution = alone()
     assert member.membership is not None
     x = member.membership.get("x")
     assert x is not None
-    x.state = MemberState(1, msgspec.msgpack.encode(Announcement(keyholder.ring.digest)))
-    keyholder.hear(0, StateLearned("x", 1, x.state.payload))
-    return member, keyholder
+    x.state = MemberState(1, msgspec.msgpack.encode(Announcement(key_distribution.ring.digest)))
+    key_distribution.hear(0, StateLearned("x", 1, x.state.payload))
+    return member, key_distribution
 
 
 def test_one_change_told_by_a_member_in_view_is_expected_and_more_or_from_a_stranger_is_an_alarm() -> None:
-    _, keyholder = agreeing()
-    one = keyholder.ring.with_key(NEW)
+    _, key_distribution = agreeing()
+    one = key_distribution.ring.with_key(NEW)
     three = one.with_primary(K2).with_key(THIRD)
 
-    assert alarms(keyholder.learn(0, told_by("x"), one, one)) == []
-    assert keyholder.ring == one
-    out = keyholder.learn(0, told_by("x"), three, three)
+    assert alarms(key_distribution.learn(0, told_by("x"), one, one)) == []
+    assert key_distribution.ring == one
+    out = key_distribution.learn(0, told_by("x"), three, three)
     assert alarms(out) == [
         "'x' at at-x brought keys that were not expected, and they hold from now on: "
         f"version 3, keys {', '.join(three.accepted())}, sealing with {K2}; "
         f"before: version 1, keys {', '.join(one.accepted())}, sealing with {K1}; "
         "if nobody of you changed them, see `talka cluster keys --repair`"
     ]
-    assert keyholder.ring == three, "a change is told of, not refused"
+    assert key_distribution.ring == three, "a change is told of, not refused"
 
     for who in (told_by("stranger"), told_by("x", boot=2)):
-        later = keyholder.ring.with_primary(K1 if keyholder.ring.primary_id == K2 else K2)
-        assert len(alarms(keyholder.learn(0, who, later, later))) == 1
+        later = key_distribution.ring.with_primary(K1 if key_distribution.ring.primary_id == K2 else K2)
+        assert len(alarms(key_distribution.learn(0, who, later, later))) == 1
 
 
 def test_a_ring_that_changes_nothing_is_no_alarm_whoever_brings_it() -> None:
-    _, keyholder = agreeing()
+    _, key_distribution = agreeing()
 
-    assert keyholder.learn(0, told_by("stranger"), keyholder.ring, keyholder.ring) == []
+    assert key_distribution.learn(0, told_by("stranger"), key_distribution.ring, key_distribution.ring) == []
 
 
 def test_one_that_was_away_expects_many_changes_from_whom_it_knows_and_none_from_a_stranger() -> None:
-    member, keyholder = alone()
-    assert member.porter is not None
-    two = keyholder.ring.with_key(NEW).with_primary(K2)
+    member, key_distribution = alone()
+    assert member.admission is not None
+    two = key_distribution.ring.with_key(NEW).with_primary(K2)
     four = two.with_key(THIRD).with_primary(K3)
     six = four.with_primary(K1).with_primary(K2)
 
-    assert alarms(keyholder.learn(0, told_by("x"), two, two)) == []
-    member.porter.rings.asked("seed", 7)
-    assert alarms(keyholder.learn(0, told_by("seed", 7), four, four)) == []
-    assert len(alarms(keyholder.learn(0, told_by("stranger"), six, six))) == 1
+    assert alarms(key_distribution.learn(0, told_by("x"), two, two)) == []
+    member.admission.rings.asked("seed", 7)
+    assert alarms(key_distribution.learn(0, told_by("seed", 7), four, four)) == []
+    assert len(alarms(key_distribution.learn(0, told_by("stranger"), six, six))) == 1
 
 
 def test_one_that_was_left_alone_may_have_missed_changes() -> None:
-    member, keyholder = agreeing()
-    assert member.membership is not None and member.porter is not None
+    member, key_distribution = agreeing()
+    assert member.membership is not None and member.admission is not None
     x = member.membership.get("x")
     assert x is not None
     x.status = DEAD
-    keyholder.tick(AGAIN_NS)
+    key_distribution.tick(AGAIN_NS)
     x.status = ALIVE
-    three = keyholder.ring.with_key(NEW).with_primary(K2).with_key(THIRD)
+    three = key_distribution.ring.with_key(NEW).with_primary(K2).with_key(THIRD)
 
-    assert alarms(keyholder.learn(AGAIN_NS, told_by("x"), three, three)) == []
+    assert alarms(key_distribution.learn(AGAIN_NS, told_by("x"), three, three)) == []
 
 
 def test_a_new_era_is_always_an_alarm_to_one_that_agreed_with_somebody() -> None:
-    member, keyholder = agreeing()
-    assert member.porter is not None
-    repaired = keyholder.ring.repaired((NEW,))
+    member, key_distribution = agreeing()
+    assert member.admission is not None
+    repaired = key_distribution.ring.repaired((NEW,))
 
-    (text,) = alarms(keyholder.learn(0, told_by("x"), repaired, repaired))
+    (text,) = alarms(key_distribution.learn(0, told_by("x"), repaired, repaired))
 
     assert f"version 0 of era 1, keys {K2}" in text
-    assert member.porter.rings.unexpected == 1
+    assert member.admission.rings.unexpected == 1
 
 
 def test_keys_too_far_ahead_change_nothing_and_are_told_of_once() -> None:
-    member, keyholder = agreeing()
-    assert member.porter is not None
-    before = keyholder.ring
+    member, key_distribution = agreeing()
+    assert member.admission is not None
+    before = key_distribution.ring
     ahead = msgspec.structs.replace(before.with_key(NEW), primary=(JUMP_LIMIT + 1, K2))
 
-    told = [alarms(keyholder.learn(now * SECOND, told_by("x"), ahead, before.merge(ahead))) for now in range(3)]
+    told = [alarms(key_distribution.learn(now * SECOND, told_by("x"), ahead, before.merge(ahead))) for now in range(3)]
 
-    assert keyholder.ring == before and member.porter.rings.refused["jump"] == 3
+    assert key_distribution.ring == before and member.admission.rings.refused["jump"] == 3
     assert [len(each) for each in told] == [1, 0, 0]
     assert "'x' at at-x sent keys too far ahead to be true, which were refused: version 1048577" in told[0][0]
-    other = alarms(keyholder.learn(0, told_by("y"), ahead, before.merge(ahead)))
+    other = alarms(key_distribution.learn(0, told_by("y"), ahead, before.merge(ahead)))
     assert other == [], "not more than one a second"
-    assert len(alarms(keyholder.learn(SECOND, told_by("y"), ahead, before.merge(ahead)))) == 1
+    assert len(alarms(key_distribution.learn(SECOND, told_by("y"), ahead, before.merge(ahead)))) == 1
 
 
 def test_under_a_key_that_is_not_in_use_only_a_later_era_counts() -> None:
-    member, keyholder = agreeing()
-    assert member.porter is not None
-    same, later = keyholder.ring.with_key(NEW), keyholder.ring.repaired((NEW,))
+    member, key_distribution = agreeing()
+    assert member.admission is not None
+    same, later = key_distribution.ring.with_key(NEW), key_distribution.ring.repaired((NEW,))
 
-    (text,) = alarms(keyholder.learn(0, told_by("x", key=K3), same, same))
-    assert "under a key that is not accepted any more" in text and member.porter.rings.refused["key"] == 1
-    keyholder.learn(0, told_by("x", key=K3), later, later)
-    assert keyholder.ring == later
+    (text,) = alarms(key_distribution.learn(0, told_by("x", key=K3), same, same))
+    assert "under a key that is not accepted any more" in text and member.admission.rings.refused["key"] == 1
+    key_distribution.learn(0, told_by("x", key=K3), later, later)
+    assert key_distribution.ring == later
 
 
 def test_refusals_that_were_told_are_kept_up_to_a_limit() -> None:
@@ -607,13 +615,13 @@ def test_refusals_that_were_told_are_kept_up_to_a_limit() -> None:
 
 def test_a_repaired_ring_is_told_to_everybody_in_view_at_once_and_taken_over() -> None:
     group = group_of("abcd")
-    taken = group.keyholder("a").ring.with_key(NEW)
+    taken = group.key_distribution("a").ring.with_key(NEW)
     for name in "abcd":
-        keyholder = group.keyholder(name)
-        keyholder.learn(group.now, told_by("stranger"), taken, taken)
+        key_distribution = group.key_distribution(name)
+        key_distribution.learn(group.now, told_by("stranger"), taken, taken)
     group.pending.clear()
 
-    group.act("a", group.keyholder("a").repair(group.now, (OLD,)))
+    group.act("a", group.key_distribution("a").repair(group.now, (OLD,)))
     assert sorted(sent.to for _, sent in group.pending if sent.lane is Lane.STREAM)[:3] == ["at-b", "at-c", "at-d"]
     group.run(5)
 
@@ -626,11 +634,11 @@ def test_with_certificates_a_ring_of_others_keys_alone_is_repaired_from_one_memb
     group.run(5)
     taken = Keyring.of((OLD,)).with_key(NEW).with_primary(K2).without(K1)
     for name in "abc":
-        group.act(name, group.keyholder(name).learn(group.now, told_by("stranger"), taken, taken))
+        group.act(name, group.key_distribution(name).learn(group.now, told_by("stranger"), taken, taken))
     group.run(5)
     assert [ring.accepted() for ring in group.rings()] == [(K2,)]
 
-    group.act("b", group.keyholder("b").repair(group.now, (THIRD,)))
+    group.act("b", group.key_distribution("b").repair(group.now, (THIRD,)))
     group.run(10)
 
     (ring,) = group.rings()
@@ -640,7 +648,7 @@ def test_with_certificates_a_ring_of_others_keys_alone_is_repaired_from_one_memb
 
 def test_keys_that_were_lost_on_the_way_are_sent_again() -> None:
     group = group_of("ab")
-    group.act("a", group.keyholder("a").add(NEW))
+    group.act("a", group.key_distribution("a").add(NEW))
     lost = [sent for _, sent in group.pending if sent.lane is Lane.STREAM]
     assert lost
     while any(sent.lane is Lane.STREAM for _, sent in group.pending):
@@ -654,23 +662,23 @@ def test_keys_that_were_lost_on_the_way_are_sent_again() -> None:
 
 def test_those_that_lack_keys_are_told_again_some_at_a_time_and_each_in_its_turn() -> None:
     names = [f"x{number:02}" for number in range(3 * AGAIN_LIMIT)]
-    member, keyholder = alone(names=["x", *names])
+    member, key_distribution = alone(names=["x", *names])
 
-    rounds = [keyholder.tick(number * AGAIN_NS) for number in range(4)]
+    rounds = [key_distribution.tick(number * AGAIN_NS) for number in range(4)]
 
     assert [len(each) for each in rounds] == [AGAIN_LIMIT] * 4
     assert {greet.to for each in rounds for greet in each if isinstance(greet, Send)} == {
         f"at-{name}" for name in ["x", *names]
     }
-    assert keyholder.tick(4 * AGAIN_NS - 1) == []
+    assert key_distribution.tick(4 * AGAIN_NS - 1) == []
 
 
 def test_who_was_told_is_remembered_for_so_many_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keyholder_module, "TOLD_LIMIT", 2)
-    member, keyholder = alone(names=["x", "y", "z"])
+    member, key_distribution = alone(names=["x", "y", "z"])
     for name in ("x", "y", "z"):
-        assert len(keyholder.hear(0, StateLearned(name, 1, b""))) == 1
+        assert len(key_distribution.hear(0, StateLearned(name, 1, b""))) == 1
 
-    assert list(keyholder._told) == ["y", "z"]
-    assert keyholder.hear(0, StateLearned("z", 1, b"")) == []
-    assert len(keyholder.hear(0, StateLearned("x", 1, b""))) == 1
+    assert list(key_distribution._told) == ["y", "z"]
+    assert key_distribution.hear(0, StateLearned("z", 1, b"")) == []
+    assert len(key_distribution.hear(0, StateLearned("x", 1, b""))) == 1

@@ -59,19 +59,19 @@ def test_a_frame_is_handled_once() -> None:
 
     assert member.on_frame(0, "from-a", frame, Lane.CONTROL, 0) != []
     assert member.on_frame(0, "from-a", frame, Lane.CONTROL, 0) == []
-    assert (member.frames_admitted, member.door.refused) == (1, {"replayed": 1})
+    assert (member.frames_admitted, member.replay_guard.refused) == (1, {"replayed": 1})
 
 
 def test_bodies_that_nobody_can_read_are_counted_and_nothing_else_happens() -> None:
     member = whole_member()
     member.start(0)
-    door = door_of_a()
+    replay_guard = door_of_a()
     at = member.next_tick_at
 
     for channel in (0, *CHANNELS, 99):
-        assert member.on_frame(0, "from-a", door.wrap(channel, b"\xc0"), Lane.STREAM, 0) == []
+        assert member.on_frame(0, "from-a", replay_guard.wrap(channel, b"\xc0"), Lane.STREAM, 0) == []
 
-    assert member.door.refused == {"body": 5}
+    assert member.replay_guard.refused == {"body": 5}
     assert member.next_tick_at == at
 
 
@@ -98,20 +98,20 @@ def test_whatever_rides_along_with_a_body_it_never_raises(news: list[bytes]) -> 
 
     member.on_frame(0, "from-a", door_of_a().wrap(membership.CHANNEL.number, GOSSIP, updates), Lane.STREAM, 0)
 
-    assert (member.frames_admitted, member.door.refused) == (1, {})
+    assert (member.frames_admitted, member.replay_guard.refused) == (1, {})
 
 
 def test_no_part_hears_of_what_cannot_be_read() -> None:
     member = whole_member()
-    door = door_of_a()
+    replay_guard = door_of_a()
     assert member.membership is not None and member.voter is not None
     too_long = msgspec.msgpack.encode(Heartbeat(2**62, 1, 0))
 
-    assert member.on_frame(0, "from-a", door.wrap(leadership.CHANNEL.number, too_long), Lane.STREAM, 0) == []
+    assert member.on_frame(0, "from-a", replay_guard.wrap(leadership.CHANNEL.number, too_long), Lane.STREAM, 0) == []
     late = 4 * CONFIG.probe_interval_ns + 1
-    assert member.on_frame(0, "from-a", door.wrap(membership.CHANNEL.number, b"\xc0"), Lane.STREAM, late) == []
+    assert member.on_frame(0, "from-a", replay_guard.wrap(membership.CHANNEL.number, b"\xc0"), Lane.STREAM, late) == []
 
-    assert member.door.refused == {"body": 2}
+    assert member.replay_guard.refused == {"body": 2}
     assert member.voter.election.term == 0
     assert member.membership.health.score == 0, "it was not even measured"
 
@@ -124,7 +124,7 @@ def test_whatever_bytes_arrive_they_never_raise(frame: bytes) -> None:
     assert member.on_frame(0, "from-a", frame, Lane.DATAGRAM, 0) == []
 
 
-# -- with a porter before the door
+# -- with admission before the replay guard
 
 SECRET = "kD7wq2Zr-9xMvB4tYpLs8HnGfJc3RaEu"
 NEW = "Vb5nXz1Qm_Ke6WtSy0UhDgLr7AoPi2Cj"
@@ -133,15 +133,17 @@ COMMAND = msgspec.msgpack.encode(LeaseCommand((0, 9, 1), 1, b""))
 
 
 def porter_of(name: str, boot: int, *, secret: str = SECRET, certified: bool = False) -> tuple[ReplayGuard, Admission]:
-    door = ReplayGuard(group="shop/staging", name=name, boot=boot)
+    replay_guard = ReplayGuard(group="shop/staging", name=name, boot=boot)
     seal = Seal(Keyring.of((secret,)), boot)
-    return door, Admission(door=door, seal=seal, name=name, me=ME, rng=Random(boot), certified=certified)
+    return replay_guard, Admission(
+        replay_guard=replay_guard, seal=seal, name=name, me=ME, rng=Random(boot), certified=certified
+    )
 
 
 def sealed_member(
     *, name: str = "b", boot: int = 1, certified: bool = False, has_membership: bool = True
 ) -> ClusterMember:
-    door, porter = porter_of(name, boot, certified=certified)
+    replay_guard, admission = porter_of(name, boot, certified=certified)
     group = "shop/staging"
     members = Membership(name=name, boot=boot, address="at-b", group=group, config=CONFIG, rng=Random(1), now=0)
     return ClusterMember(
@@ -152,8 +154,8 @@ def sealed_member(
         voter=Voter(name=name, voters=VOTERS, stored={}, rng=Random(1), now=0),
         receiver=Receiver({}),
         owner=Owner(voters=VOTERS, rng=Random(1)),
-        door=door,
-        porter=porter,
+        replay_guard=replay_guard,
+        admission=admission,
     )
 
 
@@ -161,7 +163,7 @@ class Talker:
     """Somebody with the key who speaks with a member."""
 
     def __init__(self, name: str = "a", boot: int = 77) -> None:
-        self.door, self.porter = porter_of(name, boot)
+        self.replay_guard, self.admission = porter_of(name, boot)
 
     def say(
         self,
@@ -173,13 +175,13 @@ class Talker:
         source: str = "from-a",
         proven: Proven = NOBODY,
     ) -> list[object]:
-        frame = self.porter.wrap(0, channel, body, list(updates), to=to)
+        frame = self.admission.wrap(0, channel, body, list(updates), to=to)
         return member.on_frame(0, source, frame, Lane.STREAM, 0, proven)
 
     def prove(self, member: ClusterMember, effects: list[object], *, proven: Proven = NOBODY) -> list[object]:
         """Answer the one challenge among these effects."""
         (challenge,) = [effect for effect in effects if isinstance(effect, Transmit)]
-        _, (proof,) = self.porter.receive(0, "at-b", challenge.frame, Lane.STREAM, 0)
+        _, (proof,) = self.admission.receive(0, "at-b", challenge.frame, Lane.STREAM, 0)
         assert isinstance(proof, Transmit)
         return member.on_frame(0, "from-a", proof.frame, Lane.STREAM, 0, proven)
 
@@ -203,18 +205,18 @@ def test_a_sealed_member_obeys_a_command_only_that_was_sent_after_the_proof() ->
     said = talker.say(member, leases.CHANNEL.number, COMMAND)
 
     assert talker.prove(member, said) == [], "an earlier life of this member may have heard it"
-    assert member.door.refused == {"replayed": 1}
+    assert member.replay_guard.refused == {"replayed": 1}
 
     assert len(talker.say(member, leases.CHANNEL.number, COMMAND)) == 1, "what it wants to be written before it obeys"
 
 
 def test_a_restarted_member_hears_nothing_of_a_recording() -> None:
     member, talker = sealed_member(), Talker()
-    frames = [talker.porter.wrap(0, membership.CHANNEL.number, GOSSIP) for _ in range(3)]
+    frames = [talker.admission.wrap(0, membership.CHANNEL.number, GOSSIP) for _ in range(3)]
     recorded = list(frames)
     (challenge,) = member.on_frame(0, "from-a", frames[0], Lane.CONTROL, 0)
     assert isinstance(challenge, Transmit)
-    _, (proof,) = talker.porter.receive(0, "at-b", challenge.frame, Lane.CONTROL, 0)
+    _, (proof,) = talker.admission.receive(0, "at-b", challenge.frame, Lane.CONTROL, 0)
     assert isinstance(proof, Transmit)
     recorded.append(proof.frame)
     for frame in recorded[1:]:
@@ -247,7 +249,7 @@ def test_of_control_frames_a_sealed_member_hears_those_only_that_are_addressed_t
     assert talker.say(member, channel, body, to="c", proven=A) == []
     assert talker.say(member, channel, body, proven=C) == []
     assert member.frames_admitted == admitted
-    assert member.door.refused == {"unaddressed": 1, "forged": 1, "certificate": 1}
+    assert member.replay_guard.refused == {"unaddressed": 1, "forged": 1, "certificate": 1}
     talker.say(member, channel, body, proven=A)
     assert member.frames_admitted == admitted + 1
 
@@ -297,8 +299,8 @@ def test_a_question_is_told_with_the_key_it_came_under_and_its_answer_is_for_the
     (sent,) = member.answer(0, asked, AskAnswer(3, "no"))
     assert isinstance(sent, Transmit)
     assert (sent.to, sent.lane) == ("#9", Lane.STREAM)
-    talker.porter.receive(0, "at-b", sent.frame, Lane.STREAM, 0)
-    assert talker.porter.opened == 2, "the challenge and the answer"
+    talker.admission.receive(0, "at-b", sent.frame, Lane.STREAM, 0)
+    assert talker.admission.opened == 2, "the challenge and the answer"
     _, other = porter_of("other", 5)
     other.receive(0, "at-b", sent.frame, Lane.STREAM, 0)
     assert other.opened == 0
@@ -309,7 +311,7 @@ def test_an_answer_that_nobody_asked_for_is_ignored() -> None:
     talker.meet(member)
 
     assert talker.say(member, asking.CHANNEL.number, asking.encode(AskAnswer(1, ""))) == []
-    assert member.door.refused == {}
+    assert member.replay_guard.refused == {}
 
 
 def test_a_member_without_a_seal_tells_a_question_too() -> None:
@@ -345,12 +347,12 @@ def test_keys_that_a_live_member_tells_are_taken_over_and_told_on() -> None:
         encode_update(Alive("c", 5, 0, "at-c")),
         to="",
     )
-    ring = talker.porter.ring.with_key(NEW)
+    ring = talker.admission.ring.with_key(NEW)
 
     out = talker.say(member, greeting.CHANNEL.number, greeting.encode(ShareRing(encode_ring(ring))), to="")
 
     assert RingChanged(ring, "a") in out
-    assert member.porter is not None and member.porter.ring == ring
+    assert member.admission is not None and member.admission.ring == ring
     sent = [effect for effect in out if isinstance(effect, Transmit)]
     assert {(effect.to, effect.lane) for effect in sent} == {("at-a", Lane.STREAM), ("at-c", Lane.STREAM)}
 
@@ -371,33 +373,33 @@ def test_one_that_says_it_has_other_keys_is_told_ours_at_once() -> None:
 def test_keys_that_nobody_can_read_change_nothing_and_are_counted(ring: bytes) -> None:
     member, talker = sealed_member(), Talker()
     talker.meet(member)
-    assert member.porter is not None
-    before = member.porter.ring
+    assert member.admission is not None
+    before = member.admission.ring
 
     assert talker.say(member, greeting.CHANNEL.number, greeting.encode(ShareRing(ring)), to="") == []
-    assert member.porter.ring == before
-    assert member.door.refused == {"body": 1}
+    assert member.admission.ring == before
+    assert member.replay_guard.refused == {"body": 1}
 
 
 def test_keys_told_by_one_that_is_only_recorded_change_nothing() -> None:
     member, talker = sealed_member(), Talker()
-    ring = encode_ring(talker.porter.ring.with_key(NEW))
+    ring = encode_ring(talker.admission.ring.with_key(NEW))
 
     talker.say(member, greeting.CHANNEL.number, greeting.encode(ShareRing(ring)), to="")
 
-    assert member.porter is not None
-    assert member.porter.ring == talker.porter.ring
+    assert member.admission is not None
+    assert member.admission.ring == talker.admission.ring
 
 
 def test_one_that_holds_no_keys_for_others_ignores_theirs() -> None:
     member, talker = sealed_member(has_membership=False), Talker()
     talker.meet(member)
-    assert member.keyholder is None
-    ring = encode_ring(talker.porter.ring.with_key(NEW))
+    assert member.key_distribution is None
+    ring = encode_ring(talker.admission.ring.with_key(NEW))
 
     assert talker.say(member, greeting.CHANNEL.number, greeting.encode(ShareRing(ring)), to="") == []
-    assert member.door.refused == {}
-    assert RingChanged(talker.porter.ring) in member.act(0, [RingChanged(talker.porter.ring)])
+    assert member.replay_guard.refused == {}
+    assert RingChanged(talker.admission.ring) in member.act(0, [RingChanged(talker.admission.ring)])
     without_porter = whole_member()
     for message in (ShareRing(ring), Challenge(bytes(16)), Proof(bytes(16), 0)):
         frame = door_of_a().wrap(greeting.CHANNEL.number, greeting.encode(message))
@@ -406,9 +408,11 @@ def test_one_that_holds_no_keys_for_others_ignores_theirs() -> None:
 
 def test_a_greeting_of_its_keyholder_goes_over_the_stream() -> None:
     member = sealed_member()
-    assert member.porter is not None
+    assert member.admission is not None
 
-    (sent,) = member.act(0, [Send(greeting.CHANNEL, "at-x", ShareRing(encode_ring(member.porter.ring)), Lane.STREAM)])
+    (sent,) = member.act(
+        0, [Send(greeting.CHANNEL, "at-x", ShareRing(encode_ring(member.admission.ring)), Lane.STREAM)]
+    )
 
     assert isinstance(sent, Transmit)
     assert (sent.to, sent.lane) == ("at-x", Lane.STREAM)
@@ -418,13 +422,13 @@ def test_a_member_that_was_told_of_no_age_takes_it_for_none() -> None:
     member = whole_member()
     assert member.membership is not None
     late = 4 * CONFIG.probe_interval_ns + 1
-    door = door_of_a()
+    replay_guard = door_of_a()
     ping = msgspec.msgpack.encode(Ping(1, "b", 1))
 
-    member.on_frame(0, "from-a", door.wrap(membership.CHANNEL.number, ping), Lane.STREAM, late)
+    member.on_frame(0, "from-a", replay_guard.wrap(membership.CHANNEL.number, ping), Lane.STREAM, late)
     score = member.membership.health.score
     for _ in range(5):
-        member.on_frame(0, "from-a", door.wrap(membership.CHANNEL.number, ping), Lane.STREAM, -1)
+        member.on_frame(0, "from-a", replay_guard.wrap(membership.CHANNEL.number, ping), Lane.STREAM, -1)
 
     assert score > 0
     assert member.membership.health.score == score, "it neither blames nor clears"
@@ -435,17 +439,17 @@ def test_a_member_that_was_told_of_no_age_takes_it_for_none() -> None:
 def test_whatever_arrives_at_a_sealed_member_it_never_raises(data: st.DataObject) -> None:
     member, talker = sealed_member(), Talker()
     talker.meet(member)
-    counted = sum(member.door.refused.values())
+    counted = sum(member.replay_guard.refused.values())
     channel = data.draw(st.integers(0, 6))
     body = msgspec.msgpack.encode(data.draw(st.lists(st.integers(0, 9) | st.binary(max_size=16), max_size=4)))
-    frame = bytearray(talker.porter.wrap(0, channel, body, to=data.draw(st.sampled_from(["", "b"]))))
+    frame = bytearray(talker.admission.wrap(0, channel, body, to=data.draw(st.sampled_from(["", "b"]))))
     if data.draw(st.booleans()):
         frame[data.draw(st.integers(0, len(frame) - 1))] ^= data.draw(st.integers(1, 255))
 
     out = member.on_frame(0, "from-a", bytes(frame), Lane.STREAM, -1)
 
     admitted = member.frames_admitted - 1
-    assert admitted + len(out) + sum(member.door.refused.values()) - counted >= 1
+    assert admitted + len(out) + sum(member.replay_guard.refused.values()) - counted >= 1
 
 
 def suspects_c(recorded: int) -> bool:
@@ -455,10 +459,10 @@ def suspects_c(recorded: int) -> bool:
     talker.meet(member)
     talker.say(member, membership.CHANNEL.number, GOSSIP, encode_update(Alive("c", 5, 0, "at-c")), to="")
     answers = [
-        talker.porter.wrap(0, membership.CHANNEL.number, msgspec.msgpack.encode(ProbeAck(2 * n)))
+        talker.admission.wrap(0, membership.CHANNEL.number, msgspec.msgpack.encode(ProbeAck(2 * n)))
         for n in range(recorded)
     ]
-    reader = Seal(talker.porter.ring, 1)
+    reader = Seal(talker.admission.ring, 1)
     while member.next_tick_at < 20 * CONFIG.probe_interval_ns:
         now = member.next_tick_at
         effects = member.tick(now)

@@ -72,11 +72,11 @@ class Peer:
     """Somebody who speaks with a member over the wire."""
 
     def __init__(self, name: str, *, group: str, boot: int = 77) -> None:
-        self.door = ReplayGuard(group=group, name=name, boot=boot)
+        self.replay_guard = ReplayGuard(group=group, name=name, boot=boot)
         self.source = f"from-{name}"
 
     def say(self, member: ClusterMember, now: int, channel: int, message: object, *, age_ns: int = 0) -> list[object]:
-        frame = self.door.wrap(channel, msgspec.msgpack.encode(message))
+        frame = self.replay_guard.wrap(channel, msgspec.msgpack.encode(message))
         return member.on_frame(now, self.source, frame, Lane.STREAM, age_ns)
 
     def reply(self, member: ClusterMember, now: int, reply: WatchReply, *, age_ns: int = 0) -> list[object]:
@@ -100,12 +100,12 @@ def test_a_watcher_of_another_group_may_ask_and_say_nothing_else() -> None:
     assert to == watcher.source
     assert isinstance(reply, WatchReply) and (reply.sequence, reply.name) == (5, "b")
     assert watcher.reply(member, 0, WatchReply(5, "w", 77, 1)) == []
-    assert member.door.refused == {}
+    assert member.replay_guard.refused == {}
 
     assert watcher.say(member, 0, membership.CHANNEL.number, Ping(1, "b", 1)) == []
     assert watcher.say(member, 0, leadership.CHANNEL.number, Heartbeat(1, 1, 0)) == []
     assert watcher.say(member, 0, leases.CHANNEL.number, LeaseCommand((0, 9, 1), 1, b"")) == []
-    assert member.door.refused == {"group": 3}
+    assert member.replay_guard.refused == {"group": 3}
 
 
 def test_a_member_asks_those_it_watches_when_its_prober_wants_to() -> None:
@@ -151,7 +151,7 @@ def test_a_reply_to_a_watch_reaches_the_prober_with_the_group_and_life_of_who_re
         GroupStateLearned("g", "b", 2, b"load"),
     ]
     assert peer.reply(gate, at, reply) == [], "it is answered"
-    assert gate.door.refused == {}
+    assert gate.replay_guard.refused == {}
 
 
 def test_a_reply_that_waited_for_long_shows_that_the_watcher_itself_is_late() -> None:
@@ -189,7 +189,7 @@ def test_two_groups_watch_each_other_through_their_members() -> None:
 
     run(0, SECOND, is_up=True)
     assert news == [GroupMemberReachable("g", "b", BOOT)]
-    assert watched.door.refused == gate.door.refused == {}
+    assert watched.replay_guard.refused == gate.replay_guard.refused == {}
 
     run(SECOND, 11 * SECOND, is_up=False)
     assert news[1:] == [GroupMemberUnreachable("g", "b", BOOT)]

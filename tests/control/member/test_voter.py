@@ -146,7 +146,7 @@ def stalled_leader() -> tuple[Group, Voter]:
     group.run(group.now + SECOND)
     group.carry_out(leader.name, leader.read(group.now, 9, "job/1"))
     group.now += LAN.lease_ns // 2
-    assert leader.election.reign is not None and leader.election.reign.holds_lease(group.now)
+    assert leader.election.leader_term is not None and leader.election.leader_term.holds_lease(group.now)
     return group, leader
 
 

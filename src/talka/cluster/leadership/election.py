@@ -3,14 +3,15 @@
 Told what arrived and what time it is, it answers with `Send`s, `Persist`s and news. One leader per term is certain:
 votes are on disk before they are given. One acting leader at a time holds while clocks drift within the limit and
 nobody stalls between a check and its effect; the token (`fencing.py`) is what makes the rest harmless.
+
+Raft (Ongaro's dissertation) §3.4 leader election, §3.8 persisted state, §3.10 leadership transfer, §6.2 a leader
+without a majority steps down, §9.6 pre-vote. docs/decisions/0012-the-holes-of-leadership.md.
 """
 
 from collections.abc import Callable, Mapping
 from enum import Enum
 from random import Random
 from typing import Final
-
-import msgspec
 
 from talka.cluster.effects import Lane, Send
 from talka.cluster.leadership.ballot import Ballot, BallotStage
@@ -20,18 +21,19 @@ from talka.cluster.leadership.leader_term import LeaderTerm
 from talka.cluster.leadership.lease_terms import LeaseDiffers, LeaseFit, OwnLease, decode_terms
 from talka.cluster.leadership.news import (
     LeaderChanged,
-    LeadershipAlarm,
     LeadershipEffect,
     PhaseChanged,
     ReadEnded,
     SteppedDown,
     WriteEnded,
 )
+from talka.cluster.leadership.peer_checks import PeerChecks
 from talka.cluster.leadership.quorum import check_size
 from talka.cluster.leadership.register import Acceptor
 from talka.cluster.leadership.timings import LAN, LeadershipConfig
 from talka.cluster.leadership.voter_startup import Lesson, VoterStartup
-from talka.cluster.leadership.voters import CONFIG_KEY, Electorate, VoterConfig, config_problem
+from talka.cluster.leadership.voter_sync import VoterSync
+from talka.cluster.leadership.voters import CONFIG_KEY, Electorate, VoterConfig
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.units import NEVER
 from talka.wire.leadership import (
@@ -55,11 +57,7 @@ from talka.wire.leadership import (
     VoterWelcome,
     pages,
 )
-from talka.work.durations import format_duration
 
-TERM_JUMP_LIMIT: Final = 2**20
-"""A term that is further ahead is not believed: no group holds a million elections while a voter is away."""
-ALARMS_LIMIT: Final = 64
 CLEARLY: Final = 3
 """By how much of local health another voter must be better off to be handed leadership."""
 
@@ -87,7 +85,7 @@ class Phase(Enum):
 
 
 class Election:
-    """Call `start` once, `on_message` for every arrival, `on_persisted` for every ticket, `tick` once `next_tick_at`
+    """Call `on_message` for every arrival, `on_persisted` for every ticket, `tick` once `next_tick_at`
     has come. Carry out what they return, in order."""
 
     def __init__(
@@ -108,56 +106,40 @@ class Election:
         check_size(list(voters), allow_two=allow_two)
         self.name = name
         self.phase = Phase.SYNCING
-        self.reign: LeaderTerm | None = None
+        self.leader_term: LeaderTerm | None = None
         self.next_tick_at = now
         self._config = config
         self._safeguards = safeguards
         self._parent = parent
         self._acceptor = Acceptor(stored, rng.getrandbits(62) | 1, safeguards)
-        self._arrival = VoterStartup(name=name, voters=voters, acceptor=self._acceptor, rng=rng)
-        known = self._acceptor.config() or self._arrival.founders
-        self._electorate = Electorate(name, known, 2 * config.lease_ns, safeguards)
-        self._candidacy = ElectionTimeouts(config, rng, safeguards)
-        self._voter_lease_ns = config.voter_lease_ns(safeguards)
-        self._allegiance = FollowedLeader(self._voter_lease_ns)
+        self._startup = VoterStartup(name=name, voters=voters, acceptor=self._acceptor, rng=rng)
+        known = self._acceptor.config() or self._startup.founders
+        self.electorate = Electorate(name, known, 2 * config.lease_ns, safeguards)
+        self._timeouts = ElectionTimeouts(config, rng, safeguards)
+        self._followed = FollowedLeader(config.voter_lease_ns(safeguards))
         self.fit = LeaseFit(config.lease_ns, own_lease, safeguards)
-        promised_ns = self._promised_ns()
-        # A promise made before this start may have been forgotten: none is given while one could still be running.
-        self._votes_from = now + (promised_ns if safeguards.vote_hold_down else 0)
-        self._hello_at = now
-        self._stand_at = now + promised_ns
-        self._campaign = Ballot(
+        self._checks = PeerChecks(name, self._acceptor, self.fit)
+        self._sync = VoterSync(now, config, safeguards, self._acceptor, self.electorate, self._startup, self._checks)
+        self._stand_at = self._sync.stands_from
+        self._ballot = Ballot(
             me=name,
             acceptor=self._acceptor,
-            electorate=self._electorate,
-            allegiance=self._allegiance,
+            electorate=self.electorate,
+            followed=self._followed,
             lease_ns=config.lease_ns,
         )
-        self._alarms: dict[str, None] = {}
         self._woken_at = now
-
-    def _promised_ns(self) -> int:
-        """How long a promise of an earlier life may run, which may have counted another lease; and count from now on."""
-        own_ns, record = self._config.lease_ns, self._acceptor.record
-        if not self._safeguards.one_leader_lease:
-            return self._voter_lease_ns
-        if record.lease_ns < own_ns:
-            self._acceptor.count_with(own_ns)
-        return max(
-            self._voter_lease_ns,
-            msgspec.structs.replace(self._config, lease_ns=record.lease_ns).voter_lease_ns(self._safeguards),
-        )
 
     # -- what others may ask
 
     @property
     def role(self) -> VoterRole:
-        return VoterRole.LEADER if self.reign is not None else ROLES[self._campaign.stage]
+        return VoterRole.LEADER if self.leader_term is not None else ROLES[self._ballot.stage]
 
     @property
     def leader(self) -> str:
         """Whom this voter holds for the leader; empty when none is known."""
-        return self._allegiance.leader
+        return self._followed.leader
 
     @property
     def term(self) -> int:
@@ -165,7 +147,7 @@ class Election:
 
     @property
     def config(self) -> VoterConfig:
-        return self._electorate.config
+        return self.electorate.config
 
     @property
     def is_admitted(self) -> bool:
@@ -174,52 +156,44 @@ class Election:
 
     def is_leading(self, now: int) -> bool:
         """Whether this voter may act as the leader at this instant. Ask again after every wait."""
-        reign = self.reign
-        return reign is not None and reign.is_serving and reign.holds_lease(now) and not self._has_slept(now)
-
-    def answering(self, now: int) -> list[str]:
-        """Voters that spoke lately, this one included: for people, never for decisions."""
-        return self._electorate.answering(now)
-
-    def silent_ns(self, now: int, name: str) -> int:
-        """How long ago a voter was last heard: a hint, like `answering`."""
-        return self._electorate.silent_ns(now, name)
+        leader_term = self.leader_term
+        return (
+            leader_term is not None
+            and leader_term.is_serving
+            and leader_term.holds_lease(now)
+            and not self._has_slept(now)
+        )
 
     def held(self) -> dict[str, bytes]:
         """What this voter's own disk holds of the register: it may be behind, and some of it may never be decided."""
         return {key: entry.value for key, entry in self._acceptor.entries.items()}
 
     def set_health(self, score: int) -> None:
-        self._candidacy.score = score
+        self._timeouts.score = score
 
     # -- inputs
 
-    def start(self, now: int) -> list[LeadershipEffect]:
-        return self.tick(now)
-
     def on_persisted(self, now: int, ticket: int) -> list[LeadershipEffect]:
-        out: list[LeadershipEffect] = []
-        self._wake(now, out)
+        out = self._wake(now)
         out += self._acceptor.persisted(ticket)
         return self._finish(now, out)
 
     def on_message(self, now: int, sender: str, message: LeadershipMessage) -> list[LeadershipEffect]:
-        out: list[LeadershipEffect] = []
-        self._wake(now, out)
-        self._electorate.heard(now, sender)
+        out = self._wake(now)
+        self.electorate.heard(now, sender)
         self._hear(now, sender, message, out)
         return self._finish(now, out)
 
     def tick(self, now: int) -> list[LeadershipEffect]:
-        out: list[LeadershipEffect] = []
-        self._wake(now, out)
+        out = self._wake(now)
         if self.phase is Phase.SYNCING:
-            self._greet(now, out)
-        if self.reign is not None:
-            if now >= self.reign.deadline() and self._safeguards.check_quorum:
+            self._sync.greet(now, self.leader, out)
+            self._settle(now, out)
+        if self.leader_term is not None:
+            if now >= self.leader_term.deadline():
                 self._step_down(now, "no majority answered within the lease", out)
             else:
-                self.reign.tick(now, out)
+                self.leader_term.tick(now, out)
         elif now >= self._stand_at:
             self._stand(now, out)
         return self._finish(now, out)
@@ -227,12 +201,12 @@ class Election:
     def write(self, now: int, ref: int, key: str, value: bytes) -> list[LeadershipEffect]:
         """Put `value` on a majority of disks; `WriteEnded(ref)` tells what became of it."""
         refused = WriteEnded(ref, "refused", reason="this voter does not lead")
-        return self._ask_leader(now, lambda reign, out: reign.write(now, ref, key, value, out), refused)
+        return self._ask_leader(now, lambda leader_term, out: leader_term.write(now, ref, key, value, out), refused)
 
     def read(self, now: int, ref: int, key: str) -> list[LeadershipEffect]:
         """The value a majority holds now, proven by a round of heartbeats; told by `ReadEnded(ref)`."""
         refused = ReadEnded(ref, "refused", reason="this voter does not lead")
-        return self._ask_leader(now, lambda reign, out: reign.read(now, ref, key, out), refused)
+        return self._ask_leader(now, lambda leader_term, out: leader_term.read(now, ref, key, out), refused)
 
     def change_voters(
         self, now: int, ref: int, names: tuple[str, ...], *, allow_two: bool = False
@@ -240,47 +214,44 @@ class Election:
         """Add or remove one voter; `WriteEnded(ref)` tells what became of it."""
         refused = WriteEnded(ref, "refused", reason="this voter does not lead")
         return self._ask_leader(
-            now, lambda reign, out: reign.change_voters(now, ref, names, out, allow_two=allow_two), refused
+            now, lambda leader_term, out: leader_term.change_voters(now, ref, names, out, allow_two=allow_two), refused
         )
 
     def _ask_leader(
         self, now: int, ask: Callable[[LeaderTerm, list[LeadershipEffect]], None], refused: WriteEnded | ReadEnded
     ) -> list[LeadershipEffect]:
-        out: list[LeadershipEffect] = []
-        self._wake(now, out)
-        if self.reign is None:
+        out = self._wake(now)
+        if self.leader_term is None:
             out.append(refused)
         else:
-            ask(self.reign, out)
+            ask(self.leader_term, out)
         return self._finish(now, out)
 
     def suspect_leader(self, now: int, name: str) -> list[LeadershipEffect]:
         """Membership holds `name` for dead. A hint: it shortens the wait before the question, not before the answer."""
-        if self.leader == name and self.reign is None:
-            self._stand_at = min(self._stand_at, now + self._candidacy.hint_ns())
+        if self.leader == name and self.leader_term is None:
+            self._stand_at = min(self._stand_at, now + self._timeouts.hint_ns())
         return self._finish(now, [])
 
     def hand_over(self, now: int) -> list[LeadershipEffect]:
         """Give leadership up and invite a voter that answered lately to take it. Nothing happens when none did."""
-        out: list[LeadershipEffect] = []
-        self._wake(now, out)
-        if self.reign is not None and self.reign.best_successor()[0]:
+        out = self._wake(now)
+        if self.leader_term is not None and self.leader_term.best_successor()[0]:
             self._step_down(now, "handed over", out, is_wanted=True)
         return self._finish(now, out)
 
     def hand_over_if_worse(self, now: int) -> list[LeadershipEffect]:
         """Give leadership up to a voter that is clearly better off. Where all are unwell, it stays where it is."""
-        if self.reign is None:
+        if self.leader_term is None:
             return []
-        name, health = self.reign.best_successor()
-        return self.hand_over(now) if name and health + CLEARLY <= self._candidacy.score else []
+        name, health = self.leader_term.best_successor()
+        return self.hand_over(now) if name and health + CLEARLY <= self._timeouts.score else []
 
     def drain(self, now: int) -> list[LeadershipEffect]:
         """Lead no more; go on voting until stopped."""
-        out: list[LeadershipEffect] = []
-        self._wake(now, out)
+        out = self._wake(now)
         if self.phase is Phase.SYNCING:
-            self._votes_from = NEVER  # it has not heard yet whether its promises are still its own
+            self._sync.votes_from = NEVER  # it has not heard yet whether its promises are still its own
         if self.phase is not Phase.DRAINING:
             self._enter(Phase.DRAINING, out)
         self._step_down(now, "draining", out, is_wanted=True)
@@ -288,17 +259,19 @@ class Election:
 
     # -- every step begins and ends alike
 
-    def _wake(self, now: int, out: list[LeadershipEffect]) -> None:
+    def _wake(self, now: int) -> list[LeadershipEffect]:
         """A leader that slept for long must not act on what it knew before."""
-        if self.reign is not None and self._has_slept(now):
+        out: list[LeadershipEffect] = []
+        if self.leader_term is not None and self._has_slept(now):
             self._step_down(now, f"stalled for {(now - self._woken_at) // 1_000_000} ms", out)
         self._woken_at = now
+        return out
 
     def _has_slept(self, now: int) -> bool:
         if now - self._woken_at <= self._config.heartbeat_ns + self._config.lease_ns // 4:
             return False
         # Where nobody else votes, nobody else can lead: within its lease it goes on, and its work is not interrupted.
-        return self.reign is None or not self.reign.holds_lease(now) or bool(self._electorate.others())
+        return self.leader_term is None or not self.leader_term.holds_lease(now) or bool(self.electorate.others())
 
     def _finish(self, now: int, out: list[LeadershipEffect]) -> list[LeadershipEffect]:
         """Hear what this voter says to itself, make everything durable, and set the clock."""
@@ -314,26 +287,9 @@ class Election:
         persist = self._acceptor.flush()
         if persist is not None:
             done.append(persist)
-        at = self._stand_at if self.reign is None else min(self.reign.next_at, self._deadline())
-        self.next_tick_at = min(at, self._hello_at) if self.phase is Phase.SYNCING else at
+        at = self._stand_at if self.leader_term is None else min(self.leader_term.next_at, self.leader_term.deadline())
+        self.next_tick_at = min(at, self._sync.hello_at) if self.phase is Phase.SYNCING else at
         return done
-
-    def _deadline(self) -> int:
-        assert self.reign is not None
-        return self.reign.deadline() if self._safeguards.check_quorum else NEVER
-
-    def _answer(self, to: str, message: LeadershipMessage, out: list[LeadershipEffect]) -> None:
-        """Say what rests on promises: at once when they are on disk, else when they are."""
-        if self._acceptor.is_durable:
-            out.append(Send(CHANNEL, to, message, Lane.CONTROL))
-        else:
-            self._acceptor.hold(Send(CHANNEL, to, message, Lane.CONTROL))
-
-    def _alarm(self, kind: str, about: str, text: str, out: list[LeadershipEffect]) -> None:
-        key = f"{kind} {about}"
-        if key not in self._alarms and len(self._alarms) < ALARMS_LIMIT:
-            self._alarms[key] = None
-            out.append(LeadershipAlarm(kind, text))
 
     def _enter(self, phase: Phase, out: list[LeadershipEffect]) -> None:
         self.phase = phase
@@ -342,27 +298,26 @@ class Election:
     # -- messages
 
     def _hear(self, now: int, sender: str, message: LeadershipMessage, out: list[LeadershipEffect]) -> None:
-        if isinstance(message, Propose | Collected | RegisterSnapshot) and (problem := config_problem(message.entries)):
-            self._alarm("configuration", sender, f"{sender!r}: {problem}", out)
-            return  # what nobody can read must not come to be held
+        if self._checks.is_unreadable(sender, message, out):
+            return
         match message:
             case Heartbeat():
                 self._on_heartbeat(now, sender, message, out)
             case HeartbeatReply():
-                self._arrival.see(sender, message.storage, message.revision)
-                if not self._electorate.has_seat(sender, message.storage):
+                self._startup.see(sender, message.disk_id, message.revision)
+                if not self.electorate.has_seat(sender, message.disk_id):
                     return
-                if self._is_of_my_reign(now, sender, message.term, out) and self.reign is not None:
-                    self.reign.on_heartbeat_reply(now, sender, message, out)
+                if self._is_of_my_term(now, sender, message.term, out) and self.leader_term is not None:
+                    self.leader_term.on_heartbeat_reply(now, sender, message, out)
             case Propose():
                 self._on_propose(now, sender, message, out)
             case ProposalAccepted():
-                self._arrival.see(sender, message.storage, message.revision)
-                if not self._electorate.has_seat(sender, message.storage):
+                self._startup.see(sender, message.disk_id, message.revision)
+                if not self.electorate.has_seat(sender, message.disk_id):
                     return
-                if self._is_of_my_reign(now, sender, message.term, out) and self.reign is not None:
-                    self.reign.on_accepted(now, sender, message, out)
-                    if self.config.storage_of(self.name) is None:
+                if self._is_of_my_term(now, sender, message.term, out) and self.leader_term is not None:
+                    self.leader_term.on_accepted(now, sender, message, out)
+                    if self.config.disk_id_of(self.name) is None:
                         self._step_down(now, "no longer a voter", out)
             case PreVote():
                 self._on_pre_vote(now, sender, message, out)
@@ -375,36 +330,37 @@ class Election:
             case Collect():
                 self._on_collect(now, sender, message, out)
             case Collected():
-                if self._is_of_my_reign(now, sender, message.term, out) and self.reign is not None:
-                    self.reign.on_collected(now, sender, message, out)
+                if self._is_of_my_term(now, sender, message.term, out) and self.leader_term is not None:
+                    self.leader_term.on_collected(now, sender, message, out)
                     self._heed_objection(now, out)
             case ProposalRefused():
-                self._is_of_my_reign(now, sender, message.term, out)
+                self._is_of_my_term(now, sender, message.term, out)
             case VoterHello():
-                self._on_hello(now, sender, message, out)
+                if self._sync.on_hello(sender, message, out) and self.leader_term is not None:
+                    self.leader_term.on_hello(now, sender, message, out)
             case VoterWelcome():
-                self._on_welcome(now, sender, message, out)
+                if self.phase is Phase.SYNCING and self._sync.on_welcome(sender, message, out):
+                    self._settle(now, out)
             case RegisterSnapshot():
                 self._on_snapshot(now, sender, message, out)
             case SnapshotReply():
-                if self.reign is not None and message.term == self.reign.term:
-                    self.reign.on_snapshot_reply(now, sender, message, out)
+                if self.leader_term is not None and message.term == self.leader_term.term:
+                    self.leader_term.on_snapshot_reply(now, sender, message, out)
             case Released():  # pragma: no branch - the type checker sees that no message is left
                 self._on_released(now, sender, message, out)
 
-    def _is_of_my_reign(self, now: int, sender: str, term: int, out: list[LeadershipEffect]) -> bool:
+    def _is_of_my_term(self, now: int, sender: str, term: int, out: list[LeadershipEffect]) -> bool:
         """Whether an answer is for this leader; one of a later term ends its leadership. Only voters' answers count."""
-        if not self._electorate.is_voter(sender):
+        if not self.electorate.is_voter(sender):
             return False
         if term > self.term:
             self._follow_term(now, term, out)
             return False
-        return self.reign is not None and term == self.reign.term
+        return self.leader_term is not None and term == self.leader_term.term
 
     def _follow_term(self, now: int, term: int, out: list[LeadershipEffect]) -> bool:
         """Adopt a later term. False when it is too far ahead to be believed."""
-        if term - self.term > TERM_JUMP_LIMIT:
-            self._alarm("term", str(term >> 20), f"term {term} is too far ahead of {self.term} to be true", out)
+        if self._checks.is_too_far(term, out):
             return False
         if term > self.term:
             self._step_down(now, f"term {term} has begun", out)
@@ -416,112 +372,91 @@ class Election:
     def _on_heartbeat(self, now: int, sender: str, message: Heartbeat, out: list[LeadershipEffect]) -> None:
         if message.term < self.term:
             if self._acceptor.record.admitted:
-                self._answer_heartbeat(sender, message.round, out)
+                self._acceptor.answer_heartbeat(sender, message.round, self._timeouts.score, out)
             return
-        if message.term <= self._allegiance.released:
+        if message.term <= self._followed.released:
             return  # sent before its leader gave up, and overtaken by that news
-        if self._is_stranger(sender, message.founded, out) or self._counts_otherwise(sender, message.lease_ns, out):
+        if self._checks.is_stranger(sender, message.group_id, out) or self._checks.counts_otherwise(
+            sender, message.lease_ns, out
+        ):
             return
         if not self._follow_term(now, message.term, out):
             return
-        if self.reign is not None and self.reign.term == message.term:
-            self._alarm("two leaders", sender, f"{sender!r} claims to lead term {message.term} as well", out)
+        if self.leader_term is not None and self.leader_term.term == message.term:
+            self._checks.alarm("two leaders", sender, f"{sender!r} claims to lead term {message.term} as well", out)
             return
         self._follow(now, sender, message.term, out)
         if message.worker_lease and (text := self.fit.objection(decode_terms(message.worker_lease))):
             out.append(LeaseDiffers(text))
-        if message.founded:
-            self._acceptor.confirm(message.founded)
+        if message.group_id:
+            self._acceptor.confirm(message.group_id)
         if self._may_promise():
-            self._answer_heartbeat(sender, message.round, out)
+            self._acceptor.answer_heartbeat(sender, message.round, self._timeouts.score, out)
 
     def _may_promise(self) -> bool:
         """Whether this voter's word counts: it has its disk, and its peers have not said otherwise since it started."""
-        is_known = self.phase is not Phase.SYNCING and self._votes_from < NEVER
+        is_known = self.phase is not Phase.SYNCING and self._sync.votes_from < NEVER
         return is_known and self._acceptor.record.admitted
 
-    def _answer_heartbeat(self, to: str, number: int, out: list[LeadershipEffect]) -> None:
-        record = self._acceptor.record
-        config = self._acceptor.version_of(CONFIG_KEY)
-        health = self._candidacy.score
-        self._answer(to, HeartbeatReply(record.term, number, record.storage, record.revision, config, health), out)
-
     def _follow(self, now: int, leader: str, term: int, out: list[LeadershipEffect]) -> None:
-        self._campaign.drop()
-        if self._allegiance.follow(now, leader, term):
+        self._ballot.drop()
+        if self._followed.follow(now, leader, term):
             out.append(LeaderChanged(leader, term))
-        self._stand_at = now + self._candidacy.wait_ns(now)
-
-    def _is_stranger(self, sender: str, founded: int, out: list[LeadershipEffect]) -> bool:
-        own = self._acceptor.record.founded
-        if not own or not founded or own == founded:
-            return False
-        self._alarm("stranger", sender, f"{sender!r} belongs to another group of the same name: it was refused", out)
-        return True
-
-    def _counts_otherwise(self, sender: str, lease_ns: int, out: list[LeadershipEffect]) -> bool:
-        """Whether a voter counts the leader's lease longer or shorter: what one promises, the other would not keep."""
-        if not self.fit.is_other(lease_ns):
-            return False
-        theirs, own = format_duration(lease_ns), format_duration(self.fit.leader_ns)
-        text = f"{sender!r} counts a leader's lease as {theirs}, {self.name!r} as {own}: it was refused; give all the same --preset"
-        self._alarm("lease", sender, text, out)
-        return True
+        self._stand_at = now + self._timeouts.wait_ns(now)
 
     def _on_propose(self, now: int, sender: str, message: Propose, out: list[LeadershipEffect]) -> None:
-        record = self._acceptor.record
-        if not self._may_promise():
-            return
-        if message.term < record.term:
-            out.append(Send(CHANNEL, sender, ProposalRefused(record.term), Lane.CONTROL))
-            return
-        if not self._follow_term(now, message.term, out) or not self._acceptor.accept(message.entries):
+        if not self._may_serve(now, sender, message.term, out) or not self._acceptor.accept(message.entries):
             return
         self._adopt_config()
         record = self._acceptor.record
-        self._answer(sender, ProposalAccepted(message.term, message.batch, record.storage, record.revision), out)
+        self._acceptor.answer(
+            sender, ProposalAccepted(message.term, message.batch, record.disk_id, record.revision), out
+        )
+
+    def _may_serve(self, now: int, leader: str, term: int, out: list[LeadershipEffect]) -> bool:
+        """Whether to do what the leader of this term asks. One of an earlier term is told so."""
+        if not self._may_promise():
+            return False
+        if term < self.term:
+            out.append(Send(CHANNEL, leader, ProposalRefused(self.term), Lane.CONTROL))
+            return False
+        return self._follow_term(now, term, out)
 
     def _adopt_config(self) -> None:
         """What this voter holds is what it goes by; a leader goes by what it has written."""
         config = self._acceptor.config()
-        if config is not None and self.reign is None:
-            self._electorate.config = config
+        if config is not None and self.leader_term is None:
+            self.electorate.config = config
 
     def _on_collect(self, now: int, sender: str, message: Collect, out: list[LeadershipEffect]) -> None:
-        record = self._acceptor.record
-        if not self._may_promise():
-            return
-        if message.term < record.term:
-            out.append(Send(CHANNEL, sender, ProposalRefused(record.term), Lane.CONTROL))
-            return
-        if not self._follow_term(now, message.term, out):
+        if not self._may_serve(now, sender, message.term, out):
             return
         parts = pages(self._acceptor.after(message.after))
-        self._answer(sender, Collected(message.term, message.after, parts[0], len(parts) > 1), out)
+        self._acceptor.answer(sender, Collected(message.term, message.after, parts[0], len(parts) > 1), out)
 
     def _on_released(self, now: int, sender: str, message: Released, out: list[LeadershipEffect]) -> None:
-        if self.reign is not None or not self._allegiance.release(sender, message.term):
+        if self.leader_term is not None or not self._followed.release(sender, message.term):
             return
         self._forget_leader(out)
-        self._stand_at = now if message.invited == self.name else now + self._candidacy.retry_ns(now)
+        self._stand_at = now if message.invited == self.name else now + self._timeouts.retry_ns(now)
 
     # -- voting
 
     def _objection(self, now: int, candidate: str, message: PreVote | Vote, out: list[LeadershipEffect]) -> bool:
         """Whether this voter has a reason, beside its term, not to vote for this candidate now."""
-        if not self._may_promise() or now < self._votes_from:
+        if not self._may_promise() or now < self._sync.votes_from:
             return True
         own, config, released = self._acceptor.version_of(CONFIG_KEY), message.config, message.released
-        if config < own or self._is_stranger(candidate, message.founded, out):
+        if config < own or self._checks.is_stranger(candidate, message.group_id, out):
             return True
-        if self._counts_otherwise(candidate, message.lease_ns, out):
+        if self._checks.counts_otherwise(candidate, message.lease_ns, out):
             return True
-        if config == own and self._electorate.config.storage_of(candidate) is None:
+        if config == own and self.electorate.config.disk_id_of(candidate) is None:
             return True  # by a configuration this voter has not seen, the candidate may well be a voter
-        if self.reign is not None and self.reign.holds_lease(now):
+        if self.leader_term is not None and self.leader_term.holds_lease(now):
             return True
         # Nobody can have led, and given up, a term that this voter has not heard of.
-        return now < self._allegiance.binds_until(released if released <= self.term else 0)
+        return now < self._followed.binds_until(released if released <= self.term else 0)
 
     def _on_pre_vote(self, now: int, sender: str, message: PreVote, out: list[LeadershipEffect]) -> None:
         granted = message.term > self.term and not self._objection(now, sender, message, out)
@@ -534,76 +469,76 @@ class Election:
         if not is_free or self._objection(now, sender, message, out):
             if record.admitted:
                 # No revision: a refusal may be said before what is being written is on disk.
-                out.append(Send(CHANNEL, sender, VoteReply(record.term, False, record.storage, 0), Lane.CONTROL))
+                out.append(Send(CHANNEL, sender, VoteReply(record.term, False, record.disk_id, 0), Lane.CONTROL))
             return
         if not self._follow_term(now, message.term, out):
             return
         if record.voted_for != sender:
             self._acceptor.promise(message.term, sender)
         record = self._acceptor.record
-        self._stand_at = max(self._stand_at, now + self._config.ask_timeout_ns + self._candidacy.retry_ns(now))
-        self._answer(sender, VoteReply(record.term, True, record.storage, record.revision), out)
+        self._stand_at = max(self._stand_at, now + self._config.ask_timeout_ns + self._timeouts.retry_ns(now))
+        self._acceptor.answer(sender, VoteReply(record.term, True, record.disk_id, record.revision), out)
 
     # -- standing
 
     def _stand(self, now: int, out: list[LeadershipEffect]) -> None:
-        self._stand_at = now + self._config.ask_timeout_ns + self._candidacy.retry_ns(now)
-        is_voter = self._electorate.config.storage_of(self.name) is not None
+        self._stand_at = now + self._config.ask_timeout_ns + self._timeouts.retry_ns(now)
+        is_voter = self.electorate.config.disk_id_of(self.name) is not None
         if self.phase is not Phase.ACTIVE or not is_voter or self.fit.is_misfit:
             return
         if not self._acceptor.is_durable:
             return  # a slow disk must not raise the term again and again
-        if now < self._allegiance.binds_until():
+        if now < self._followed.binds_until():
             # Its own answer to the leader is one of those a lease rests on, whatever membership says.
-            self._stand_at = self._allegiance.binds_until()
+            self._stand_at = self._followed.binds_until()
             return
         self._forget_leader(out)
-        if not self._safeguards.pre_vote or self._campaign.ask(now, out):
-            self._campaign.run()
+        if not self._safeguards.pre_vote or self._ballot.ask(now, out):
+            self._ballot.run()
 
     def _forget_leader(self, out: list[LeadershipEffect]) -> None:
-        if self._allegiance.forget():
+        if self._followed.forget():
             out.append(LeaderChanged("", self.term))
 
     def _on_pre_vote_reply(self, now: int, sender: str, message: PreVoteReply, out: list[LeadershipEffect]) -> None:
-        if not self._electorate.is_voter(sender):
+        if not self.electorate.is_voter(sender):
             return
         if message.term > self.term:
             self._follow_term(now, message.term, out)
-        elif self._campaign.is_wanted(now, sender, message):
-            self._campaign.run()
+        elif self._ballot.is_wanted(now, sender, message):
+            self._ballot.run()
 
     def _on_vote_reply(self, now: int, sender: str, message: VoteReply, out: list[LeadershipEffect]) -> None:
-        self._arrival.see(sender, message.storage, message.revision)
-        if not self._electorate.is_voter(sender):
+        self._startup.see(sender, message.disk_id, message.revision)
+        if not self.electorate.is_voter(sender):
             return
         if message.term > self.term:
             self._follow_term(now, message.term, out)
-        elif self._campaign.is_elected(now, sender, message):
+        elif self._ballot.is_elected(now, sender, message):
             self._lead(now, out)
 
     def _lead(self, now: int, out: list[LeadershipEffect]) -> None:
-        self._campaign.drop()
-        self._allegiance.lead(self.name, self.term)
+        self._ballot.drop()
+        self._followed.lead(self.name, self.term)
         out.append(LeaderChanged(self.name, self.term))
-        self.reign = LeaderTerm(
+        self.leader_term = LeaderTerm(
             now,
             me=self.name,
             term=self.term,
             parent=self._parent,
             config=self._config,
-            electorate=self._electorate,
+            electorate=self.electorate,
             acceptor=self._acceptor,
-            founding=self._arrival.founding() if self._acceptor.config() is None else None,
+            founding=self._startup.founding() if self._acceptor.config() is None else None,
             fit=self.fit,
             safeguards=self._safeguards,
         )
-        self.reign.begin(now, out)
+        self.leader_term.begin(now, out)
         self._heed_objection(now, out)
 
     def _heed_objection(self, now: int, out: list[LeadershipEffect]) -> None:
         """What a majority holds may be that this voter must not lead."""
-        if self.reign is not None and (text := self.reign.objection):
+        if self.leader_term is not None and (text := self.leader_term.objection):
             out.append(LeaseDiffers(text))
             self._step_down(now, "it was told another lease of workers", out)
 
@@ -611,80 +546,41 @@ class Election:
 
     def _step_down(self, now: int, reason: str, out: list[LeadershipEffect], *, is_wanted: bool = False) -> None:
         """Stop leading, or standing. Voters are told that the lease is free, so that nobody waits for its end."""
-        self._campaign.drop()
-        if self.reign is None:
+        self._ballot.drop()
+        if self.leader_term is None:
             return
-        reign, self.reign = self.reign, None
-        reign.end(out)
-        out.append(SteppedDown(reign.term, reason))
+        leader_term, self.leader_term = self.leader_term, None
+        leader_term.end(out)
+        out.append(SteppedDown(leader_term.term, reason))
         self._forget_leader(out)
-        self._allegiance.release(self.name, reign.term)
-        successor, _ = reign.best_successor()
-        for name in self._electorate.others():
-            out.append(Send(CHANNEL, name, Released(reign.term, successor), Lane.CONTROL))
+        self._followed.release(self.name, leader_term.term)
+        successor, _ = leader_term.best_successor()
+        for name in self.electorate.others():
+            out.append(Send(CHANNEL, name, Released(leader_term.term, successor), Lane.CONTROL))
         self._adopt_config()
         if not is_wanted:
-            self._candidacy.lost_leadership(now)
-        self._stand_at = now + self._candidacy.wait_ns(now)
+            self._timeouts.lost_leadership(now)
+        self._stand_at = now + self._timeouts.wait_ns(now)
 
     # -- starting: what do peers remember?
 
-    def _greet(self, now: int, out: list[LeadershipEffect]) -> None:
-        if now >= self._hello_at:
-            self._hello_at = now + self._config.hello_ns
-            names = dict.fromkeys(self._electorate.others())
-            if self.leader:
-                names[self.leader] = None  # it may have become a voter after this one's disk was lost
-            for name in names:
-                # What a VoterHello says of the disk must be true of the disk.
-                self._answer(name, self._arrival.hello(name), out)
-        self._settle(now, out)
-
-    def _on_hello(self, now: int, sender: str, message: VoterHello, out: list[LeadershipEffect]) -> None:
-        if self._is_stranger(sender, message.founded, out):
-            return
-        is_new = not self._acceptor.record.founded and not message.founded
-        if is_new and message.voters != self._arrival.digest:
-            text = f"{sender!r} was started with other voters than {self.name!r}: give all the same list"
-            self._alarm("voters", sender, text, out)
-            return
-        is_fresh = self._arrival.is_fresh(sender, message)
-        out.append(Send(CHANNEL, sender, self._arrival.welcome(sender, message, self._electorate.config), Lane.CONTROL))
-        if self.reign is not None and is_fresh:
-            self.reign.on_hello(now, sender, message, out)
-
-    def _on_welcome(self, now: int, sender: str, message: VoterWelcome, out: list[LeadershipEffect]) -> None:
-        if self.phase is not Phase.SYNCING or self._is_stranger(sender, message.founded, out):
-            return
-        if problem := self._arrival.judge(sender, message):
-            self._alarm("disk", self.name, problem, out)
-            self._electorate.config = self._arrival.founders
-        if self._electorate.is_voter(sender):
-            self._arrival.heard(sender, message)
-        self._settle(now, out)
-
     def _settle(self, now: int, out: list[LeadershipEffect]) -> None:
-        """Become active once a majority has been heard and no promise of an earlier life can still be running."""
-        if now < self._votes_from or not self._arrival.is_settled(now, self._electorate):
-            return
-        self._acceptor.admit()
-        if self._safeguards.one_leader_lease:
-            self._acceptor.count_with(self._config.lease_ns)  # what was promised by a longer one is over
-        self._enter(Phase.ACTIVE, out)
-        if not self.leader:
-            self._stand_at = now + self._candidacy.retry_ns(now)
+        if self._sync.settle(now):
+            self._enter(Phase.ACTIVE, out)
+            if not self.leader:
+                self._stand_at = now + self._timeouts.retry_ns(now)
 
     def _on_snapshot(self, now: int, sender: str, message: RegisterSnapshot, out: list[LeadershipEffect]) -> None:
         record = self._acceptor.record
         if message.term < record.term or not self._follow_term(now, message.term, out):
             return
-        lesson = self._arrival.learn(sender, message)
+        lesson = self._startup.learn(sender, message)
         if lesson is Lesson.TOO_MUCH:
             return
         if lesson is Lesson.LEARNED:
             self._adopt_config()
-            if self._electorate.config.storage_of(self.name) == record.storage:
+            if self.electorate.config.disk_id_of(self.name) == record.disk_id:
                 self._acceptor.admit()
                 if self.phase is Phase.SYNCING:
                     self._settle(now, out)
-        self._answer(sender, SnapshotReply(message.term, message.number, message.page, record.storage), out)
+        self._acceptor.answer(sender, SnapshotReply(message.term, message.number, message.page, record.disk_id), out)

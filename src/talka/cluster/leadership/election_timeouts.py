@@ -1,6 +1,9 @@
 """When a voter stands: after the lease it knows of is over, and later when it has reason to doubt itself.
 
 Every reason delays; none excludes. A group whose voters are all unwell still elects one of them.
+
+Raft (Ongaro's dissertation) §3.4 randomized election timeouts, §3.9 timing.
+docs/decisions/0012-the-holes-of-leadership.md.
 """
 
 from collections import deque

@@ -1,4 +1,8 @@
-"""Whom a voter follows, and until when it is bound by having answered."""
+"""Whom a voter follows, and until when it is bound by having answered.
+
+Raft (Ongaro's dissertation) §6.4.1 leases, §4.2.3 voters that hear a leader do not vote.
+docs/decisions/0012-the-holes-of-leadership.md.
+"""
 
 from typing import Final
 

@@ -1,6 +1,9 @@
 """One leader in one term: its lease, its take-over, its writes and reads, and the voters it brings up to date.
 
 Made when a majority has voted, dropped when leadership ends; nothing of it outlives the term.
+
+Raft (Ongaro's dissertation) §6.4 reads proven by heartbeats, §6.4.1 leases, §4.1 one voter changes at a time; the
+take-over is phase 1 of Paxos. docs/decisions/0012-the-holes-of-leadership.md.
 """
 
 from typing import Final
@@ -24,6 +27,7 @@ from talka.cluster.leadership.voters import (
     encode_config,
 )
 from talka.cluster.safeguards import Safeguards
+from talka.units import NEVER
 from talka.wire.leadership import (
     CHANNEL,
     KEY_LIMIT,
@@ -133,6 +137,8 @@ class LeaderTerm:
 
     def deadline(self) -> int:
         """When leadership ends unless a majority answers."""
+        if not self._safeguards.check_quorum:
+            return NEVER
         return self.lease_until or self._started_at + self._config.lease_ns
 
     def tick(self, now: int, out: list[LeadershipEffect]) -> None:
@@ -148,8 +154,8 @@ class LeaderTerm:
         self._beaten_at = now
         self.next_at = now + self._config.heartbeat_ns
         terms = told(self.value_of(WORKER_LEASE_KEY))
-        founded, lease_ns = self._acceptor.record.founded, self._config.lease_ns
-        self._say_to_others(Heartbeat(self.term, self._round, founded, lease_ns, terms), out)
+        group_id, lease_ns = self._acceptor.record.group_id, self._config.lease_ns
+        self._say_to_others(Heartbeat(self.term, self._round, group_id, lease_ns, terms), out)
         self._say_again(now, out)
         self._confirm(now, self._round, out)  # a group of one voter needs no answer
 
@@ -170,7 +176,7 @@ class LeaderTerm:
             if batch.ref is not None and now >= batch.deadline:
                 out.append(WriteEnded(batch.ref, "unknown", reason="no majority answered in time"))
                 batch.ref = None
-        self._lessons.go_on(self._acceptor.record.founded, out)
+        self._lessons.go_on(self._acceptor.record.group_id, out)
         joining = self._joining
         if joining is not None and now >= joining.deadline:
             self._joining = None
@@ -265,7 +271,7 @@ class LeaderTerm:
     def _serve_if_ready(self, now: int, out: list[LeadershipEffect]) -> None:
         if self._is_collecting or any(batch.is_takeover for batch in self._batches.values()):
             return
-        if self._electorate.config.storage_of(self.me) is None:
+        if self._electorate.config.disk_id_of(self.me) is None:
             return  # what it took over says that it votes no more
         if self.holds_lease(now):
             self.is_serving = True
@@ -335,7 +341,7 @@ class LeaderTerm:
             if entry.key == CONFIG_KEY:
                 before, self._electorate.config = self._electorate.config, decode_config(entry.value)
                 self._electorate.pending = None
-                self._acceptor.confirm(self._electorate.config.founded)
+                self._acceptor.confirm(self._electorate.config.group_id)
                 if self._electorate.config != before:
                     out.append(ConfigChanged(self._electorate.config))
                     if self.is_serving and len(self._electorate.config.voters) != len(before.voters):
@@ -396,25 +402,25 @@ class LeaderTerm:
     def on_hello(self, now: int, sender: str, message: VoterHello, out: list[LeadershipEffect]) -> None:
         if not self.is_serving:
             return
-        recorded = self._electorate.config.storage_of(sender)
-        if recorded is not None and recorded != message.storage:
+        recorded = self._electorate.config.disk_id_of(sender)
+        if recorded is not None and recorded != message.disk_id:
             # The voter's own word must not count: its disk has forgotten what it promised.
-            self._change(now, self._electorate.config.with_storage(sender, message.storage), None, sender, out)
-        elif recorded is None and self._lessons.apply(sender, message.storage):
-            self._teach(sender, message.storage, out)
+            self._change(now, self._electorate.config.with_storage(sender, message.disk_id), None, sender, out)
+        elif recorded is None and self._lessons.apply(sender, message.disk_id):
+            self._teach(sender, message.disk_id, out)
         elif recorded is not None and not message.admitted:
-            self._teach(sender, message.storage, out)
+            self._teach(sender, message.disk_id, out)
 
-    def _teach(self, name: str, storage: int, out: list[LeadershipEffect], change: RegisterEntry | None = None) -> None:
+    def _teach(self, name: str, disk_id: int, out: list[LeadershipEffect], change: RegisterEntry | None = None) -> None:
         """All this leader holds, and the change of the configuration that makes the learner a voter, if it is to be."""
         entries = {entry.key: entry for entry in self._acceptor.after("")}
         if change is not None:
             entries[change.key] = change
         held = [entries[key] for key in sorted(entries)]
-        self._lessons.teach(name, storage, held, self._acceptor.record.founded, out, is_last=change is not None)
+        self._lessons.teach(name, disk_id, held, self._acceptor.record.group_id, out, is_last=change is not None)
 
     def on_snapshot_reply(self, now: int, sender: str, message: SnapshotReply, out: list[LeadershipEffect]) -> None:
-        has_joined = self._lessons.on_reply(sender, message, self._acceptor.record.founded, out)
+        has_joined = self._lessons.on_reply(sender, message, self._acceptor.record.group_id, out)
         if has_joined and self._joining is not None and self._joining.name == sender:
             joining, self._joining = self._joining, None
             self._electorate.pending = decode_config(joining.change.value)
@@ -443,13 +449,13 @@ class LeaderTerm:
         elif added:
             # A newcomer has promised nothing yet, so its word counts. But first it learns all there is, with the change
             # in it: whoever goes by the new configuration must find it able to vote, or too few may be left who can.
-            name, storage = added[0], self._lessons.synced[added[0]]
+            name, disk_id = added[0], self._lessons.synced[added[0]]
             self._sequence += 1
             version = Version(self.term, self._sequence)
-            change = RegisterEntry(CONFIG_KEY, version, encode_config(config.with_storage(name, storage)))
+            change = RegisterEntry(CONFIG_KEY, version, encode_config(config.with_storage(name, disk_id)))
             self._joining = _Joining(name, change, ref, now + self._config.write_timeout_ns)
             self._busy[CONFIG_KEY] = 0
-            self._teach(name, storage, out, change)
+            self._teach(name, disk_id, out, change)
         else:
             self._change(now, config.without(removed[0]), ref, "", out)
 

@@ -5,6 +5,8 @@ in, and whoever leads goes by the register. It is changed by a command (`control
 
 The leader's own lease comes with the preset. It is promised before there is a register, so voters compare it with every
 vote and heartbeat, and a voter that starts with a shorter one than it promised by waits for the longer.
+
+docs/decisions/0033-one-lease.md.
 """
 
 from typing import Final

@@ -1,4 +1,7 @@
-"""How many voters decide, how many may be missing, and what is said when too few answer."""
+"""How many voters decide, how many may be missing, and what is said when too few answer.
+
+docs/decisions/0012-the-holes-of-leadership.md.
+"""
 
 from collections.abc import Sequence
 from typing import Final

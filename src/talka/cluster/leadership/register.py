@@ -2,6 +2,9 @@
 
 Single-decree Paxos for each key, with one ballot (the term) for all: a voter that promised a term accepts nothing of
 an earlier one, and of one key only newer versions. Nothing promised or accepted is spoken of before it is on disk.
+
+Lamport, "Paxos Made Simple", §2.2: the acceptor; Rystsov, "CASPaxos" (arXiv 1802.07000): a register for each key
+instead of a log. docs/decisions/0012-the-holes-of-leadership.md.
 """
 
 from collections.abc import Mapping
@@ -9,10 +12,11 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.effects import Persist, Send
+from talka.cluster.effects import Lane, Persist, Send
+from talka.cluster.leadership.news import LeadershipEffect
 from talka.cluster.leadership.voters import CONFIG_KEY, VoterConfig, decode_config
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.wire.leadership import LeadershipMessage, RegisterEntry, Version
+from talka.wire.leadership import CHANNEL, HeartbeatReply, LeadershipMessage, RegisterEntry, Version
 
 RECORD_KEY: Final = "record"
 ENTRY_PREFIX: Final = "entry/"
@@ -25,14 +29,14 @@ NEVER: Final = Version(0, 0)
 class VoterRecord(msgspec.Struct, array_like=True):
     """What a voter must not forget. Written as a whole: never a new term beside an old vote."""
 
-    storage: int
+    disk_id: int
     revision: int = 1
     """How often it was written, counted from before the write: what is told to peers is never behind the disk."""
     term: int = 0
     voted_for: str = ""
     admitted: bool = False
     """Whether this disk holds what its voter is supposed to: without it the voter neither votes nor accepts."""
-    founded: int = 0
+    group_id: int = 0
     """The number of the group, once a majority is known to hold it; 0 before."""
     lease_ns: int = 0
     """The longest leader's lease under which this voter may have promised something that still runs."""
@@ -52,10 +56,10 @@ class Acceptor:
 
     __slots__ = ("_dirty", "_is_record_dirty", "_safeguards", "_tickets", "_waiting", "_writing", "entries", "record")
 
-    def __init__(self, stored: Mapping[str, bytes], new_storage: int, safeguards: Safeguards = ALL) -> None:
+    def __init__(self, stored: Mapping[str, bytes], new_disk_id: int, safeguards: Safeguards = ALL) -> None:
         self._safeguards = safeguards
         content = stored.get(RECORD_KEY)
-        self.record = _record_decoder.decode(content) if content is not None else VoterRecord(new_storage)
+        self.record = _record_decoder.decode(content) if content is not None else VoterRecord(new_disk_id)
         self.entries: dict[str, RegisterEntry] = {}
         for key in sorted(stored):
             if key.startswith(ENTRY_PREFIX):
@@ -84,11 +88,11 @@ class Acceptor:
             self._touch()
             self.record.admitted = True
 
-    def confirm(self, founded: int) -> None:
+    def confirm(self, group_id: int) -> None:
         """A majority is known to hold this number of the group."""
-        if founded != self.record.founded:
+        if group_id != self.record.group_id:
             self._touch()
-            self.record.founded = founded
+            self.record.group_id = group_id
 
     def count_with(self, lease_ns: int) -> None:
         """What is promised from now on is promised for so long."""
@@ -96,13 +100,13 @@ class Acceptor:
             self._touch()
             self.record.lease_ns = lease_ns
 
-    def start_over(self, new_storage: int) -> None:
+    def start_over(self, new_disk_id: int) -> None:
         """Treat the disk as a new one: what was on it cannot be trusted."""
         self._touch()
         for key in self.entries:
             self._dirty[key] = None
         self.entries.clear()
-        self.record = VoterRecord(new_storage, self.record.revision, lease_ns=self.record.lease_ns)
+        self.record = VoterRecord(new_disk_id, self.record.revision, lease_ns=self.record.lease_ns)
 
     def accept(self, entries: tuple[RegisterEntry, ...]) -> bool:
         """Take what is newer than what is held. False when there are too many keys: then nothing is taken."""
@@ -148,6 +152,19 @@ class Acceptor:
         words = self._waiting if self._writing is None or self._is_record_dirty else self._writing
         if len(words) < HELD_LIMIT:
             words.append(word)
+
+    def answer(self, to: str, message: LeadershipMessage, out: list[LeadershipEffect]) -> None:
+        """Say what rests on promises: at once when they are on disk, else when they are."""
+        word = Send(CHANNEL, to, message, Lane.CONTROL)
+        if self.is_durable:
+            out.append(word)
+        else:
+            self.hold(word)
+
+    def answer_heartbeat(self, to: str, number: int, health: int, out: list[LeadershipEffect]) -> None:
+        record, config = self.record, self.version_of(CONFIG_KEY)
+        reply = HeartbeatReply(record.term, number, record.disk_id, record.revision, config, health)
+        self.answer(to, reply, out)
 
     def flush(self) -> Persist | None:
         """What to write so that everything so far is durable. None when it is, and while a write is under way.

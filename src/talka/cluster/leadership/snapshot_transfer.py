@@ -1,6 +1,9 @@
 """How a leader brings those without state up to date: all it holds, page by page, until each page was answered.
 
 Those who are taught are voters that lost their disks, and applicants that want to become voters.
+
+Raft (Ongaro's dissertation) §4.2.1 catching up new servers; a register has no log, so all of it is sent.
+docs/decisions/0012-the-holes-of-leadership.md.
 """
 
 from typing import Final
@@ -17,7 +20,7 @@ PAGES_AT_ONCE: Final = 4
 
 
 class _Learner(msgspec.Struct):
-    storage: int
+    disk_id: int
     number: int
     pages: list[tuple[RegisterEntry, ...]]
     missing: dict[int, None]
@@ -36,13 +39,13 @@ class SnapshotTransfer:
         self._learners: dict[str, _Learner] = {}  # bounded: voters, and applicants
         self._applicants: dict[str, int] = {}
 
-    def apply(self, name: str, storage: int) -> bool:
+    def apply(self, name: str, disk_id: int) -> bool:
         """One that is no voter wants to be. Whether it is to be taught."""
-        if self._applicants.get(name) != storage:
+        if self._applicants.get(name) != disk_id:
             self._forget(name)
             if len(self._applicants) >= APPLICANTS_LIMIT:
                 self._forget(next(iter(self._applicants)))
-            self._applicants[name] = storage
+            self._applicants[name] = disk_id
         return name not in self.synced
 
     def stop(self, name: str) -> None:
@@ -57,44 +60,44 @@ class SnapshotTransfer:
     def teach(
         self,
         name: str,
-        storage: int,
+        disk_id: int,
         entries: list[RegisterEntry],
-        founded: int,
+        group_id: int,
         out: list[LeadershipEffect],
         *,
         is_last: bool = False,
     ) -> None:
         """Begin a lesson, or go on with the one this disk is being taught. The last one always begins."""
         learner = self._learners.get(name)
-        if learner is None or learner.storage != storage or is_last:
+        if learner is None or learner.disk_id != disk_id or is_last:
             parts = pages(entries)
             self._number += 1
-            learner = _Learner(storage, self._number, parts, dict.fromkeys(range(len(parts))), is_last)
+            learner = _Learner(disk_id, self._number, parts, dict.fromkeys(range(len(parts))), is_last)
             self._learners[name] = learner
-        self._send(name, learner, founded, out)
+        self._send(name, learner, group_id, out)
 
-    def go_on(self, founded: int, out: list[LeadershipEffect]) -> None:
+    def go_on(self, group_id: int, out: list[LeadershipEffect]) -> None:
         """Pages that were not answered may have been lost."""
         for name, learner in self._learners.items():
-            self._send(name, learner, founded, out)
+            self._send(name, learner, group_id, out)
 
-    def _send(self, name: str, learner: _Learner, founded: int, out: list[LeadershipEffect]) -> None:
+    def _send(self, name: str, learner: _Learner, group_id: int, out: list[LeadershipEffect]) -> None:
         for page in list(learner.missing)[:PAGES_AT_ONCE]:
             content = RegisterSnapshot(
-                self._term, learner.number, page, len(learner.pages), learner.pages[page], founded
+                self._term, learner.number, page, len(learner.pages), learner.pages[page], group_id
             )
             out.append(Send(CHANNEL, name, content, Lane.CONTROL))
 
-    def on_reply(self, sender: str, message: SnapshotReply, founded: int, out: list[LeadershipEffect]) -> bool:
+    def on_reply(self, sender: str, message: SnapshotReply, group_id: int, out: list[LeadershipEffect]) -> bool:
         """A page was learned. Whether that was all of the last lesson."""
         learner = self._learners.get(sender)
-        if learner is None or learner.number != message.number or learner.storage != message.storage:
+        if learner is None or learner.number != message.number or learner.disk_id != message.disk_id:
             return False
         learner.missing.pop(message.page, None)
         if learner.missing:
-            self._send(sender, learner, founded, out)
+            self._send(sender, learner, group_id, out)
             return False
         del self._learners[sender]
         if not learner.is_last and sender in self._applicants:
-            self.synced[sender] = learner.storage
+            self.synced[sender] = learner.disk_id
         return learner.is_last

@@ -2,6 +2,8 @@
 
 The configuration is a value of the majority register: it has a version, changes by one voter at a time, and a change
 needs a majority of the voters before it and of those after it.
+
+Raft (Ongaro's dissertation) §4.1 changes of one server. docs/decisions/0012-the-holes-of-leadership.md.
 """
 
 from collections.abc import Mapping
@@ -20,12 +22,12 @@ LEADER_KEY: Final = "leader"
 
 class VoterEntry(msgspec.Struct, frozen=True, array_like=True):
     name: str
-    storage: int = 0
+    disk_id: int = 0
     """The disk this voter was admitted with; 0 when it never was. A voter with another disk has lost its promises."""
 
 
 class VoterConfig(msgspec.Struct, frozen=True, array_like=True):
-    founded: int
+    group_id: int
     """The group's number, drawn once by its first leader; 0 before. Strangers with the same name differ in it."""
     epoch: int
     voters: tuple[VoterEntry, ...]
@@ -33,16 +35,16 @@ class VoterConfig(msgspec.Struct, frozen=True, array_like=True):
     def names(self) -> tuple[str, ...]:
         return tuple(voter.name for voter in self.voters)
 
-    def storage_of(self, name: str) -> int | None:
-        return next((voter.storage for voter in self.voters if voter.name == name), None)
+    def disk_id_of(self, name: str) -> int | None:
+        return next((voter.disk_id for voter in self.voters if voter.name == name), None)
 
-    def with_storage(self, name: str, storage: int) -> "VoterConfig":
+    def with_storage(self, name: str, disk_id: int) -> "VoterConfig":
         """The next configuration, in which `name` counts with this disk; it joins when it is not a voter yet."""
-        voters = tuple(voter for voter in self.voters if voter.name != name) + (VoterEntry(name, storage),)
-        return VoterConfig(self.founded, self.epoch + 1, tuple(sorted(voters, key=lambda voter: voter.name)))
+        voters = tuple(voter for voter in self.voters if voter.name != name) + (VoterEntry(name, disk_id),)
+        return VoterConfig(self.group_id, self.epoch + 1, tuple(sorted(voters, key=lambda voter: voter.name)))
 
     def without(self, name: str) -> "VoterConfig":
-        return VoterConfig(self.founded, self.epoch + 1, tuple(voter for voter in self.voters if voter.name != name))
+        return VoterConfig(self.group_id, self.epoch + 1, tuple(voter for voter in self.voters if voter.name != name))
 
 
 _decoder = msgspec.msgpack.Decoder(VoterConfig)
@@ -109,14 +111,14 @@ class Electorate:
             self._heard[name] = now
 
     def is_voter(self, name: str) -> bool:
-        return name in self._seats or (self.pending is not None and self.pending.storage_of(name) is not None)
+        return name in self._seats or (self.pending is not None and self.pending.disk_id_of(name) is not None)
 
-    def has_seat(self, name: str, storage: int) -> bool:
+    def has_seat(self, name: str, disk_id: int) -> bool:
         """Whether a voter speaks with the disk it was admitted with; one that was replaced has forgotten too much."""
-        seat = self._config.storage_of(name)
+        seat = self._config.disk_id_of(name)
         if seat is None and self.pending is not None:
-            seat = self.pending.storage_of(name)
-        return seat in (0, storage)
+            seat = self.pending.disk_id_of(name)
+        return seat in (0, disk_id)
 
     def others(self) -> tuple[str, ...]:
         """Every voter to be told things, of both configurations while one is being written."""

@@ -1,4 +1,8 @@
-"""Compares whole views, cheaply when they agree: a digest of each bucket first, then the records of those that differ."""
+"""Compares whole views, cheaply when they agree: a digest of each bucket first, then the records of those that differ.
+
+Demers and others, "Epidemic algorithms for replicated database maintenance" (1987): anti-entropy.
+docs/decisions/0013-membership-measures-itself.md.
+"""
 
 from collections.abc import Iterable
 from functools import lru_cache

@@ -1,4 +1,7 @@
-"""Watches members of other groups without joining them, as gates watch the managers of each datacenter."""
+"""Watches members of other groups without joining them, as gates watch the managers of each datacenter.
+
+No node uses this yet: gates will.
+"""
 
 from heapq import heappop, heappush
 from itertools import count

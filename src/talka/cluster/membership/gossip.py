@@ -1,4 +1,7 @@
-"""News about members waiting to be sent on: each often enough to reach nearly everybody, and no oftener."""
+"""News about members waiting to be sent on: each often enough to reach nearly everybody, and no oftener.
+
+SWIM §4.1 infection-style dissemination. docs/decisions/0013-membership-measures-itself.md.
+"""
 
 from bisect import bisect_left, insort
 from enum import IntEnum

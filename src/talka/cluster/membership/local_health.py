@@ -1,6 +1,8 @@
 """How well this member itself does: inferred from its probes (Lifeguard) and measured by how late it handles things.
 
 A member that is slow sees everybody else as slow. So it doubts itself first.
+
+Lifeguard's local health multiplier. docs/decisions/0013-membership-measures-itself.md.
 """
 
 from enum import IntEnum

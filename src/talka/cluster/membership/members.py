@@ -11,6 +11,9 @@ Between lives of one name nothing tells which is later: a boot is a random numbe
 - A life heard of from others while the recorded one seems alive is verified: it is pinged, and its own answer is word
   from the member itself.
 A wrong guess (an older life, taken because the later one was held dead) answers no ping and dies again.
+
+SWIM §4.2: incarnations, and which message overrides which. docs/decisions/0013-membership-measures-itself.md,
+docs/decisions/0030-keys-and-addresses-have-owners.md.
 """
 
 from enum import Enum, IntEnum

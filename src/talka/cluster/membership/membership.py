@@ -1,6 +1,9 @@
 """Who is alive, as one member sees it: SWIM with Lifeguard's additions and a measured lag gate.
 
 It is a hint, never a decision: what needs a majority asks a majority.
+
+SWIM (Das, Gupta, Motivala, DSN 2002) and Lifeguard (arXiv 1707.00788).
+docs/decisions/0013-membership-measures-itself.md.
 """
 
 from random import Random

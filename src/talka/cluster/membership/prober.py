@@ -1,6 +1,9 @@
 """Probes one member after the other, and helps others to probe theirs.
 
 A probe asks directly; then, after the timeout, through helpers and over the stream as well; and ends with its interval.
+
+SWIM §3.1 the failure detector, §4.3 round-robin targets; Lifeguard's LHA-Probe.
+docs/decisions/0013-membership-measures-itself.md.
 """
 
 from collections import deque

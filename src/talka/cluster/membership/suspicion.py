@@ -1,4 +1,7 @@
-"""How long a suspected member has to refute: long when one member accuses it, short once others agree (Lifeguard)."""
+"""How long a suspected member has to refute: long when one member accuses it, short once others agree (Lifeguard).
+
+SWIM §4.2 suspicion; Lifeguard's LHA-Suspicion. docs/decisions/0013-membership-measures-itself.md.
+"""
 
 from math import log, log10
 from typing import Final

@@ -1,6 +1,8 @@
 """What a member does with news of members: its own view, the suspicions under way, and what it passes on.
 
 Nothing here knows of probes or timers; `Membership` calls it and owns the rest.
+
+SWIM §4.1 and §4.2; Lifeguard's buddy system tells a suspect of it. docs/decisions/0013-membership-measures-itself.md.
 """
 
 from heapq import heappop, heappush

@@ -2,6 +2,8 @@
 
 An address is signed once for a life of a member, a state once for each version. News of a life whose address is known
 already is no more than a sign of life and needs no signature: liveness does not depend on certificates.
+
+docs/decisions/0030-keys-and-addresses-have-owners.md.
 """
 
 from collections import OrderedDict

@@ -1,4 +1,7 @@
-"""One blob on its way here, piece by piece, from whichever node has it."""
+"""One blob on its way here, piece by piece, from whichever node has it.
+
+docs/decisions/0019-results-are-blobs-on-a-majority.md.
+"""
 
 from collections.abc import Sequence
 from hashlib import sha256

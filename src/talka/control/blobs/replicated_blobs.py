@@ -2,6 +2,8 @@
 
 A blob counts as kept once a majority of managers has it on disk. Contents are read by the shell: pieces are served and
 whole blobs loaded through effects.
+
+docs/decisions/0019-results-are-blobs-on-a-majority.md.
 """
 
 from collections.abc import Callable, Iterable

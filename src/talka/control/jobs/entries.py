@@ -26,7 +26,7 @@ class EntryBook:
     """Reads what the register holds when it is made. `put` and `on_write_ended` return effects."""
 
     def __init__(self, voter: Voter) -> None:
-        assert voter.election.reign is not None
+        assert voter.election.leader_term is not None
         self.decided: dict[str, JobEntry] = {}
         """By job; what is on disk may be a version behind."""
         self.written: dict[str, JobEntry] = {}
@@ -39,7 +39,7 @@ class EntryBook:
         self._writing: dict[int, JobEntry] = {}
         self._dirty: dict[str, None] = {}
         self._refs = 0
-        for key, value in voter.election.reign.values().items():
+        for key, value in voter.election.leader_term.values().items():
             if key.startswith(PREFIX) and value:
                 self._read(key, value)
 

@@ -108,7 +108,7 @@ def answer(
 
     `asked_with`: the key of the question. `expected`: names of members remembered from earlier. `counts`: what the shell around the member has counted.
     """
-    keys = () if member.porter is None else member.porter.ring.accepted()
+    keys = () if member.admission is None else member.admission.ring.accepted()
     if asked_with and asked_with not in keys and not isinstance(question, RepairKeys | AskKeys):
         raise Invalid(f"key {asked_with} is no longer accepted: with it, only talka cluster keys --repair can be asked")
     match question:
@@ -123,17 +123,19 @@ def answer(
         case AskMetrics():
             return metrics_text(member, now, counts or {}).encode(), []
         case AddKey(secret=secret):
-            return _changed(member, expected, lambda: _keyholder(member).add(secret))
+            return _changed(member, expected, lambda: _key_distribution(member).add(secret))
         case UseKey(key_id=key_id):
-            return _changed(member, expected, lambda: _keyholder(member).seal_with(key_id))
-        case RetireKey(key_id=key_id) if key_id == asked_with and key_id != _keyholder(member).ring.primary_id:
+            return _changed(member, expected, lambda: _key_distribution(member).seal_with(key_id))
+        case RetireKey(key_id=key_id) if key_id == asked_with and key_id != _key_distribution(member).ring.primary_id:
             raise Invalid(f"this question came under key {key_id} itself: ask with the new secret, then retire it")
         case AskLease() | ChangeLease():
             raise Invalid(f"{member.name} is not a manager: ask a manager for the lease of workers")
         case RetireKey(key_id=key_id, force=force):
-            return _changed(member, expected, lambda: _keyholder(member).retire(key_id, expected=expected, force=force))
+            return _changed(
+                member, expected, lambda: _key_distribution(member).retire(key_id, expected=expected, force=force)
+            )
         case RepairKeys(secrets=secrets):  # pragma: no branch - the type checker sees that no other is left
-            return _changed(member, expected, lambda: _keyholder(member).repair(now, checked_secrets(secrets)))
+            return _changed(member, expected, lambda: _key_distribution(member).repair(now, checked_secrets(secrets)))
 
 
 def _members(member: ClusterMember[Any], after: str) -> MembersPage:
@@ -141,7 +143,7 @@ def _members(member: ClusterMember[Any], after: str) -> MembersPage:
     if membership is None:
         raise Invalid(f"{member.name} has no view of members")
     me = membership.me
-    mine = member.porter.me if member.porter is not None else None
+    mine = member.admission.me if member.admission is not None else None
     facts = [
         MemberFacts(
             me.name,
@@ -192,7 +194,7 @@ def _leader(member: ClusterMember[Any], now: int) -> LeaderFacts:
         list(election.config.names()),
         election.role.value,
         election.phase.value,
-        election.answering(now),
+        election.electorate.answering(now),
     )
 
 
@@ -225,10 +227,10 @@ def _audit(member: ClusterMember[Any], now: int) -> list[VerdictFacts]:
 
 
 def _keys(member: ClusterMember[Any], expected: tuple[str, ...]) -> KeysFacts:
-    keyholder = _keyholder(member)
-    ring = keyholder.ring
+    key_distribution = _key_distribution(member)
+    ring = key_distribution.ring
     keys = [KeyFacts(id, id == ring.primary_id) for id in ring.accepted()]
-    return KeysFacts(keys, ring.version, keyholder.missing(expected))
+    return KeysFacts(keys, ring.version, key_distribution.missing(expected))
 
 
 def _changed(
@@ -238,10 +240,10 @@ def _changed(
     return encode_content(_keys(member, expected)), effects
 
 
-def _keyholder(member: ClusterMember[Any]) -> KeyDistribution:
-    if member.keyholder is None:
+def _key_distribution(member: ClusterMember[Any]) -> KeyDistribution:
+    if member.key_distribution is None:
         raise Invalid(f"{member.name} seals nothing and has no keys")
-    return member.keyholder
+    return member.key_distribution
 
 
 def metrics_text(member: ClusterMember[Any], now: int, counts: Mapping[str, Mapping[str, int] | float]) -> str:
@@ -279,9 +281,9 @@ def metrics_text(member: ClusterMember[Any], now: int, counts: Mapping[str, Mapp
         election = member.voter.election
         put("term", "gauge", "The term of leadership.", {"": election.term})
         put("is_leader", "gauge", "1 on the leader.", {"": int(election.is_leading(now))})
-        put("voters_answering", "gauge", "Voters heard from lately.", {"": len(election.answering(now))})
+        put("voters_answering", "gauge", "Voters heard from lately.", {"": len(election.electorate.answering(now))})
     put("frames_admitted_total", "counter", "Frames let in.", {"": member.frames_admitted})
-    put("frames_refused_total", "counter", "Frames turned away, by reason.", member.door.refused, "reason")
+    put("frames_refused_total", "counter", "Frames turned away, by reason.", member.replay_guard.refused, "reason")
     put(
         "frames_refused_by_role_total",
         "counter",
@@ -289,10 +291,10 @@ def metrics_text(member: ClusterMember[Any], now: int, counts: Mapping[str, Mapp
         member.roles.refused,
         "message",
     )
-    if member.porter is not None:
-        put("challenges_total", "counter", "Lives asked to prove that they live.", {"": member.porter.challenged})
-        put("keys", "gauge", "Keys in use.", {"": len(member.porter.ring.accepted())})
-        rings = member.porter.rings
+    if member.admission is not None:
+        put("challenges_total", "counter", "Lives asked to prove that they live.", {"": member.admission.challenged})
+        put("keys", "gauge", "Keys in use.", {"": len(member.admission.ring.accepted())})
+        rings = member.admission.rings
         put("rings_unexpected_total", "counter", "Changes of keys that were not expected.", {"": rings.unexpected})
         put("rings_refused_total", "counter", "Keys that did not count, by reason.", rings.refused, "reason")
     for name, value in sorted(counts.items()):

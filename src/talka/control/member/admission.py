@@ -1,7 +1,9 @@
-"""Stands before the door of a member on a real network: lets in what is sealed, of this cluster, and alive now.
+"""Admission of frames on a real network: lets in what is sealed, of this cluster, and alive now.
 
 A frame of a life that is not known is kept for a moment and its sender is asked to echo a nonce: a recording cannot.
-Only then, and only frames sent shortly before, go through the door. What greets is answered here.
+Only then, and only frames sent shortly before, go on to the replay guard. What greets is answered here.
+
+docs/decisions/0014-sealed-and-alive.md.
 """
 
 from collections import deque
@@ -112,7 +114,7 @@ class Admission:
     def __init__(
         self,
         *,
-        door: ReplayGuard,
+        replay_guard: ReplayGuard,
         seal: Seal,
         name: str,
         me: Self,
@@ -126,7 +128,7 @@ class Admission:
         """Frames whose seal was good, whatever became of them."""
         self.challenged = 0
         """Lives that were asked for a proof."""
-        self._door = door
+        self._replay_guard = replay_guard
         self._seal = seal
         self._name = name
         self._role = Role(me.role)
@@ -155,9 +157,9 @@ class Admission:
     ) -> bytes:
         """A sealed frame. With `to` only the node of that name can open it."""
         if not self._marks or now - self._marks[-1][0] >= SECOND:
-            self._marks.append((now, self._door.counter))
-        frame = self._door.wrap(channel, body, updates)
-        return self._seal.seal(self._door.counter, packed(frame), key_id=key_id, to=to)
+            self._marks.append((now, self._replay_guard.counter))
+        frame = self._replay_guard.wrap(channel, body, updates)
+        return self._seal.seal(self._replay_guard.counter, packed(frame), key_id=key_id, to=to)
 
     def hello(self, now: int, address: str) -> list[AdmissionEffect]:
         """Ask the node at this address, over datagrams and over the stream; one answer is enough."""
@@ -198,7 +200,7 @@ class Admission:
             if not isinstance(message, ShareRing):
                 return self._greet(now, source, lane, opened, packet, message, proven)
             if barred := self.rings.bars(lane, proven):
-                self._door.turn_away("certificate")
+                self._replay_guard.turn_away("certificate")
                 return [], [*self.rings.refuse(now, barred, packet.sender, source, message.ring)]
         elif opened.is_spare and packet.channel != asking.CHANNEL.number:
             return self._turn_away("key")
@@ -210,12 +212,12 @@ class Admission:
             if self.certified and lane is Lane.DATAGRAM:  # no certificate comes with it
                 return self._turn_away("certificate")
         arrival = ArrivedPacket(packet, source, age_ns, opened.key_id, proven)
-        if not self._door.knows(packet):
+        if not self._replay_guard.knows(packet):
             return [], self._challenge(now, lane, opened, arrival, len(content))
         replies: list[AdmissionEffect] = []
         if opened.key_id != self.ring.primary_id:
             replies = self._share(now, source, packet.sender, opened.key_id)
-        if not self._door.passes(packet):
+        if not self._replay_guard.passes(packet):
             return [], replies
         if not opened.is_spare:
             self._note_key(packet.sender, opened.key_id)
@@ -259,7 +261,7 @@ class Admission:
         if isinstance(message, GreetingHello):
             reason, text = self._objection(packet, message.me, proven)
             if reason:
-                self._door.turn_away(reason)
+                self._replay_guard.turn_away(reason)
                 refusal = self._reply(
                     now, source, lane, GreetingRefusal(message.nonce, reason, text[:TEXT_LIMIT]), key_id
                 )
@@ -280,20 +282,20 @@ class Admission:
                 address, asked_at = self._hellos.pop(echo, ("", 0))
                 if not address or now - asked_at > WELCOME_NS:
                     return self._turn_away("replayed")
-                if not self._door.knows(packet):
-                    self._door.raise_floor(packet, packet.counter)
+                if not self._replay_guard.knows(packet):
+                    self._replay_guard.raise_floor(packet, packet.counter)
                 self.rings.asked(packet.sender, packet.boot)
                 proof = self._reply(now, source, lane, Proof(nonce, self._floor(now)), key_id)
                 return [], [proof, Welcomed(address, packet.sender, who, lane)]
             case Proof(echo=echo, floor=floor):  # pragma: no branch - the type checker sees that no other is left
                 waiting_for = self._waiting.get((packet.sender, packet.boot))
-                if waiting_for is None and self._door.knows(packet):
+                if waiting_for is None and self._replay_guard.knows(packet):
                     return [], []  # it was greeted over both lanes, and has proven itself over the other
                 if waiting_for is None or echo != waiting_for.nonce or now - waiting_for.since > PROOF_NS:
                     return self._turn_away("replayed")
                 del self._waiting[(packet.sender, packet.boot)]
-                self._door.raise_floor(packet, floor)
-                held = [arrival for arrival in waiting_for.held if self._door.passes(arrival.packet)]
+                self._replay_guard.raise_floor(packet, floor)
+                held = [arrival for arrival in waiting_for.held if self._replay_guard.passes(arrival.packet)]
                 replies = [] if key_id == self.ring.primary_id else self._share(now, source, packet.sender, key_id)
                 return held, replies
 
@@ -343,7 +345,7 @@ class Admission:
     ) -> list[AdmissionEffect]:
         packet = arrival.packet
         if packet.sender == self._name:
-            self._door.turn_away("own")
+            self._replay_guard.turn_away("own")
             return []
         waiting = self._waiting_of(now, packet)
         if len(waiting.held) < HELD_LIMIT and waiting.held_bytes + size_bytes <= HELD_LIMIT_BYTES:
@@ -371,7 +373,7 @@ class Admission:
     def _floor(self, now: int) -> int:
         """The number of the first frame that was sent within `PROOF_NS`, or of one before it."""
         floor = 0
-        ends = [counter for _, counter in self._marks][1:] + [self._door.counter]
+        ends = [counter for _, counter in self._marks][1:] + [self._replay_guard.counter]
         for (at, counter), end in zip(self._marks, ends, strict=True):
             if now - at >= PROOF_NS + SECOND:  # what this mark is for was sent within a second of it
                 floor = end + 1
@@ -396,5 +398,5 @@ class Admission:
         return self._rng.randbytes(NONCE_BYTES)
 
     def _turn_away(self, reason: str) -> tuple[list[ArrivedPacket], list[AdmissionEffect]]:
-        self._door.turn_away(reason)
+        self._replay_guard.turn_away(reason)
         return [], []

@@ -40,17 +40,17 @@ def standing_of(member: Member) -> Announcement | None:
 class Announcer:
     """Keeps what this member says of itself up to date."""
 
-    def __init__(self, porter: Admission, membership: Membership) -> None:
-        self._porter = porter
+    def __init__(self, admission: Admission, membership: Membership) -> None:
+        self._admission = admission
         self._membership = membership
         self._leads = 0
         self.api = ""
 
     def tell(self, now: int, *, spread: bool) -> list[MembershipEffect]:
         """Others learn it with probes and syncs; with `spread` at once."""
-        me = self._porter.me
+        me = self._admission.me
         standing = Announcement(
-            self._porter.ring.digest, me.role, me.version, me.datacenter, me.software, self._leads, self.api
+            self._admission.ring.digest, me.role, me.version, me.datacenter, me.software, self._leads, self.api
         )
         return self._membership.set_state(now, msgspec.msgpack.encode(standing), spread=spread)
 

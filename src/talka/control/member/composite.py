@@ -1,7 +1,9 @@
 """A node of the cluster as one pure thing: frames and time in, frames, writes and news out.
 
-It puts the cores together and routes their news: a leader that membership holds for dead is asked about sooner, a
+It puts the state machines together and routes their news: a leader that membership holds for dead is asked about sooner, a
 member that doubts itself leads later or not at all. What a node runs and what the simulator runs is this.
+
+docs/decisions/0015-one-member-one-loop.md.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -97,7 +99,7 @@ class JobsPart(Protocol[PartEffect_co]):
 
 
 class ClusterMember(Generic[PartEffect]):
-    """One node: a door, and behind it any of membership, a prober of other groups, a voter, a receiver of commands, an
+    """One node: a replay guard, and behind it any of membership, a prober of other groups, a voter, a receiver of commands, an
     owner of leases, and a part that has to do with jobs."""
 
     def __init__(
@@ -116,11 +118,11 @@ class ClusterMember(Generic[PartEffect]):
         seeds: tuple[str, ...] = (),
         watchers: tuple[str, ...] = (),
         safeguards: Safeguards = ALL,
-        door: ReplayGuard | None = None,
-        porter: Admission | None = None,
+        replay_guard: ReplayGuard | None = None,
+        admission: Admission | None = None,
         certified: bool = False,
     ) -> None:
-        """On a real network a `porter` stands before its `door`; without one every frame is taken as it is, and
+        """On a real network an `admission` stands before its `replay_guard`; without one every frame is taken as it is, and
         `certified` says whether senders are proven all the same."""
         self.name = name
         self.membership = membership
@@ -129,15 +131,17 @@ class ClusterMember(Generic[PartEffect]):
         self.receiver = receiver
         self.owner = owner
         self.jobs = part
-        self.door = door or ReplayGuard(group=group, name=name, boot=boot, watchers=watchers, safeguards=safeguards)
-        self.porter = porter
-        is_certified = certified if porter is None else porter.certified
+        self.replay_guard = replay_guard or ReplayGuard(
+            group=group, name=name, boot=boot, watchers=watchers, safeguards=safeguards
+        )
+        self.admission = admission
+        is_certified = certified if admission is None else admission.certified
         self.roles = RoleCheck(is_certified=is_certified, safeguards=safeguards)
-        self.herald: Announcer | None = None
-        self.keyholder: KeyDistribution | None = None
-        if porter is not None and membership is not None:
-            self.herald = Announcer(porter, membership)
-            self.keyholder = KeyDistribution(porter, membership, self.herald)
+        self.announcer: Announcer | None = None
+        self.key_distribution: KeyDistribution | None = None
+        if admission is not None and membership is not None:
+            self.announcer = Announcer(admission, membership)
+            self.key_distribution = KeyDistribution(admission, membership, self.announcer)
         self.group = group
         self.next_tick_at = NEVER
         self._timed = [part for part in (membership, prober, voter, owner, self.jobs) if part is not None]
@@ -153,14 +157,14 @@ class ClusterMember(Generic[PartEffect]):
 
     @property
     def frames_admitted(self) -> int:
-        return self.door.admitted
+        return self.replay_guard.admitted
 
     # -- inputs
 
     def start(self, now: int) -> list[MemberEffect | PartEffect]:
         effects: list[Send[Message] | MemberEffect | PartEffect] = []
-        if self.herald is not None:
-            effects += self.herald.tell(now, spread=False)
+        if self.announcer is not None:
+            effects += self.announcer.tell(now, spread=False)
         if self.membership is not None:
             effects += self.membership.join(now, list(self._seeds))
         if self.voter is not None:
@@ -172,8 +176,8 @@ class ClusterMember(Generic[PartEffect]):
         if self.membership is not None and now >= self.membership.next_tick_at:
             effects += self.membership.tick(now)
             self._judge_health(now, effects)
-            if self.keyholder is not None:
-                effects += self.keyholder.tick(now)
+            if self.key_distribution is not None:
+                effects += self.key_distribution.tick(now)
         if self.prober is not None and now >= self.prober.next_tick_at:
             effects += self.prober.tick(now)
         if self.voter is not None and now >= self.voter.next_tick_at:
@@ -207,15 +211,15 @@ class ClusterMember(Generic[PartEffect]):
     ) -> list[MemberEffect | PartEffect]:
         """`age_ns`: how long the frame waited in this node before it was handled. `proven`: whom the certificate of the
         connection names that it came on."""
-        if self.porter is None:
-            packet = self.door.admit(frame)
+        if self.admission is None:
+            packet = self.replay_guard.admit(frame)
             if packet is None:
                 return []
             if self.roles.is_certified and lane is not Lane.DATAGRAM and proven.name != packet.sender:
-                self.door.turn_away("certificate")
+                self.replay_guard.turn_away("certificate")
                 return []
             return self._hear(now, ArrivedPacket(packet, source, age_ns, "", proven))
-        arrivals, replies = self.porter.receive(now, source, frame, lane, age_ns, proven)
+        arrivals, replies = self.admission.receive(now, source, frame, lane, age_ns, proven)
         out: list[MemberEffect | PartEffect] = [*replies]
         for arrival in arrivals:
             out += self._hear(now, arrival)
@@ -225,13 +229,13 @@ class ClusterMember(Generic[PartEffect]):
         try:
             hear = self._understand(now, arrival)
         except NotForThisRole as refusal:
-            self.door.turn_away(refusal.reason)
+            self.replay_guard.turn_away(refusal.reason)
             return self._refuse(now, arrival, refusal.message)
         except BadPacket as problem:
-            self.door.turn_away(problem.reason)
+            self.replay_guard.turn_away(problem.reason)
             return []
         except Untrusted:
-            self.door.turn_away("body")
+            self.replay_guard.turn_away("body")
             return []
         return self._out(now, hear())
 
@@ -269,13 +273,13 @@ class ClusterMember(Generic[PartEffect]):
         if packet.group != self.group:
             raise BadPacket("group", f"{sender!r} of group {packet.group!r} may only watch")
         if packet.channel == greeting.CHANNEL.number:
-            greeted, keyholder = greeting.decode(packet.body), self.keyholder
+            greeted, key_distribution = greeting.decode(packet.body), self.key_distribution
             self.roles.check(arrival.proven, greeted)
-            if keyholder is None or not isinstance(greeted, ShareRing):
+            if key_distribution is None or not isinstance(greeted, ShareRing):
                 return _nothing
             theirs = decode_ring(greeted.ring)
-            merged = keyholder.ring.merge(theirs)
-            return lambda: keyholder.learn(now, arrival, theirs, merged)
+            merged = key_distribution.ring.merge(theirs)
+            return lambda: key_distribution.learn(now, arrival, theirs, merged)
         if packet.channel == asking.CHANNEL.number:
             asked = asking.decode(packet.body)
             self.roles.check(arrival.proven, asked)
@@ -377,10 +381,10 @@ class ClusterMember(Generic[PartEffect]):
                     effects += self.voter.suspect_leader(now, effect.name)
                 elif isinstance(effect, MemberJoined):
                     self._note_address(effect.name, effect.address)
-                elif isinstance(effect, StateLearned | RingChanged) and self.keyholder is not None:
-                    effects += self.keyholder.hear(now, effect)
-                elif isinstance(effect, Elected | SteppedDown) and self.herald is not None:
-                    effects += self.herald.lead(now, effect.token.term if isinstance(effect, Elected) else 0)
+                elif isinstance(effect, StateLearned | RingChanged) and self.key_distribution is not None:
+                    effects += self.key_distribution.hear(now, effect)
+                elif isinstance(effect, Elected | SteppedDown) and self.announcer is not None:
+                    effects += self.announcer.lead(now, effect.token.term if isinstance(effect, Elected) else 0)
                 if self.jobs is not None and isinstance(effect, Elected | SteppedDown | WriteEnded):
                     effects += self.jobs.on_news(now, effect)
         self._set_timer()
@@ -407,14 +411,14 @@ class ClusterMember(Generic[PartEffect]):
         return RECEIVER if self.jobs is None else JOBS
 
     def _key_for(self, now: int, address: str) -> str:
-        return "" if self.keyholder is None else self.keyholder.key_for(now, address)
+        return "" if self.key_distribution is None else self.key_distribution.key_for(now, address)
 
     def _wrap(
         self, now: int, channel: int, body: bytes, updates: list[bytes] | None = None, *, to: str = "", key_id: str = ""
     ) -> bytes:
-        if self.porter is None:
-            return self.door.wrap(channel, body, updates)
-        return self.porter.wrap(now, channel, body, updates, to=to, key_id=key_id)
+        if self.admission is None:
+            return self.replay_guard.wrap(channel, body, updates)
+        return self.admission.wrap(now, channel, body, updates, to=to, key_id=key_id)
 
     def _encode(self, message: msgspec.Struct) -> bytes:
         """The same message often goes to several peers: it is encoded once."""

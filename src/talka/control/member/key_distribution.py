@@ -2,6 +2,8 @@
 
 Each member says in its state which keys it has, as a digest. Whoever sees another digest sends its own keys; merging
 makes both equal. So one that was away learns them when it is back, and an old key is retired only when nobody needs it.
+
+docs/decisions/0014-sealed-and-alive.md, docs/decisions/0030-keys-and-addresses-have-owners.md.
 """
 
 from collections.abc import Iterable
@@ -56,10 +58,10 @@ def _some(names: list[str]) -> str:
 
 
 class KeyDistribution:
-    def __init__(self, porter: Admission, membership: Membership, herald: Announcer) -> None:
-        self._porter = porter
+    def __init__(self, admission: Admission, membership: Membership, announcer: Announcer) -> None:
+        self._admission = admission
         self._membership = membership
-        self._herald = herald
+        self._announcer = announcer
         self._told: dict[str, tuple[str, int]] = {}
         """Which keys each member was sent last, and when."""
         self._again_at = 0
@@ -71,16 +73,16 @@ class KeyDistribution:
 
     @property
     def ring(self) -> Keyring:
-        return self._porter.ring
+        return self._admission.ring
 
     def hear(self, now: int, news: StateLearned | RingChanged) -> list[KeyEffect]:
         if isinstance(news, RingChanged):
-            return [*self._herald.tell(now, spread=True), *self._tell_some(now)]
+            return [*self._announcer.tell(now, spread=True), *self._tell_some(now)]
         speaker = self._membership.get(news.name)
         if speaker is None:
             return []
         if self._confirmed(speaker):
-            self._porter.rings.agree(True)
+            self._admission.rings.agree(True)
         return self._tell(now, speaker)
 
     def key_for(self, now: int, address: str) -> str:
@@ -93,7 +95,7 @@ class KeyDistribution:
         if now >= self._keys_until or self._keys_of != self.ring:
             self._keys_until, self._keys_of = now + SECOND, self.ring
             lacking = (member for member in self._membership.members() if not self._confirmed(member))
-            self._older = {member.address: key for member in lacking if (key := self._porter.key_of(member.name))}
+            self._older = {member.address: key for member in lacking if (key := self._admission.key_of(member.name))}
         return self._older.get(address, "")
 
     def tick(self, now: int) -> list[KeyEffect]:
@@ -102,7 +104,7 @@ class KeyDistribution:
             return []
         self._again_at = now + AGAIN_NS
         if not self._membership.alive():
-            self._porter.rings.agree(False)
+            self._admission.rings.agree(False)
         return self._tell_some(now)
 
     def _tell_some(self, now: int) -> list[KeyEffect]:
@@ -116,14 +118,14 @@ class KeyDistribution:
 
     def learn(self, now: int, arrival: ArrivedPacket, theirs: Keyring, merged: Keyring) -> list[KeyEffect]:
         """Keys that a live member told, and what they and ours make together. One that lacks some is told in turn."""
-        rings, before, sender = self._porter.rings, self.ring, arrival.packet.sender
+        rings, before, sender = self._admission.rings, self.ring, arrival.packet.sender
         if rings.is_too_far(before, theirs):
             return [*rings.refuse(now, "jump", sender, arrival.source, theirs)]
         if arrival.key_id not in before.accepted() and theirs.era <= before.era:
             return [*rings.refuse(now, "key", sender, arrival.source, theirs)]
         member = self._membership.get(sender)
         in_view = member is not None and member.boot == arrival.packet.boot and member.status <= SUSPECT
-        out: list[KeyEffect] = [*self._porter.use(merged, by=sender)]
+        out: list[KeyEffect] = [*self._admission.use(merged, by=sender)]
         if out and not rings.is_expected(sender, arrival.packet.boot, in_view, before, merged):
             out += rings.alarm(sender, arrival.source, before, merged)
         if member is not None and theirs != merged:
@@ -132,14 +134,14 @@ class KeyDistribution:
 
     def add(self, secret: str) -> list[RingChanged]:
         """Accept this secret here, and soon everywhere."""
-        return self._porter.use(self.ring.with_key(secret))
+        return self._admission.use(self.ring.with_key(secret))
 
     def repair(self, now: int, secrets: tuple[str, ...]) -> list[KeyEffect]:
         """Have these secrets and no others from now on, whatever the ring was, and bring that to everybody in view.
 
         They may hold us for lost soon: they seal with keys that we do not have any more. So all are told now.
         """
-        out: list[KeyEffect] = [*self._porter.use(self.ring.repaired(secrets))]
+        out: list[KeyEffect] = [*self._admission.use(self.ring.repaired(secrets))]
         for member in self._membership.alive():
             out += self._tell(now, member, lacks=True)
         return out
@@ -149,7 +151,7 @@ class KeyDistribution:
         lacking = [member.name for member in self._membership.alive() if not self._confirmed(member)]
         if lacking:
             raise NotThereYet(key_id, sorted(lacking))
-        return self._porter.use(ring)
+        return self._admission.use(ring)
 
     def retire(self, key_id: str, *, expected: Iterable[str] = (), force: bool = False) -> list[RingChanged]:
         """`expected`: members remembered from earlier, beside those in view."""
@@ -157,7 +159,7 @@ class KeyDistribution:
         missing = self.missing(expected)
         if missing and not force:
             raise StillNeeded(key_id, missing)
-        return self._porter.use(ring)
+        return self._admission.use(ring)
 
     def missing(self, expected: Iterable[str] = ()) -> list[str]:
         """Members that did not go for good and have not confirmed to hold the same keys."""
@@ -184,5 +186,5 @@ class KeyDistribution:
         self._told[member.name] = (digest, now)
         share = ShareRing(encode_ring(self.ring))
         # One that missed a repair may have none of these keys, and still reads those of its operator's file.
-        spare = self._porter.spare_ids if self.ring.era else ()
+        spare = self._admission.spare_ids if self.ring.era else ()
         return [Send(CHANNEL, member.address, share, Lane.STREAM, key_id=key_id) for key_id in ("", *spare)]

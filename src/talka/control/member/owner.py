@@ -1,6 +1,8 @@
 """Holds keys by lease: asks whoever leads, renews in time, and stops by its own clock when nobody answers.
 
 Pure. `holds` is the question to ask before every effect.
+
+docs/decisions/0012-the-holes-of-leadership.md. No node uses this yet: slots and gates will.
 """
 
 from random import Random

@@ -2,6 +2,8 @@
 
 An order by rendezvous hashing spreads the nodes over the peers, two random choices spread their load, and a connection
 stays until its peer does badly.
+
+No node uses this yet: workers, clients and gates will, to choose and remember peers.
 """
 
 from collections import deque

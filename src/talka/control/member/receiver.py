@@ -1,6 +1,8 @@
 """A receiver of commands: nothing of a deposed leader takes effect here.
 
 Pure. The highest token is on disk before a command under it is applied, so a restart forgets nothing.
+
+Fencing as in `cluster/fencing.py`. No node uses this yet: slots and gates will.
 """
 
 from collections import deque

@@ -1,7 +1,9 @@
-"""The door of a member: every frame that leaves gets a number, every frame that enters is let in once.
+"""The replay guard of a member: every frame that leaves gets a number, every frame that enters is let in once.
 
 What is wrong with a frame is found out in the order of cost: its envelope, its group, whether it was seen before. The
 body is not looked at here.
+
+A window of numbers for each sender, as RFC 4303 §3.4.3. docs/decisions/0014-sealed-and-alive.md.
 """
 
 from typing import Final

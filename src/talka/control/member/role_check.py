@@ -1,4 +1,7 @@
-"""Asks the table of roles about what was read and not yet heard, and counts what nobody of that role may say."""
+"""Asks the table of roles about what was read and not yet heard, and counts what nobody of that role may say.
+
+docs/decisions/0028-one-table-of-roles.md.
+"""
 
 from typing import Final
 

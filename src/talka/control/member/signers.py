@@ -2,6 +2,8 @@
 
 With certificates: a key that the certificate of a manager vouches for. Without: a key that the leader has named when it
 renewed the lease. What was checked once is not checked again, but for the voucher, whose certificate may end.
+
+docs/decisions/0029-signed-by-managers-sealed-to-workers.md.
 """
 
 from collections import OrderedDict

@@ -1,6 +1,8 @@
 """A voter and what it does when it leads: the election, the leases it gives out, the commands it may send.
 
 Pure. It routes the election's news to the lease table and the table's writes to the register; what is left goes out.
+
+docs/decisions/0012-the-holes-of-leadership.md.
 """
 
 from collections.abc import Mapping, Sequence
@@ -92,14 +94,14 @@ class Voter:
         self._breaker = _new_breaker()
         self._ref = OWN_REFS
         self._writes: dict[int, int] = {}  # callers' references; bounded like the grants
-        self._grants: dict[int, Write] = {}  # bounded by the writes a reign may have under way
+        self._grants: dict[int, Write] = {}  # bounded by the writes a term may have under way
 
     @property
     def next_tick_at(self) -> int:
         return min(self.election.next_tick_at, self.leases.next_tick_at)
 
     def start(self, now: int) -> list[VoterEffect]:
-        return self._route(now, self.election.start(now))
+        return self._route(now, self.election.tick(now))
 
     def tick(self, now: int) -> list[VoterEffect]:
         effects: list[VoterEffect] = []
@@ -200,8 +202,8 @@ class Voter:
             elif isinstance(effect, Elected):
                 self.token = effect.token
                 self._breaker = _new_breaker()  # a majority has just written: what failed before says nothing now
-                assert self.election.reign is not None
-                values = self.election.reign.values()
+                assert self.election.leader_term is not None
+                values = self.election.leader_term.values()
                 held = {key.removeprefix(LEASE_PREFIX): v for key, v in values.items() if key.startswith(LEASE_PREFIX)}
                 self.leases.take_over(now, held)
             elif isinstance(effect, SteppedDown):
@@ -215,7 +217,7 @@ class Voter:
         if ended.outcome == "accepted":
             self._breaker.succeeded(now)
             return []
-        answering = self.election.answering(now)
+        answering = self.election.electorate.answering(now)
         error: QuorumUnavailable | QuorumTimeout
         if ended.outcome == "unknown":
             error = QuorumTimeout(answered=answering, voters=voters, waited_ns=self._timeout_ns)
