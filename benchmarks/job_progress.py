@@ -305,8 +305,8 @@ class Bench:
         registry = self.manager.registry
         assert registry is not None
         self._until(lambda: registry.fleet.total() == CORES * len(self._workers), "that all workers are registered")
-        submission = manager_calls.encode(manager_calls.SubmitCall(order_for(len(self._workers)), "bench"))
-        self.ask(self.manager.call(self.now, "submit", submission)[1])
+        submission = manager_calls.SubmitJob(order_for(len(self._workers)), "bench")
+        self.ask(self.manager.call(self.now, submission)[1])
         self._until(self._is_running, "that the load has begun", beats=True)
         self.ask(self.manager.watch(self.now, self.accepted, steps=True)[1])
         # The first report has the windows of the first second.

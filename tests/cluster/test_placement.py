@@ -233,7 +233,6 @@ def test_samples_of_one_instant_or_of_an_earlier_one_weigh_alike() -> None:
     for now, sample in [(HALF_LIFE, 10.0), (HALF_LIFE, 20.0), (0, 60.0)]:
         mean.add(now, sample)
     assert mean.value == pytest.approx(30.0)
-    assert mean.faded(HALF_LIFE) == pytest.approx(30.0)
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**10), st.floats(0.0, 1e9)), min_size=1, max_size=20))

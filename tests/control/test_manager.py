@@ -45,7 +45,6 @@ from talka.wire.jobs import (
     Assign,
     AttemptResult,
     Beat,
-    CallAnswer,
     CheckpointStored,
     Elsewhere,
     Finished,
@@ -56,7 +55,6 @@ from talka.wire.jobs import (
     Lead,
     Leaderless,
     ManagerAt,
-    ManagerCall,
     Piece,
     Renew,
     Report,
@@ -71,11 +69,10 @@ from talka.wire.jobs import (
     WorkerFacts,
     encode_result,
 )
-from talka.wire.manager_calls import CancelCall, NameCall, SubmitCall, encode
+from talka.wire.manager_calls import CallAnswer, CancelJob, GetJob, LeaderCall, ListJobs, ManagerCall, SubmitJob
 from talka.wire.shards import Armed, Totals
 from talka.wire.shards import encode as encode_word
 from talka.wire.tasks import AssignTasks, Done, Held, ResultsStored, TaskProgress, TaskResult
-from talka.wire.views import JobFacts
 from talka.work.dag import DagSpec, TaskSpec
 from talka.work.lifecycle import JobState
 
@@ -138,15 +135,15 @@ class Play:
         self.numbers += 1
         return self.hear(to or self.leader, worker, Beat(self.numbers, WorkerFacts(cores, folder=len(worker))))
 
-    def call(self, what: str, content: Any, by: str = "") -> list[Any]:
-        _, effects = self.manager(by or self.leader).call(self.now, what, encode(content))
+    def call(self, call: LeaderCall, by: str = "") -> list[Any]:
+        _, effects = self.manager(by or self.leader).call(self.now, call)
         return self.act(by or self.leader, effects)
 
     def submit(self, order: JobOrder, by: str = "") -> str:
-        effects = self.call("submit", SubmitCall(order), by)
+        effects = self.call(SubmitJob(order), by)
         (ended,) = [one for one in effects if isinstance(one, CallEnded)]
         assert not ended.problem
-        return msgspec.msgpack.decode(ended.content, type=JobFacts).id
+        return ended.answer.job.id
 
     def running(self, order: JobOrder) -> tuple[str, str]:
         """A job whose only task was told to start, and the manager that leads it."""
@@ -196,7 +193,7 @@ def trio(cabinet_of: CabinetOf) -> Play:
 def test_a_manager_alone_hears_what_it_says_to_itself(sole: Play, order_of: OrderOf) -> None:
     sole.beat()
     sole.group.hold()
-    assert sole.call("submit", SubmitCall(order_of())) == []
+    assert sole.call(SubmitJob(order_of())) == []
     assert sole.manager().led == {}, "its entry is not on disk yet"
 
     effects = sole.group.write()
@@ -285,8 +282,8 @@ def test_who_does_not_lead_says_who_does(trio: Play) -> None:
     follower = trio.others()[0]
 
     assert trio.beat(to=follower) == [Send(CHANNEL, "w1", Elsewhere(trio.leader), Lane.CONTROL)]
-    assert trio.hear(follower, "x", ManagerCall(5, "jobs", b"")) == [
-        Send(CHANNEL, "x", CallAnswer(5, "elsewhere", trio.leader.encode()), Lane.RESULTS)
+    assert trio.hear(follower, "x", ManagerCall(5, ListJobs())) == [
+        Send(CHANNEL, "x", CallAnswer(5, None, "elsewhere", trio.leader), Lane.RESULTS)
     ]
     assert trio.hear(follower, "w1", Goodbye()) == []
     assert trio.hear(follower, "x", StoreCheckpoint("b4k7", (0, 1, 1), 1, "running", b"")) == []
@@ -314,8 +311,8 @@ def test_any_manager_passes_questions_on_to_the_leader(trio: Play, order_of: Ord
 
     job = trio.submit(order_of(), by=follower)
 
-    (ended,) = of(trio.call("job", NameCall(job), by=follower), CallEnded)
-    assert msgspec.msgpack.decode(ended.content, type=JobFacts).id == job
+    (ended,) = of(trio.call(GetJob(job), by=follower), CallEnded)
+    assert ended.answer.job.id == job
 
 
 def test_while_nobody_leads_questions_wait(cabinet_of: CabinetOf, order_of: OrderOf) -> None:
@@ -325,7 +322,7 @@ def test_while_nobody_leads_questions_wait(cabinet_of: CabinetOf, order_of: Orde
     assert manager.leader == "" and manager.next_tick_at == NEVER
 
     assert play.beat() == [Send(CHANNEL, "w1", Elsewhere(""), Lane.CONTROL)]
-    assert play.call("submit", SubmitCall(order_of())) == []
+    assert play.call(SubmitJob(order_of())) == []
     asked_at = manager.next_tick_at
     assert play.now < asked_at < NEVER
 
@@ -678,7 +675,7 @@ def test_a_worker_that_tells_its_time_lets_its_tasks_start(sole: Play, order_of:
 def test_a_cancelled_job_is_stopped_by_the_manager_that_leads_it(trio: Play, order_of: OrderOf) -> None:
     job, owner = trio.running(order_of())
 
-    trio.call("cancel", CancelCall(job))
+    trio.call(CancelJob(job))
 
     led = trio.manager(owner).led[job]
     assert isinstance(led, LedJob) and led.entry.cancel == "cancelled"

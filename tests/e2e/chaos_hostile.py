@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from talka.control.member.admission import Welcomed
 from talka.testing.hostile import harmless_beat, is_harmless
-from talka.testing.messages import EVERY, Sampler
-from talka.wire.security.permissions import name_of, rows
+from talka.testing.messages import Sampler
+from talka.wire.security.permissions import MESSAGES, name_of, rows
 from talka.wire.security.roles import Role
 from tests.e2e.chaos_cluster import HOSTILE, ChaosCluster
 from tests.e2e.intruder import Intruder
@@ -48,10 +48,10 @@ async def assault(
     async with AsyncExitStack() as stack:
         intruders = [await stack.enter_async_context(intruder_of(cluster, name)) for name in cluster.managers]
         until = asyncio.get_running_loop().time() + seconds
-        todo = [(intruder, channel, kind) for channel, kind in EVERY for intruder in intruders]
+        todo = [(intruder, channel, kind) for channel, kind in MESSAGES for intruder in intruders]
         dice.shuffle(todo)
         while todo or asyncio.get_running_loop().time() < until:
-            intruder, channel, kind = todo.pop() if todo else (dice.choice(intruders), *dice.choice(EVERY))
+            intruder, channel, kind = todo.pop() if todo else (dice.choice(intruders), *dice.choice(MESSAGES))
             message = harmless_beat(sampler.message(kind))
             intruder.say(channel, message)
             found.sent[name_of(message)] = found.sent.get(name_of(message), 0) + 1

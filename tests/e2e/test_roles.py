@@ -11,10 +11,20 @@ import pytest
 
 from talka.testing.messages import PLAN
 from talka.units import SECOND
-from talka.wire import asking, jobs, leases, manager_calls
+from talka.wire import asking, jobs, leases
 from talka.wire.asking import AddKey, Ask
 from talka.wire.entries import JobEntry, JobOrder, WorkflowOrder, encode_entry
-from talka.wire.jobs import CallAnswer, KeepBlob, Lead, ManagerCall, Piece, StoreCheckpoint, WantBlob
+from talka.wire.jobs import KeepBlob, Lead, Piece, StoreCheckpoint, WantBlob
+from talka.wire.manager_calls import (
+    CallAnswer,
+    CancelJob,
+    DrainWorker,
+    GetOrder,
+    LeaderCall,
+    ListWorkers,
+    ManagerCall,
+    SubmitJob,
+)
 from talka.wire.security.access import Asker
 from talka.wire.security.keys import key_id
 from talka.wire.security.roles import Role
@@ -87,8 +97,8 @@ def intruder(cluster: JobCluster, name: str, role: Role) -> Intruder:
     return Intruder(place, secret=cluster.secret, certs=cluster.folder / "certs", name=name, role=role)
 
 
-def call(what: str, content: msgspec.Struct) -> ManagerCall:
-    return ManagerCall(1, what, manager_calls.encode(content))
+def call(asked: LeaderCall) -> ManagerCall:
+    return ManagerCall(1, asked)
 
 
 def an_order() -> JobOrder:
@@ -118,7 +128,7 @@ def test_with_such_a_certificate_and_the_secret_nothing_is_changed_and_no_order_
     assert metrics["talka_jobs_led", ""] == 1, "a job was led that nobody submitted"
     assert certified.refused("m1", "--certs", str(certified.folder / "certs")).get("role", 0) - refused >= 9
     assert [line["who"] for line in audit_lines(certified, "m1", "node: Lead") if line["role"] == role] == [name]
-    assert certified.said("refused", reason="role", name=name, message="Call cancel")
+    assert certified.said("refused", reason="role", name=name, message="CancelJob")
 
 
 async def attack(cluster: JobCluster, job: str, name: str, role: Role) -> dict[str, Any]:
@@ -126,11 +136,11 @@ async def attack(cluster: JobCluster, job: str, name: str, role: Role) -> dict[s
     async with intruder(cluster, name, role) as attacker:
         say = attacker.say
         for content in (
-            call("order", manager_calls.NameCall(job)),
-            call("cancel", manager_calls.CancelCall(job, "because")),
-            call("drain", manager_calls.NameCall("w1")),
-            call("submit", manager_calls.SubmitCall(an_order())),
-            call("workers", manager_calls.NameCall("")),
+            call(GetOrder(job)),
+            call(CancelJob(job, "because")),
+            call(DrainWorker("w1")),
+            call(SubmitJob(an_order())),
+            call(ListWorkers()),
         ):
             say(jobs.CHANNEL.number, content)
         record = JobEntry(
@@ -158,11 +168,9 @@ def test_manager_that_passes_on_what_nobody_may_or_nobody_asked_is_refused(certi
         problems = []
         async with intruder(certified, "operator", Role.MANAGER) as other:
             for number, asker in enumerate((None, Asker("cancel", "viewer", "eve"), Asker("jobs", "admin", "eve")), 1):
-                asked = ManagerCall(
-                    number, "cancel", manager_calls.encode(manager_calls.CancelCall(job, "because")), asker
-                )
+                asked = ManagerCall(number, CancelJob(job, "because"), asker)
                 answer = await other.ask(jobs.CHANNEL.number, asked, CallAnswer)
-                problems.append(f"{answer.problem}: {answer.content.decode()}")
+                problems.append(f"{answer.problem}: {answer.text}")
         return problems
 
     assert asyncio.run(ask_all()) == [

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from talka.store.files.signing_key import NAME
-from talka.wire import jobs, manager_calls
-from talka.wire.jobs import CallAnswer, ManagerCall
+from talka.wire import jobs
+from talka.wire.manager_calls import CallAnswer, GetOrder, ManagerCall
 from talka.wire.security.access import own
 from talka.wire.security.roles import Role
 from tests.e2e.intruder import Intruder
@@ -51,11 +51,11 @@ async def order_of(cluster: JobCluster, job: str) -> bytes:
     async with who:
         answer = await who.ask(
             jobs.CHANNEL.number,
-            ManagerCall(1, "order", manager_calls.encode(manager_calls.NameCall(job)), own("order")),
+            ManagerCall(1, GetOrder(job), own("order")),
             CallAnswer,
         )
     assert answer is not None and answer.problem == "", "it was not answered, and that proves nothing"
-    return bytes(answer.content)
+    return jobs.encode(answer)
 
 
 @pytest.mark.timeout(180)

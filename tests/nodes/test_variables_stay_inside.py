@@ -28,9 +28,23 @@ from talka.web.audit import ApiAudit
 from talka.web.operations import OPERATIONS
 from talka.web.server import serve
 from talka.wire.asking import AskAudit, AskKeys, AskLeader, AskMembers, AskMetrics
-from talka.wire.jobs import Beat, JobMessage, ManagerCall, WantBlob, WatchJob, WorkerFacts, encode
-from talka.wire.manager_calls import CancelCall, JobsCall, NameCall, SubmitCall
-from talka.wire.manager_calls import encode as encode_call
+from talka.wire.jobs import Beat, JobMessage, WantBlob, WatchJob, WorkerFacts, encode
+from talka.wire.manager_calls import (
+    CALLS,
+    CancelJob,
+    DescribeCluster,
+    DrainWorker,
+    GetJob,
+    GetLease,
+    GetOrder,
+    GetResult,
+    LeaderCall,
+    ListJobs,
+    ListWorkers,
+    ManagerCall,
+    SetLease,
+    SubmitJob,
+)
 from talka.wire.security.envelopes import SEALING_PURPOSE, Opener, SealingKey, vouched_for
 from talka.wire.security.roles import Role
 from talka.work.lifecycle import JobState
@@ -88,19 +102,12 @@ async def api_of(node: ManagerNode) -> AsyncIterator[Api]:
         listener.close()
 
 
-def calls(job: str, order: Any, key: str) -> dict[str, bytes]:
+def calls(job: str, order: Any, key: str) -> list[LeaderCall]:
     """Every question that managers pass on."""
-    return {
-        "submit": encode_call(SubmitCall(order, key)),
-        "jobs": encode_call(JobsCall()),
-        "job": encode_call(NameCall(job)),
-        "order": encode_call(NameCall(job)),
-        "result": encode_call(NameCall(job)),
-        "cancel": encode_call(CancelCall(job)),
-        "workers": b"",
-        "drain": encode_call(NameCall("w")),
-        "cluster": encode_call(NameCall("")),
-    }
+    asked: list[LeaderCall] = [SubmitJob(order, key), ListJobs(), GetJob(job), GetOrder(job), GetResult(job)]
+    asked += [CancelJob(job), ListWorkers(), DrainWorker("w"), DescribeCluster(), GetLease(), SetLease(5_000_000_000)]
+    assert {type(one) for one in asked} == set(CALLS)
+    return asked
 
 
 def answers_of_the_port(node: ManagerNode, job: str, order: Any, sender: str) -> dict[str, bytes]:
@@ -110,8 +117,8 @@ def answers_of_the_port(node: ManagerNode, job: str, order: Any, sender: str) ->
         if isinstance(getattr(message, "job", None), str):
             message = msgspec.structs.replace(message, job=job)  # type: ignore[call-arg]
         asked[name] = message
-    for number, (what, content) in enumerate(calls(job, order, "k").items()):
-        asked[f"call {what}"] = ManagerCall(number, what, content)
+    for number, call in enumerate(calls(job, order, "k")):
+        asked[type(call).__name__] = ManagerCall(number, call)
     for path in sorted((node.folder / "blobs").rglob("*")):
         if path.is_file():
             asked[f"blob {path.name}"] = WantBlob(path.name, 0)
@@ -190,7 +197,8 @@ async def test_values_of_variables_are_in_nothing_that_a_node_says_or_answers(
     assert any("SHOP_TOKEN" in content.decode(errors="replace") for content in told.values()), "names are shown"
     told |= {f"update {number}": content for number, content in enumerate(updates)}
     told |= {f"event {number}": msgspec.json.encode(event) for number, event in enumerate(cluster.events)}
-    unanswered = [what for what in calls("", order, "") if not any(f"w: call {what} " in name for name in told)]
+    asked = [type(call).__name__ for call in calls("", order, "")]
+    unanswered = [what for what in asked if not any(f"w: {what} " in name for name in told)]
     assert unanswered == [], "what is not answered proves nothing"
     assert frames and worker_files and any(name.startswith("w: blob ") for name in told)
     assert with_marker(told) == []

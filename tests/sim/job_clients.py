@@ -19,8 +19,8 @@ from talka.testing.job_checkers import Document, JobHistory, JobRule
 from talka.testing.world import Observer, World
 from talka.units import MILLISECOND, SECOND
 from talka.wire.jobs import CHANNEL
-from talka.wire.manager_calls import CancelCall, NameCall, SubmitCall, encode
-from talka.wire.views import JobFacts, JobUpdate
+from talka.wire.manager_calls import CALLED_BY, CancelJob, GetJob, JobTold, LeaderCall, SubmitJob
+from talka.wire.views import JobUpdate
 from talka.work.lifecycle import JobState, TaskState, is_final
 from tests.sim.job_orders import Errand
 
@@ -28,7 +28,6 @@ PATIENCE_NS: Final = 6 * SECOND
 """After which a client asks another manager."""
 
 Act = Callable[[Manager, int], list[object]]
-_facts = msgspec.msgpack.Decoder(JobFacts)
 
 
 def manager_of(host: Host) -> Manager | None:
@@ -158,13 +157,13 @@ class Clients(Observer):
         if job.phase == "waiting":
             self._keep(job)
         elif not job.name:
-            self._ask(job, "submit", encode(SubmitCall(job.errand.order, job.errand.key)))
+            self._ask(job, SubmitJob(job.errand.order, job.errand.key))
         elif job.is_cancel_wanted and not job.is_cancel_answered:
-            self._ask(job, "cancel", encode(CancelCall(job.name, "planned")))
+            self._ask(job, CancelJob(job.name, "planned"))
         elif not job.is_final and not self._is_there(job.watch):
             self._watch(job)
         elif not job.is_final and self._rng(job).randrange(12) == 0:
-            self._ask(job, "job", encode(NameCall(job.name)))
+            self._ask(job, GetJob(job.name))
 
     def _is_there(self, where: tuple[str, int, int]) -> bool:
         host = self._world.hosts.get(where[0])
@@ -188,19 +187,20 @@ class Clients(Observer):
         job.what, job.asked_at, job.asked = "keep", self._world.now, (host.name, host.boot, 0)
         manager_act(self._world, host, host.boot, lambda manager, now: manager.keep(now, digest, errand.bundle))
 
-    def _ask(self, job: Job, what: str, content: bytes) -> None:
+    def _ask(self, job: Job, asked: LeaderCall) -> None:
         host = self._pick(job)
         if host is None:
             return
         boot = host.boot
 
         def call(manager: Manager, now: int) -> list[object]:
-            number, effects = manager.call(now, what, content)
+            number, effects = manager.call(now, asked)
             key = (host.name, boot, number)
             self._calls[key] = job
             job.asked = key
             return effects
 
+        what = CALLED_BY[type(asked)][0]
         job.what, job.asked_at, job.asked = what, self._world.now, (host.name, boot, 0)
         manager_act(self._world, host, boot, call)
 
@@ -246,12 +246,13 @@ class Clients(Observer):
         else:
             job.what = ""
         if ended.problem == "missing" and job.name:
-            self._history.missing(self._world, job.name, ended.content.decode())
+            self._history.missing(self._world, job.name, ended.text)
             return
         if ended.problem:
-            self._history.refused(self._world, job.errand.key, what, ended.problem, ended.content.decode())
+            self._history.refused(self._world, job.errand.key, what, ended.problem, ended.text)
             return
-        facts = _facts.decode(ended.content)
+        assert isinstance(ended.answer, JobTold)
+        facts = ended.answer.job
         if not job.name:
             job.name = facts.id
         self._history.acknowledged(self._world, job.errand.key, facts.id)

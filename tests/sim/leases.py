@@ -16,7 +16,7 @@ from talka.control.jobs.effects import LeaseChanged
 from talka.testing.host import Host
 from talka.testing.world import Observer, World
 from talka.units import MILLISECOND, SECOND
-from talka.wire.manager_calls import LeaseCall, encode
+from talka.wire.manager_calls import SetLease
 from tests.sim import jobs
 from tests.sim.job_clients import manager_act
 
@@ -65,8 +65,8 @@ class Operator(Observer):
             return
         lease_ns = self._rng.choice(LEASES_NS)
         host = world.hosts[self._rng.choice(self._managers)]
-        call = encode(LeaseCall(lease_ns, "talka cluster lease"))
-        manager_act(world, host, host.boot, lambda manager, now: manager.call(now, "lease", call)[1])
+        call = SetLease(lease_ns, "talka cluster lease")
+        manager_act(world, host, host.boot, lambda manager, now: manager.call(now, call)[1])
         world.after(int(self._rng.expovariate(1.0) * CHANGE_EVERY_NS) + MILLISECOND, partial(self._change, world))
 
 

@@ -66,8 +66,8 @@ def test_a_change_that_was_begun_is_ended_by_the_leader_after_next() -> None:
 
     def ask() -> None:
         host = world.hosts[leader().name]
-        call = leases.encode(leases.LeaseCall(20 * SECOND, "talka cluster lease"))
-        manager_act(world, host, host.boot, lambda manager, now: manager.call(now, "lease", call)[1])
+        call = leases.SetLease(20 * SECOND, "talka cluster lease")
+        manager_act(world, host, host.boot, lambda manager, now: manager.call(now, call)[1])
 
     def look() -> None:
         registry = leader().registry

@@ -7,9 +7,11 @@ import msgspec
 from talka.wire import membership, shards
 from talka.wire.asking import ANSWER_LIMIT_BYTES, SECRET_LIMIT
 from talka.wire.greeting import NONCE_BYTES, RING_LIMIT_BYTES, TEXT_LIMIT
-from talka.wire.jobs import CALL_LIMIT_BYTES, MANAGERS_LIMIT, PIECE_LIMIT_BYTES, RUNNING_LIMIT, VIEW_LIMIT_BYTES
+from talka.wire.jobs import MANAGERS_LIMIT, PIECE_LIMIT_BYTES, RUNNING_LIMIT, VIEW_LIMIT_BYTES
 from talka.wire.leadership import ENTRIES_PER_PAGE, KEY_LIMIT, PAGES_LIMIT, VALUE_LIMIT_BYTES
 from talka.wire.leases import BODY_LIMIT_BYTES, LEASE_KEY_LIMIT
+from talka.wire.manager_calls import KEY_LIMIT as CALL_KEY_LIMIT
+from talka.wire.manager_calls import REASON_LIMIT as CANCEL_REASON_LIMIT
 from talka.wire.membership import (
     ADDRESS_LIMIT,
     BUCKETS,
@@ -161,8 +163,16 @@ JOBS: Beyond = [
     ("a piece to keep that is too large", [32, DIGEST, 0, 1, bytes(PIECE_LIMIT_BYTES + 1)]),
     ("a record that is too large", [40, bytes(300_001)]),
     ("an account that is too large", [41, "j", FENCE, 1, "running", bytes(200_001)]),
-    ("a question that is too large", [50, 1, "submit", bytes(CALL_LIMIT_BYTES + 1)]),
-    ("a problem that nobody knows", [51, 1, "lost", b""]),
+    ("a question that nobody knows", [50, 1, [99]]),
+    ("a job to get without a name", [50, 1, [3]]),
+    ("a key that is too long", [50, 1, [1, msgspec.to_builtins(samples.ORDER), "k" * (CALL_KEY_LIMIT + 1)]]),
+    ("a reason to cancel that is too long", [50, 1, [6, "j", "x" * (CANCEL_REASON_LIMIT + 1)]]),
+    ("a lease below zero", [50, 1, [11, -1]]),
+    ("a name too long for who wants a lease", [50, 1, [11, 1, "x" * (CALL_KEY_LIMIT + 1)]]),
+    ("an answer that nobody knows", [51, 1, [99]]),
+    ("a digest of a result that is too long", [51, 1, [4, "d" * 65]]),
+    ("a sentence that is too long", [51, 1, None, "busy", "x" * 4097]),
+    ("a problem that nobody knows", [51, 1, None, "lost"]),
     ("a view that is too large", [53, "j", 1, bytes(VIEW_LIMIT_BYTES + 1)]),
     ("a report that is too large", [17, "j", 1, bytes(900_001)]),
     ("a number of no message", [99, 1]),

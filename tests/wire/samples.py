@@ -5,7 +5,7 @@ import msgspec
 from talka.stats.tally import CheckTally, Exchanges, GeneratorTally, MetricTally, Sample, StepTally, Tally
 from talka.stats.windows import Window
 from talka.units import SECOND
-from talka.wire import asking, greeting, jobs, leadership, leases, membership, shards, tasks
+from talka.wire import asking, greeting, jobs, leadership, leases, manager_calls, membership, shards, tasks
 from talka.wire.asking import (
     AddKey,
     Ask,
@@ -37,7 +37,6 @@ from talka.wire.jobs import (
     Assign,
     Beat,
     BundleFacts,
-    CallAnswer,
     CheckpointStored,
     Elsewhere,
     Finished,
@@ -49,7 +48,6 @@ from talka.wire.jobs import (
     Leaderless,
     LogLines,
     ManagerAt,
-    ManagerCall,
     NoTask,
     Piece,
     Reconcile,
@@ -91,6 +89,7 @@ from talka.wire.leadership import (
     VoterWelcome,
 )
 from talka.wire.leases import AcquireLease, CommandAnswer, LeaseAnswer, LeaseCommand, ReleaseLease
+from talka.wire.manager_calls import CallAnswer, ListJobs, ManagerCall
 from talka.wire.membership import (
     Alive,
     Dead,
@@ -111,6 +110,7 @@ from talka.wire.membership import (
     WatchGroup,
     WatchReply,
 )
+from talka.wire.orders import JobOrder, WorkflowOrder
 from talka.wire.security.access import Asker
 from talka.wire.shards import (
     Ack,
@@ -153,6 +153,8 @@ from talka.wire.tasks import (
     TaskProgress,
     TaskResult,
 )
+from talka.wire.views import ClusterView, JobFacts, JobsPage, LeaseView, ManagerView, WorkerView
+from talka.work.lifecycle import JobState
 from talka.work.shapes import ConstantRate, IterationsPerVU, RampingVUs, SharedIterations
 
 # -- membership
@@ -280,6 +282,56 @@ WORKER = WorkerFacts(
     sealing=bytes(range(34)),
 )
 
+ASKER = Asker("submit", "submitter", "ada", "t1", "10.0.0.7")
+ORDER = JobOrder(
+    "shop",
+    BUNDLE,
+    (
+        WorkflowOrder(
+            "Shop",
+            IterationsPerVU(3, 100).plan(),
+            "high",
+            True,
+            ("Login",),
+            70 * SECOND,
+            (),
+            (("Login", "token"),),
+            "3",
+            (),
+        ),
+    ),
+    Settings(grace_ns=30 * SECOND, seed=7),
+    cores=6,
+)
+CALLS: dict[str, manager_calls.LeaderCall] = {
+    "submit": manager_calls.SubmitJob(ORDER, "once"),
+    "jobs": manager_calls.ListJobs("running", "c3", 20),
+    "job": manager_calls.GetJob("b4k7"),
+    "order": manager_calls.GetOrder("b4k7"),
+    "result": manager_calls.GetResult("b4k7"),
+    "cancel": manager_calls.CancelJob("b4k7", "enough"),
+    "workers": manager_calls.ListWorkers(),
+    "drain": manager_calls.DrainWorker("w1"),
+    "cluster": manager_calls.DescribeCluster(),
+    "lease": manager_calls.GetLease(),
+    "change-lease": manager_calls.SetLease(2 * SECOND, "talka cluster lease"),
+}
+SHOWN = JobFacts("b4k7", "shop", JobState.QUEUED, position=2, workers=["w1"])
+WORKER_VIEW = WorkerView(
+    "w1", "draining", "it is told to", 8, 2, 16 << 30, 1, ["gpu"], "1.0", ["b4k7"], 4_000, "10.0.0.1"
+)
+ANSWERS: dict[str, manager_calls.LeaderAnswer] = {
+    "job": manager_calls.JobTold(SHOWN),
+    "jobs": manager_calls.JobsTold(JobsPage([SHOWN], "c4")),
+    "order": manager_calls.OrderTold(ORDER),
+    "result": manager_calls.ResultTold(DIGEST),
+    "workers": manager_calls.WorkersTold((WORKER_VIEW,)),
+    "worker": manager_calls.WorkerTold(WORKER_VIEW),
+    "cluster": manager_calls.ClusterTold(
+        ClusterView("prod", "m1", 7, [ManagerView("m1", "active", "10.0.0.1:7701", True, 3)], 5, 40, 8, 1)
+    ),
+    "lease": manager_calls.LeaseTold(LeaseView(5000, 2000, 300, "talka cluster lease")),
+}
 JOBS: dict[str, jobs.JobMessage] = {
     "beat": Beat(
         70,
@@ -364,10 +416,10 @@ JOBS: dict[str, jobs.JobMessage] = {
     "account": StoreCheckpoint("b4k7", FENCE, 9, "completed", b"\x80", "it is done", DIGEST, 3, ("w1", "w2"), 2**61),
     "accounted": CheckpointStored("b4k7", FENCE, 9, True, 2**61),
     "leaderless": Leaderless("b4k7", FENCE),
-    "call": ManagerCall(2**40, "submit", b"\x80", Asker("submit", "submitter", "ada", "t1", "10.0.0.7")),
-    "call-of-nobody": ManagerCall(2**40, "submit", b"\x80"),
-    "answer": CallAnswer(2**40, "", b"\x80"),
-    "answer-with-a-problem": CallAnswer(2**40, "busy", b"too much to do", 1500),
+    **{f"call-{name}": ManagerCall(2**40, call, ASKER) for name, call in CALLS.items()},
+    "call-of-nobody": ManagerCall(2**40, ListJobs()),
+    **{f"answer-{name}": CallAnswer(2**40, answer) for name, answer in ANSWERS.items()},
+    "answer-with-a-problem": CallAnswer(2**40, None, "busy", "too much to do", 1500),
     "watch": WatchJob("b4k7", 2**47, 120, True),
     "view": ViewUpdate("b4k7", 2**47, b"\x80"),
 }

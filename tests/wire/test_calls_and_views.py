@@ -1,5 +1,7 @@
 """What is inside calls, answers and views."""
 
+from typing import get_args
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -10,7 +12,7 @@ from talka.stats.tally import Tally
 from talka.stats.windows import Window
 from talka.wire.entries import JobOrder
 from talka.wire.jobs import BundleFacts
-from talka.wire.manager_calls import KEY_LIMIT, CancelCall, JobsCall, NameCall, SubmitCall, decode, encode
+from talka.wire.manager_calls import KEY_LIMIT, REASON_LIMIT, CancelJob, LeaderAnswer, LeaderCall, SubmitJob
 from talka.wire.shards import Settings
 from talka.wire.views import (
     ClusterView,
@@ -24,15 +26,12 @@ from talka.wire.views import (
     instant_text,
 )
 from talka.work.lifecycle import JobState, TaskState
+from tests.wire import samples
 
 quick = settings(deadline=None, derandomize=True, max_examples=100)
 ORDER = JobOrder("shop", BundleFacts("0" * 64, 1, b"", "shop.py"), (), Settings(0))
 FACTS = JobFacts("b4k7", "shop", JobState.QUEUED, position=2, workers=["w1"], exit_code=None)
 ALL: list[msgspec.Struct] = [
-    SubmitCall(ORDER, "once"),
-    JobsCall("running", "c3", 20),
-    NameCall("b4k7"),
-    CancelCall("b4k7", "enough"),
     FACTS,
     JobsPage([FACTS], "c4"),
     WorkerView("w1", "draining", "it is told to", 8, 2, 16 << 30, 1, ["gpu"], "1.0", ["b4k7"], 4_000, "10.0.0.1"),
@@ -57,38 +56,23 @@ ALL: list[msgspec.Struct] = [
 
 @pytest.mark.parametrize("content", ALL, ids=lambda content: type(content).__name__)
 def test_what_is_asked_and_told_is_read_as_it_was_written(content: msgspec.Struct) -> None:
-    assert decode(encode(content), type(content)) == content
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(content), type=type(content)) == content
     assert msgspec.json.decode(msgspec.json.encode(content), type=type(content)) == content, "the API speaks JSON"
 
 
-def test_lists_are_read_as_they_were_written() -> None:
-    workers: list[msgspec.Struct] = [WorkerView("w1", "healthy"), WorkerView("w2", "offline")]
-
-    assert decode(encode(workers), list[WorkerView]) == workers
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        pytest.param(b"", id="nothing"),
-        pytest.param(encode(NameCall("xx")).replace(b"xx", b"\xc3\x28"), id="text that is not UTF-8"),
-        pytest.param(b"\x81\xa1x" + b"\x91" * 100_000 + b"\xc0", id="deeper than any question"),
-        pytest.param(encode(JobsCall()), id="another question"),
-    ],
-)
-def test_what_cannot_be_read_is_told_to_the_one_who_asked(content: bytes) -> None:
-    with pytest.raises(Invalid, match="^what was asked cannot be read: "):
-        decode(content, NameCall)
+def test_there_are_golden_bytes_of_every_call_and_answer_and_no_two_share_a_tag() -> None:
+    assert [kind.__struct_config__.tag for kind in get_args(LeaderCall)] == list(range(1, 12))
+    assert [kind.__struct_config__.tag for kind in get_args(LeaderAnswer)] == list(range(1, 9))
+    assert [type(call) for call in samples.CALLS.values()] == list(get_args(LeaderCall))
+    assert [type(answer) for answer in samples.ANSWERS.values()] == list(get_args(LeaderAnswer))
 
 
 def test_keys_and_reasons_have_a_limit() -> None:
-    assert decode(encode(SubmitCall(ORDER, "k" * KEY_LIMIT)), SubmitCall).key == "k" * KEY_LIMIT
-    for call, kind in (
-        (SubmitCall(ORDER, "k" * (KEY_LIMIT + 1)), SubmitCall),
-        (CancelCall("j", "x" * 1001), CancelCall),
-    ):
-        with pytest.raises(Invalid):
-            decode(encode(call), kind)
+    assert SubmitJob(ORDER, "k" * KEY_LIMIT) and CancelJob("j", "x" * REASON_LIMIT)
+    with pytest.raises(Invalid, match="^an idempotency key has at most 200 characters, this one 201$"):
+        SubmitJob(ORDER, "k" * (KEY_LIMIT + 1))
+    with pytest.raises(Invalid, match="^a reason has at most 1000 characters, this one 1001$"):
+        CancelJob("j", "x" * (REASON_LIMIT + 1))
 
 
 def test_an_instant_is_told_to_the_millisecond_in_utc() -> None:

@@ -176,7 +176,7 @@ def test_what_is_no_checkpoint_is_untrusted(content: bytes) -> None:
 
 def test_what_is_wrong_with_an_order_is_told_to_the_one_who_ordered() -> None:
     for content in (b"", encode_checkpoint(CHECKPOINT), encode_order(ORDER).replace(b"shop.py", b"\xc3\x28op.py")):
-        with pytest.raises(Invalid, match="^this is no order of a job: "):
+        with pytest.raises(Invalid, match="^this is not the order of a job: "):
             decode_order(content)
     with pytest.raises(Invalid, match="^nothing would run: not one VU is wanted at any time"):
         decode_order(encode_order(ORDER).replace(b"\xa3vus\x04", b"\xa3vus\x00"))

@@ -16,7 +16,6 @@ from talka.wire.attempts import NOWHERE
 from talka.wire.channels import Message
 from talka.wire.framing import FRAME_LIMIT_BYTES
 from talka.wire.jobs import (
-    CALL_LIMIT_BYTES,
     PIECE_LIMIT_BYTES,
     RUNNING_LIMIT,
     VIEW_LIMIT_BYTES,
@@ -25,7 +24,6 @@ from talka.wire.jobs import (
     BadJobMessage,
     Beat,
     BundleFacts,
-    CallAnswer,
     CheckpointStored,
     Finished,
     Halt,
@@ -34,7 +32,6 @@ from talka.wire.jobs import (
     Kept,
     Lead,
     ManagerAt,
-    ManagerCall,
     Piece,
     Renew,
     Report,
@@ -53,6 +50,7 @@ from talka.wire.jobs import (
     encode,
     encode_result,
 )
+from talka.wire.manager_calls import GetJob, ManagerCall, SetLease
 from talka.wire.shards import Gap
 from tests.wire.samples import DIGEST, FENCE, JOBS, WORKER
 
@@ -61,7 +59,6 @@ OLDER = GOLDEN / "older" / "jobs"
 quick = settings(deadline=None, derandomize=True, max_examples=200)
 
 OLDER_FIELDS: dict[tuple[type, str], Any] = {
-    (ManagerCall, "asker"): None,
     (WorkerFacts, "sealing"): b"",
     (Renew, "signers"): (),
     (BundleFacts, "word"): b"",
@@ -152,8 +149,6 @@ def test_the_largest_messages_fit_a_frame() -> None:
         Report("j" * 64, 1, bytes(900_000)),
         Lead(bytes(300_000)),
         StoreCheckpoint("j" * 64, FENCE, 1, "running", bytes(200_000), "x" * 4096, DIGEST),
-        ManagerCall(1, "submit", bytes(CALL_LIMIT_BYTES)),
-        CallAnswer(1, "", bytes(CALL_LIMIT_BYTES)),
         Beat(1, WORKER, (Running("j" * 64, 2**61, 4096, "running"),) * RUNNING_LIMIT),
         WorkerSnapshot("j" * 64, FENCE, 1, (TaskFacts(2**61, "ended", 2**62, 2**62, DIGEST, 2**61),) * RUNNING_LIMIT),
     ]
@@ -219,7 +214,7 @@ MADE: dict[type[Message], st.SearchStrategy[Any]] = {
         counts,
     ),
     CheckpointStored: st.builds(CheckpointStored, job_names, fences, counts, st.booleans(), counts),
-    ManagerCall: st.builds(ManagerCall, counts, names, st.binary(max_size=50)),
+    ManagerCall: st.builds(ManagerCall, counts, st.builds(GetJob, names) | st.builds(SetLease, counts, names)),
     WatchJob: st.builds(WatchJob, job_names, counts, st.integers(-1, 2**40), st.booleans()),
     ViewUpdate: st.builds(ViewUpdate, job_names, counts, st.binary(max_size=50)),
 }

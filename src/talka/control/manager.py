@@ -88,7 +88,6 @@ from talka.wire.entries import JobEntry, decode_checkpoint, decode_entry
 from talka.wire.jobs import (
     CHANNEL,
     Beat,
-    CallAnswer,
     CheckpointStored,
     Elsewhere,
     Goodbye,
@@ -98,7 +97,6 @@ from talka.wire.jobs import (
     Lead,
     Leaderless,
     ManagerAt,
-    ManagerCall,
     Piece,
     StoreCheckpoint,
     Synced,
@@ -107,6 +105,7 @@ from talka.wire.jobs import (
     WatchJob,
     WorkerFacts,
 )
+from talka.wire.manager_calls import CallAnswer, LeaderCall, ManagerCall
 from talka.wire.security.access import Asker
 from talka.wire.security.permissions import OWN_ROLES
 from talka.wire.security.roles import Role
@@ -353,9 +352,9 @@ class Manager:
 
     # -- what this node's own API asks
 
-    def call(self, now: int, what: str, content: bytes, asker: Asker | None = None) -> tuple[int, list[ManagerEffect]]:
+    def call(self, now: int, call: LeaderCall, asker: Asker | None = None) -> tuple[int, list[ManagerEffect]]:
         """Ask the leader, for whoever asked; `CallEnded` with this number tells what it said."""
-        number, effects = self.calls.ask(now, what, content, self.leader, asker)
+        number, effects = self.calls.ask(now, call, self.leader, asker)
         return number, self._out(now, [*effects])
 
     def watch(self, now: int, job: str, *, steps: bool, asker: Asker | None = None) -> tuple[int, list[ManagerEffect]]:
@@ -440,7 +439,7 @@ class Manager:
 
     def _on_call(self, now: int, sender: str, call: ManagerCall) -> Sequence[ManagerEffect]:
         if self.registry is None:
-            return [Send(CHANNEL, sender, CallAnswer(call.number, "elsewhere", self.leader.encode()), Lane.RESULTS)]
+            return [Send(CHANNEL, sender, CallAnswer(call.number, None, "elsewhere", self.leader), Lane.RESULTS)]
         return self.registry.on_call(now, sender, call)
 
     def _out(self, now: int, effects: Iterable[ManagerEffect]) -> list[ManagerEffect]:

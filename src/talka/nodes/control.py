@@ -27,7 +27,28 @@ from talka.control.member.admin_queries import metrics_text
 from talka.control.member.leader_calls import CallEnded
 from talka.errors import Invalid, TalkaError, Unavailable
 from talka.wire.entries import JobOrder
-from talka.wire.manager_calls import CancelCall, JobsCall, LeaseCall, NameCall, SubmitCall, encode
+from talka.wire.manager_calls import (
+    CancelJob,
+    ClusterTold,
+    DescribeCluster,
+    DrainWorker,
+    GetJob,
+    GetLease,
+    GetOrder,
+    GetResult,
+    JobsTold,
+    JobTold,
+    LeaderCall,
+    LeaseTold,
+    ListJobs,
+    ListWorkers,
+    OrderTold,
+    ResultTold,
+    SetLease,
+    SubmitJob,
+    WorkersTold,
+    WorkerTold,
+)
 from talka.wire.security.access import Asker
 from talka.wire.views import (
     ClusterView,
@@ -62,7 +83,7 @@ REQUESTS: Final = {
 }
 """What is left undone under load; what is not named here is always done."""
 
-Found = TypeVar("Found")
+Told = TypeVar("Told")
 
 
 class ManagerControl:
@@ -123,9 +144,9 @@ class ManagerControl:
         other._asker = asker
         return other
 
-    async def _call(self, what: str, content: bytes) -> bytes:
+    async def _call(self, call: LeaderCall, answer: type[Told]) -> Told:
         self.counts["calls"] += 1
-        number, effects = self._node.manager.call(boottime_ns(), what, content, self._asker)
+        number, effects = self._node.manager.call(boottime_ns(), call, self._asker)
         waiting: asyncio.Future[CallEnded] = asyncio.get_running_loop().create_future()
         self._open[number] = waiting
         try:
@@ -136,15 +157,15 @@ class ManagerControl:
             raise ClusterUnreachable("the cluster's leader did not answer: is a majority of managers there?") from None
         finally:
             self._open.pop(number, None)
-        if not ended.problem:
-            return ended.content
-        text = ended.content.decode("utf-8", "replace")
+        if isinstance(ended.answer, answer):
+            return ended.answer
+        text = ended.text
         self.refused[ended.problem] = self.refused.get(ended.problem, 0) + 1
         match ended.problem:
             case "missing":
-                raise NoSuchWorker(text) if what == "drain" else NoSuchJob(text)
+                raise NoSuchWorker(text) if isinstance(call, DrainWorker) else NoSuchJob(text)
             case "conflict":
-                raise NotEnded(text) if what == "result" else Conflict(text)
+                raise NotEnded(text) if isinstance(call, GetResult) else Conflict(text)
             case "busy":
                 raise TooBusy(text, ended.retry_after_ms / 1000)
             case "invalid":
@@ -152,14 +173,12 @@ class ManagerControl:
             case "forbidden":
                 raise Forbidden(text)
             case _:
-                raise Unavailable(text)
-
-    async def _asked(self, what: str, asked: msgspec.Struct, type: type[Found]) -> Found:
-        return msgspec.msgpack.decode(await self._call(what, encode(asked)), type=type)
+                raise Unavailable(text or "the cluster's leader answered something else: ask again")
 
     async def lease(self, lease_ns: int) -> LeaseView:
         """The lease of workers; above 0: to be this from when it can be."""
-        return await self._asked("lease", LeaseCall(lease_ns, "talka cluster lease"), LeaseView)
+        call = SetLease(lease_ns, "talka cluster lease") if lease_ns else GetLease()
+        return (await self._call(call, LeaseTold)).lease
 
     # -- the port
 
@@ -181,22 +200,22 @@ class ManagerControl:
     async def submit(self, order: JobOrder, key: str) -> JobFacts:
         if not order.bundle.url and not self._node.manager.vault.has(order.bundle.digest):
             raise BundleMissing(f"this manager has no bundle {order.bundle.digest[:12]}: put it first")
-        return await self._asked("submit", SubmitCall(self._node.signed(order), key), JobFacts)
+        return (await self._call(SubmitJob(self._node.signed(order), key), JobTold)).job
 
     async def jobs(self, state: str, cursor: str, limit: int) -> JobsPage:
-        return await self._asked("jobs", JobsCall(state, cursor, limit), JobsPage)
+        return (await self._call(ListJobs(state, cursor, limit), JobsTold)).page
 
     async def job(self, id: str) -> JobFacts:
-        return await self._asked("job", NameCall(id), JobFacts)
+        return (await self._call(GetJob(id), JobTold)).job
 
     async def order(self, id: str) -> JobOrder:
-        return await self._asked("order", NameCall(id), JobOrder)
+        return (await self._call(GetOrder(id), OrderTold)).order
 
     async def cancel(self, id: str, reason: str) -> JobFacts:
-        return await self._asked("cancel", CancelCall(id, reason), JobFacts)
+        return (await self._call(CancelJob(id, reason), JobTold)).job
 
     async def result(self, id: str) -> bytes:
-        digest = (await self._call("result", encode(NameCall(id)))).decode()
+        digest = (await self._call(GetResult(id), ResultTold)).digest
         if not digest:
             raise NoResult(f"job {id} ended before anything ran: there is no result")
         ready: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
@@ -232,14 +251,14 @@ class ManagerControl:
             manager.unwatch(number)
 
     async def workers(self) -> list[WorkerView]:
-        return msgspec.msgpack.decode(await self._call("workers", b""), type=list[WorkerView])
+        return list((await self._call(ListWorkers(), WorkersTold)).workers)
 
     async def drain(self, name: str) -> WorkerView:
-        return await self._asked("drain", NameCall(name), WorkerView)
+        return (await self._call(DrainWorker(name), WorkerTold)).worker
 
     async def cluster(self) -> ClusterView:
         node = self._node
-        view = await self._asked("cluster", NameCall(""), ClusterView)
+        view = (await self._call(DescribeCluster(), ClusterTold)).cluster
         apis, led = node.apis(), {one.name: one.jobs for one in view.managers}
         states = node.manager_states()
         managers = [

@@ -13,31 +13,18 @@ import msgspec
 from msgspec import inspect
 
 from talka.units import SECOND
-from talka.wire import asking, jobs, manager_calls
+from talka.wire import asking, jobs
 from talka.wire.entries import JobEntry, JobOrder, encode_entry
+from talka.wire.manager_calls import CALLS, ManagerCall
 from talka.wire.security.keys import Keyring, encode_ring
-from talka.wire.security.permissions import CALLS, MESSAGES, TABLE, Column
+from talka.wire.security.permissions import MESSAGES, TABLE, Column
 from talka.work.load import Plan, Segment
 
 LENGTH: Final = 24
 """Of words and bytes, where nothing says more."""
 ITEMS: Final = 2
 KNOWN_SHARE: Final = 0.8
-EVERY: Final = [*MESSAGES, *[(jobs.CHANNEL.number, jobs.ManagerCall)] * (len(CALLS) - 1)]
-"""One for each row of the table."""
 PLAN: Final = Plan.of_vus((Segment(SECOND, 1, 1),))
-CALL_CONTENTS: Final[dict[str, type]] = {
-    "submit": manager_calls.SubmitCall,
-    "jobs": manager_calls.JobsCall,
-    "job": manager_calls.NameCall,
-    "order": manager_calls.NameCall,
-    "result": manager_calls.NameCall,
-    "cancel": manager_calls.CancelCall,
-    "workers": manager_calls.NameCall,
-    "drain": manager_calls.NameCall,
-    "lease": manager_calls.LeaseCall,
-    "cluster": manager_calls.NameCall,
-}
 
 
 class Sampler:
@@ -49,26 +36,21 @@ class Sampler:
 
     def any(self, role: Column | None = None) -> tuple[int, object]:
         """(channel, message), each kind as likely as another. With `role` only what that one may say."""
-        channel, kind = self._rng.choice([pair for pair in EVERY if role is None or role in TABLE[pair[1]]])
+        channel, kind = self._rng.choice([pair for pair in MESSAGES if role is None or role in TABLE[pair[1]]])
         return channel, self.message(kind)
 
     def message(self, kind: type) -> Any:
-        """A message of this kind, as it travels: a question inside its Ask."""
+        """A message of this kind, as it travels: a question inside its Ask, a call inside its ManagerCall."""
         if kind in get_args(asking.Question):
             return asking.Ask(self._rng.getrandbits(30), self.value(kind))
-        if kind is jobs.ManagerCall:
-            return self.call(self._rng.choice(tuple(CALLS)))
+        if kind in CALLS:
+            return msgspec.structs.replace(self.value(ManagerCall), call=self.value(kind))
         made = self.value(kind)
         if kind is jobs.Lead:
             return jobs.Lead(encode_entry(self.value(JobEntry)))
         if "ring" in made.__struct_fields__:
             return kind(encode_ring(Keyring.of((self._word(40),))))
         return made
-
-    def call(self, what: str) -> jobs.ManagerCall:
-        content = manager_calls.encode(self.value(CALL_CONTENTS[what]))
-        call: jobs.ManagerCall = self.value(jobs.ManagerCall)
-        return msgspec.structs.replace(call, what=what, content=content)
 
     def order(self) -> JobOrder:
         made: JobOrder = self.value(JobOrder)

@@ -10,62 +10,18 @@ import msgspec
 
 from talka.errors import Invalid, Untrusted
 from talka.wire.channels import Codec
-from talka.wire.jobs import BundleFacts, Fence
-from talka.wire.shards import PLAIN_GET, Gap, Refused, Settings
-from talka.work.dsl import Priority
+from talka.wire.jobs import Fence
+from talka.wire.orders import JobOrder as JobOrder
+from talka.wire.orders import WorkflowOrder as WorkflowOrder
+from talka.wire.orders import shown as shown
+from talka.wire.shards import Gap, Refused
 from talka.work.lifecycle import JobState, TaskState
-from talka.work.load import Plan
-from talka.work.specs import NodeOutline
-from talka.work.thresholds import Threshold, Verdict
+from talka.work.thresholds import Verdict
 
 ORDER_LIMIT_BYTES: Final = 96 * 1024
 """Of what was ordered; with grants and checkpoint it stays within a value of the register."""
 SLOTS: Final = 512
 """Jobs the register remembers. A new job takes the slot of the one that ended longest ago."""
-
-
-class WorkflowOrder(msgspec.Struct, frozen=True):
-    """A workflow of a submitted job: what the planner and the report need of it. No code."""
-
-    name: str
-    plan: Plan
-    priority: Priority
-    is_test: bool
-    depends_on: tuple[str, ...]
-    timeout_ns: int
-    thresholds: tuple[Threshold, ...]
-    flows: tuple[tuple[str, str], ...]
-    load: str
-    """The load shape in words."""
-    nodes: tuple[NodeOutline, ...]
-    announcements: tuple[str, ...] = ()
-    think_ns: int = 0
-    is_teardown: bool = False
-    """It cleans up after those it depends on, whatever became of them."""
-
-
-class JobOrder(msgspec.Struct, frozen=True):
-    """What a user submits."""
-
-    name: str
-    bundle: BundleFacts
-    workflows: tuple[WorkflowOrder, ...]
-    settings: Settings
-    thresholds: tuple[Threshold, ...] = ()
-    cores: int = 0
-    """At most so many; 0: as many as priorities allow."""
-    allow_partial: bool = False
-    submitted_by: str = ""
-    priority: int = 5
-    """In the queue: 10 is the highest."""
-
-
-def shown(order: JobOrder) -> JobOrder:
-    """The order as it is answered to whoever asks: without values of variables, headers, bodies and signatures."""
-    bundle = msgspec.structs.replace(
-        order.bundle, signature=b"", env=dict.fromkeys(order.bundle.env, ""), request=PLAIN_GET, word=b""
-    )
-    return msgspec.structs.replace(order, bundle=bundle)
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True):

@@ -19,10 +19,12 @@ from talka.stats.windows import Window
 from talka.wire.attempts import NOWHERE, StoreLife
 from talka.wire.channels import Channel, Codec, Message
 from talka.wire.leadership import Count, Name
-from talka.wire.security.access import Asker
-from talka.wire.security.bundles import KEY_BYTES, WORD_LIMIT_BYTES
+from talka.wire.manager_calls import CallAnswer, ManagerCall
+from talka.wire.orders import BundleFacts as BundleFacts
+from talka.wire.orders import Digest
+from talka.wire.security.bundles import KEY_BYTES
 from talka.wire.security.envelopes import ENVELOPE_LIMIT_BYTES, SEALING_LIMIT_BYTES
-from talka.wire.shards import PLAIN_GET, Gap, Settings, UrlRequest
+from talka.wire.shards import Gap, Settings
 from talka.wire.tasks import TaskMessage
 from talka.work.load import Plan
 
@@ -33,7 +35,6 @@ RUNNING_LIMIT: Final = 1024
 REPORT_PARTS_LIMIT: Final = 4096
 REPORT_LIMIT_BYTES: Final = 512 * 1024
 """Of all parts of a report that travel together, unless one alone is larger."""
-CALL_LIMIT_BYTES: Final = 512 * 1024
 MANAGERS_LIMIT: Final = 16
 SIGNERS_LIMIT: Final = 64
 VIEW_LIMIT_BYTES: Final = 900_000
@@ -44,7 +45,6 @@ LINE_CHARACTERS_LIMIT: Final = 400
 Fence: TypeAlias = tuple[Count, Count, Count]
 """Parent term, term, sequence: compared from the left. Drawn by the leader whenever a job gets a new leading manager."""
 JobName = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
-Digest = Annotated[str, msgspec.Meta(min_length=64, max_length=64, pattern=r"\A[0-9a-f]+\Z")]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
 
 
@@ -143,23 +143,6 @@ class Goodbye(Message, frozen=True, tag=4):
 
 
 # Tasks of a job. Whatever a worker is told carries the job's fence.
-
-
-class BundleFacts(msgspec.Struct, frozen=True, array_like=True):
-    digest: Digest
-    size_bytes: Count
-    signature: Annotated[bytes, msgspec.Meta(max_length=128)]
-    """For workers of protocol 1.0, under the secret of the cluster. Later ones look at `word` alone."""
-    file: Annotated[str, msgspec.Meta(max_length=1024)]
-    """The test file inside the bundle."""
-    env: dict[str, str] = {}
-    """Variables that travel with the job. Never in an Assign: there they are sealed."""
-    url: Annotated[str, msgspec.Meta(max_length=4096)] = ""
-    """Instead of a bundle: one request of this. Then there is no digest to fetch, and `digest` is of URL and request."""
-    request: UrlRequest = PLAIN_GET
-    """What is asked of `url`."""
-    word: Annotated[bytes, msgspec.Meta(max_length=WORD_LIMIT_BYTES)] = b""
-    """A `BundleWord` of the manager that accepted it; workers run nothing whose word does not hold."""
 
 
 class Assign(Message, frozen=True, tag=10):
@@ -417,25 +400,6 @@ class Leaderless(Message, frozen=True, tag=43):
 
 
 # What clients ask, passed on to whoever can answer.
-
-
-class ManagerCall(Message, frozen=True, tag=50):
-    """`what` is submit, jobs, job, cancel, workers, drain, lease or cluster, answered by the leader. Asked again until answered:
-    each can bear that."""
-
-    number: Count
-    what: Annotated[str, msgspec.Meta(max_length=32)]
-    content: Annotated[bytes, msgspec.Meta(max_length=CALL_LIMIT_BYTES)]
-    asker: Asker | None = None
-    """Whoever asked the manager that passes this on. Without one it is refused."""
-
-
-class CallAnswer(Message, frozen=True, tag=51):
-    number: Count
-    problem: Literal["", "elsewhere", "invalid", "missing", "conflict", "busy", "unavailable", "forbidden"]
-    content: Annotated[bytes, msgspec.Meta(max_length=CALL_LIMIT_BYTES)]
-    """What was asked for; a sentence when there is a problem."""
-    retry_after_ms: Count = 0
 
 
 class WatchJob(Message, frozen=True, tag=52):

@@ -1,60 +1,168 @@
-"""What is inside `Call` and `Answer`: questions that managers pass on to the leader.
+"""What managers ask the cluster's leader for their clients, and its answers.
 
-Decision: docs/decisions/0028-one-table-of-roles.md.
+They travel in the conversation about jobs. Whoever asks asks again until it is answered: each call can bear that.
 """
 
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final, Literal, TypeAlias, get_args
 
 import msgspec
 
 from talka.errors import Invalid
-from talka.wire.entries import JobOrder
+from talka.wire.channels import Message
+from talka.wire.leadership import Count
+from talka.wire.orders import JobOrder
+from talka.wire.security.access import Asker
+from talka.wire.views import ClusterView, JobFacts, JobsPage, LeaseView, WorkerView
 
 KEY_LIMIT: Final = 200
+REASON_LIMIT: Final = 1000
 PAGE_LIMIT: Final = 500
+TEXT_LIMIT: Final = 4096
 
-Asked = TypeVar("Asked")
 
-
-class SubmitCall(msgspec.Struct, frozen=True):
+class SubmitJob(Message, frozen=True, tag=1):
     order: JobOrder
-    key: Annotated[str, msgspec.Meta(max_length=KEY_LIMIT)] = ""
+    key: str = ""
+    """The submitter's idempotency key."""
+
+    def __post_init__(self) -> None:
+        if len(self.key) > KEY_LIMIT:
+            raise Invalid(f"an idempotency key has at most {KEY_LIMIT} characters, this one {len(self.key)}")
 
 
-class JobsCall(msgspec.Struct, frozen=True):
+class ListJobs(Message, frozen=True, tag=2):
     state: str = ""
     cursor: str = ""
     limit: int = 50
 
 
-class NameCall(msgspec.Struct, frozen=True):
-    """Of a job or a worker."""
-
-    name: str
-
-
-class CancelCall(msgspec.Struct, frozen=True):
+class GetJob(Message, frozen=True, tag=3):
     job: str
-    reason: Annotated[str, msgspec.Meta(max_length=1000)] = ""
 
 
-class LeaseCall(msgspec.Struct, frozen=True):
-    """What is the lease of workers? Or make it this one."""
+class GetOrder(Message, frozen=True, tag=4):
+    job: str
 
-    lease_ns: Annotated[int, msgspec.Meta(ge=0, le=2**62)] = 0
-    """0: nothing is to be changed."""
+
+class GetResult(Message, frozen=True, tag=5):
+    job: str
+
+
+class CancelJob(Message, frozen=True, tag=6):
+    job: str
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.reason) > REASON_LIMIT:
+            raise Invalid(f"a reason has at most {REASON_LIMIT} characters, this one {len(self.reason)}")
+
+
+class ListWorkers(Message, frozen=True, tag=7):
+    pass
+
+
+class DrainWorker(Message, frozen=True, tag=8):
+    worker: str
+
+
+class DescribeCluster(Message, frozen=True, tag=9):
+    pass
+
+
+class GetLease(Message, frozen=True, tag=10):
+    """What is the lease of workers?"""
+
+
+class SetLease(Message, frozen=True, tag=11):
+    """Make the lease of workers this one."""
+
+    lease_ns: Count
     by: Annotated[str, msgspec.Meta(max_length=KEY_LIMIT)] = ""
 
 
-_encoder = msgspec.msgpack.Encoder()
+LeaderCall: TypeAlias = (
+    SubmitJob
+    | ListJobs
+    | GetJob
+    | GetOrder
+    | GetResult
+    | CancelJob
+    | ListWorkers
+    | DrainWorker
+    | DescribeCluster
+    | GetLease
+    | SetLease
+)
+CALLS: Final[tuple[type[LeaderCall], ...]] = get_args(LeaderCall)
+CALLED_BY: Final[dict[type, tuple[str, ...]]] = {
+    SubmitJob: ("submit",),
+    ListJobs: ("jobs",),
+    GetJob: ("job", "watch"),
+    GetOrder: ("order",),
+    GetResult: ("result",),
+    CancelJob: ("cancel",),
+    ListWorkers: ("workers",),
+    DrainWorker: ("drain",),
+    DescribeCluster: ("cluster",),
+    GetLease: ("lease",),
+    SetLease: ("lease",),
+}
+"""The operations of the API, or of a node, by which each may be asked for. The first is its name for people."""
+CHANGES: Final = (SubmitJob, CancelJob, DrainWorker)
+"""Those that change something for a user: it is put down who did."""
 
 
-def encode(content: msgspec.Struct | list[msgspec.Struct]) -> bytes:
-    return _encoder.encode(content)
+class ManagerCall(Message, frozen=True, tag=50):
+    number: Count
+    call: LeaderCall
+    asker: Asker | None = None
+    """Whoever asked the manager that passes this on. Without one it is refused."""
 
 
-def decode(content: bytes, type: type[Asked]) -> Asked:
-    try:
-        return msgspec.msgpack.decode(content, type=type)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Invalid(f"what was asked cannot be read: {error}") from None
+class JobTold(Message, frozen=True, tag=1):
+    job: JobFacts
+
+
+class JobsTold(Message, frozen=True, tag=2):
+    page: JobsPage
+
+
+class OrderTold(Message, frozen=True, tag=3):
+    order: JobOrder
+
+
+class ResultTold(Message, frozen=True, tag=4):
+    digest: Annotated[str, msgspec.Meta(max_length=64)]
+    """Of the result document; empty: the job ended before anything ran."""
+
+
+class WorkersTold(Message, frozen=True, tag=5):
+    workers: tuple[WorkerView, ...]
+
+
+class WorkerTold(Message, frozen=True, tag=6):
+    worker: WorkerView
+
+
+class ClusterTold(Message, frozen=True, tag=7):
+    cluster: ClusterView
+
+
+class LeaseTold(Message, frozen=True, tag=8):
+    lease: LeaseView
+
+
+LeaderAnswer: TypeAlias = (
+    JobTold | JobsTold | OrderTold | ResultTold | WorkersTold | WorkerTold | ClusterTold | LeaseTold
+)
+CallProblem: TypeAlias = Literal["elsewhere", "invalid", "missing", "conflict", "busy", "unavailable", "forbidden"]
+
+
+class CallAnswer(Message, frozen=True, tag=51):
+    number: Count
+    answer: LeaderAnswer | None
+    """None: there is a problem."""
+    problem: CallProblem | Literal[""] = ""
+    text: Annotated[str, msgspec.Meta(max_length=TEXT_LIMIT)] = ""
+    """The problem as a sentence; of `elsewhere` the name of whoever leads."""
+    retry_after_ms: Count = 0

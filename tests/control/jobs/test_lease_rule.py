@@ -4,7 +4,6 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-import msgspec
 import pytest
 
 from talka.cluster.effects import Send
@@ -26,7 +25,7 @@ from talka.testing.trust import keys_of_workers
 from talka.units import SECOND
 from talka.wire.jobs import Beat, Renew, WorkerFacts
 from talka.wire.leadership import Propose
-from talka.wire.manager_calls import LeaseCall, encode
+from talka.wire.manager_calls import GetLease, LeaseTold, SetLease
 from talka.wire.views import LeaseView
 
 CabinetOf = Callable[..., Any]
@@ -72,8 +71,8 @@ class Play:
 
     def ask(self, lease_s: float = 0, by: str = "") -> list[Any]:
         name = by or self.leader
-        content = encode(LeaseCall(round(lease_s * SECOND), "talka cluster lease"))
-        _, effects = self.group.parts[name].call(self.group.now, "lease", content)
+        call = SetLease(round(lease_s * SECOND), "talka cluster lease") if lease_s else GetLease()
+        _, effects = self.group.parts[name].call(self.group.now, call)
         return list(self.group.act(name, effects))
 
     def run(self, seconds: float) -> list[Any]:
@@ -86,13 +85,13 @@ class Play:
 
 def view(effects: list[Any]) -> LeaseView:
     (ended,) = [one for one in effects if isinstance(one, CallEnded)]
-    assert not ended.problem, ended.content
-    return msgspec.msgpack.decode(ended.content, type=LeaseView)
+    assert isinstance(ended.answer, LeaseTold), ended
+    return ended.answer.lease
 
 
 def problem(effects: list[Any]) -> tuple[str, str]:
     (ended,) = [one for one in effects if isinstance(one, CallEnded)]
-    return ended.problem, ended.content.decode()
+    return ended.problem, ended.text
 
 
 def of(effects: list[Any], kind: type) -> list[Any]:
@@ -233,7 +232,7 @@ def test_a_write_that_no_majority_took_is_told_as_not_known(trio: Play) -> None:
     ended = of(trio.run(3), CallEnded)
 
     assert [one.problem for one in ended] == ["unavailable"]
-    assert ended[0].content.startswith(b"the lease may have been changed or not (")
+    assert ended[0].text.startswith("the lease may have been changed or not (")
     assert trio.beat() == 5 * SECOND, "it goes on as before"
 
 

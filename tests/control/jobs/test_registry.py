@@ -33,18 +33,32 @@ from talka.wire.jobs import (
     CHANNEL,
     Beat,
     BundleFacts,
-    CallAnswer,
     CheckpointStored,
     Lead,
     Leaderless,
     ManagerAt,
-    ManagerCall,
     Renew,
     Running,
     StoreCheckpoint,
     WorkerFacts,
 )
-from talka.wire.manager_calls import CancelCall, JobsCall, NameCall, SubmitCall, encode
+from talka.wire.manager_calls import (
+    CALLED_BY,
+    CallAnswer,
+    CancelJob,
+    DescribeCluster,
+    DrainWorker,
+    GetJob,
+    GetOrder,
+    GetResult,
+    LeaderCall,
+    ListJobs,
+    ListWorkers,
+    ManagerCall,
+    OrderTold,
+    ResultTold,
+    SubmitJob,
+)
 from talka.wire.security.access import own
 from talka.wire.shards import UrlRequest
 from talka.wire.views import ClusterView, JobFacts, JobsPage, ManagerView, WorkerView
@@ -129,26 +143,27 @@ class Office:
             found += self.registry.lead_message(effect.job) if isinstance(effect, LeadWanted) else [effect]
         return found
 
-    def ask(self, what: str, content: Any = b"") -> list[Any]:
+    def ask(self, call: LeaderCall) -> list[Any]:
         self.numbers += 1
-        body = content if isinstance(content, bytes) else encode(content)
-        effects = self.act(self.registry.on_call(self.now, "m7", ManagerCall(self.numbers, what, body, own(what))))
+        asked = ManagerCall(self.numbers, call, own(CALLED_BY[type(call)][0]))
+        effects = self.act(self.registry.on_call(self.now, "m7", asked))
         return [effect for effect in effects if not isinstance(effect, Forwarded)]
 
-    def answer(self, what: str, content: Any, type: Any) -> Any:
-        return answered(self.ask(what, content), type)
+    def answer(self, call: LeaderCall, type: Any) -> Any:
+        return answered(self.ask(call), type)
 
-    def problem(self, what: str, content: Any = b"") -> tuple[str, str]:
-        (answer,) = answers(self.ask(what, content))
-        return answer.problem, answer.content.decode()
+    def problem(self, call: LeaderCall) -> tuple[str, str]:
+        (answer,) = answers(self.ask(call))
+        assert answer.answer is None
+        return answer.problem, answer.text
 
     def submit(self, order: JobOrder, key: str = "") -> JobFacts:
-        facts = self.answer("submit", SubmitCall(order, key), JobFacts)
+        facts = self.answer(SubmitJob(order, key), JobFacts)
         assert isinstance(facts, JobFacts)
         return facts
 
     def facts(self, job: str) -> JobFacts:
-        facts = self.answer("job", NameCall(job), JobFacts)
+        facts = self.answer(GetJob(job), JobFacts)
         assert isinstance(facts, JobFacts)
         return facts
 
@@ -188,7 +203,10 @@ def answers(effects: list[Any]) -> list[CallAnswer]:
 def answered(effects: list[Any], type: Any) -> Any:
     (answer,) = answers(effects)
     assert not answer.problem, answer
-    return msgspec.msgpack.decode(answer.content, type=type)
+    assert answer.answer is not None
+    (told,) = msgspec.structs.astuple(answer.answer)
+    assert isinstance(told, type)
+    return told
 
 
 def led(effects: list[Any]) -> list[tuple[str, JobEntry]]:
@@ -236,14 +254,14 @@ def with_owner(office: Office, order_of: OrderOf, *, is_me: bool) -> str:
 def test_a_submission_is_answered_once_it_is_on_disk(office: Office, order_of: OrderOf) -> None:
     office.group.hold()
 
-    assert answers(office.ask("submit", SubmitCall(order_of(), "k"))) == []
-    assert answers(office.ask("submit", SubmitCall(order_of(), "k"))) == [], "the same again"
-    assert office.problem("job", NameCall(*office.registry.entries))[0] == "missing", "nobody is told before"
+    assert answers(office.ask(SubmitJob(order_of(), "k"))) == []
+    assert answers(office.ask(SubmitJob(order_of(), "k"))) == [], "the same again"
+    assert office.problem(GetJob(*office.registry.entries))[0] == "missing", "nobody is told before"
     effects = office.write()
 
     first, second = answers(effects)
     assert (first.number, second.number) == (1, 2)
-    assert first.content == second.content
+    assert first.answer == second.answer
     (job,) = office.registry.entries
     assert news(effects, JobAcceptedNews) == [JobAcceptedNews(job, "k")]
     assert [one.lane for one in effects if isinstance(one, Send)] == [Lane.RESULTS] * 2
@@ -262,7 +280,7 @@ def test_the_same_key_is_the_same_job(office: Office, order_of: OrderOf) -> None
 def test_a_key_of_another_order_is_a_conflict(office: Office, order_of: OrderOf) -> None:
     first = office.submit(order_of(), "k")
 
-    problem, text = office.problem("submit", SubmitCall(order_of(cores=2), "k"))
+    problem, text = office.problem(SubmitJob(order_of(cores=2), "k"))
 
     assert problem == "conflict"
     assert text == f"the key 'k' was used for another order, job {first.id}: use a key of its own"
@@ -285,10 +303,10 @@ def test_a_full_queue_is_busy(office: Office, order_of: OrderOf) -> None:
     office.registry.queue = JobQueue(1)
     office.submit(order_of())
 
-    (answer,) = answers(office.ask("submit", SubmitCall(order_of())))
+    (answer,) = answers(office.ask(SubmitJob(order_of())))
 
     assert (answer.problem, answer.retry_after_ms) == ("busy", 5000)
-    assert answer.content == b"1 jobs wait already, and that is the most: submit again when some have started"
+    assert answer.text == "1 jobs wait already, and that is the most: submit again when some have started"
     assert office.registry.refused == {"queue full": 1}
     assert len(office.registry.entries) == 1
 
@@ -300,14 +318,14 @@ def test_a_book_full_of_jobs_that_run_is_busy(
     office.beat("w1")
     office.submit(order_of())
 
-    assert office.problem("submit", SubmitCall(order_of()))[0] == "busy"
+    assert office.problem(SubmitJob(order_of()))[0] == "busy"
     assert len(office.registry.queue) == 0
 
 
 def test_an_order_that_is_too_large_is_refused(office: Office, order_of: OrderOf) -> None:
     order = order_of(submitted_by="x" * ORDER_LIMIT_BYTES)
 
-    problem, text = office.problem("submit", SubmitCall(order))
+    problem, text = office.problem(SubmitJob(order))
 
     assert problem == "invalid"
     assert text.endswith(f"and may have {ORDER_LIMIT_BYTES}: split the test")
@@ -323,31 +341,30 @@ def test_what_goes_wrong_for_the_moment_is_said(
 
     monkeypatch.setattr(Fleet, "reserve", refuse)
 
-    assert office.problem("submit", SubmitCall(order_of())) == (
+    assert office.problem(SubmitJob(order_of())) == (
         "unavailable",
         "worker w1: 1 cores are wanted and 0 are free; choose again",
     )
 
 
 @pytest.mark.parametrize(
-    ("what", "content", "problem", "text"),
+    ("call", "problem", "text"),
     [
-        ("dance", b"", "invalid", "this leader cannot answer 'dance'"),
-        ("submit", b"\xc1", "invalid", "what was asked cannot be read"),
-        ("job", encode(NameCall("b4k7")), "missing", "there is no job b4k7: talka jobs lists those that are known"),
-        ("order", encode(NameCall("b4k7")), "missing", "there is no job b4k7"),
-        ("result", encode(NameCall("b4k7")), "missing", "there is no job b4k7"),
-        ("cancel", encode(CancelCall("b" * 999)), "missing", f"there is no job {'b' * 64}: talka jobs"),
-        ("drain", encode(NameCall("w9")), "missing", "there is no worker w9: talka workers lists them"),
-        ("jobs", encode(JobsCall(cursor="x")), "invalid", "cursor 'x' or state '' is not known"),
-        ("jobs", encode(JobsCall(state="lost")), "invalid", "cursor '' or state 'lost' is not known"),
+        (GetJob("b4k7"), "missing", "there is no job b4k7: talka jobs lists those that are known"),
+        (GetOrder("b4k7"), "missing", "there is no job b4k7"),
+        (GetResult("b4k7"), "missing", "there is no job b4k7"),
+        (CancelJob("b" * 999), "missing", f"there is no job {'b' * 64}: talka jobs"),
+        (DrainWorker("w9"), "missing", "there is no worker w9: talka workers lists them"),
+        (DrainWorker("w" * 9999), "missing", "there is no worker ww"),
+        (ListJobs(cursor="x"), "invalid", "cursor 'x' or state '' is not known"),
+        (ListJobs(state="lost"), "invalid", "cursor '' or state 'lost' is not known"),
     ],
-    ids=["unknown", "unreadable", "job", "order", "result", "cancel", "drain", "cursor", "state"],
+    ids=["job", "order", "result", "cancel", "drain", "long name", "cursor", "state"],
 )
 def test_what_cannot_be_answered_is_said_in_a_sentence(
-    office: Office, what: str, content: bytes, problem: str, text: str
+    office: Office, call: LeaderCall, problem: str, text: str
 ) -> None:
-    said, sentence = office.problem(what, content)
+    said, sentence = office.problem(call)
 
     assert said == problem
     assert sentence.startswith(text)
@@ -356,7 +373,7 @@ def test_what_cannot_be_answered_is_said_in_a_sentence(
 def test_an_order_without_workflows_is_refused(office: Office, order_of: OrderOf) -> None:
     order = msgspec.structs.replace(order_of(), workflows=())
 
-    assert office.problem("submit", SubmitCall(order)) == (
+    assert office.problem(SubmitJob(order)) == (
         "invalid",
         "the order has no workflows: nothing would run",
     )
@@ -396,7 +413,7 @@ def test_nobody_is_overtaken_but_by_a_higher_priority(office: Office, order_of: 
 def test_a_job_gets_its_cores_and_its_manager_once_that_is_on_disk(office: Office, order_of: OrderOf) -> None:
     office.beat("w1", 2, boot=11, folder=5)
     office.group.hold()
-    office.ask("submit", SubmitCall(order_of(2)))
+    office.ask(SubmitJob(order_of(2)))
     (job,) = office.registry.entries
     assert office.registry.fleet.free("w1") == 0, "taken at once, so that nobody else gets them"
     assert office.registry.lead_message(job) == [], "not yet"
@@ -526,7 +543,7 @@ def test_a_state_nobody_knows_is_not_written(office: Office, order_of: OrderOf) 
 def test_a_job_that_has_ended_gives_its_cores_to_the_next(office: Office, order_of: OrderOf) -> None:
     office.beat("w1", 2)
     first, second = office.submit(order_of(2)).id, office.submit(order_of(2)).id
-    assert office.problem("result", NameCall(first)) == ("conflict", f"job {first} is dispatching: no result yet")
+    assert office.problem(GetResult(first)) == ("conflict", f"job {first} is dispatching: no result yet")
 
     effects = office.checkpoint(first, 1, "completed", result="d" * 64, exit_code=4, reason="a threshold was crossed")
 
@@ -535,8 +552,8 @@ def test_a_job_that_has_ended_gives_its_cores_to_the_next(office: Office, order_
     facts = office.facts(first)
     assert (facts.state, facts.exit_code, facts.reason) == (JobState.COMPLETED, 4, "a threshold was crossed")
     assert facts.cores == 0 and facts.ended_at.startswith("2023-11-14T22:13:20.")
-    (answer,) = answers(office.ask("result", NameCall(first)))
-    assert answer.content == b"d" * 64
+    (answer,) = answers(office.ask(GetResult(first)))
+    assert answer.answer == ResultTold("d" * 64)
     assert office.registry.fleet.free("w1") == 0, "the second has them"
 
 
@@ -662,7 +679,7 @@ def test_of_jobs_that_another_leads_or_that_have_ended_nobody_gives_anything_bac
 def test_a_job_that_waits_is_cancelled_at_once(office: Office, order_of: OrderOf) -> None:
     first, second = office.submit(order_of()).id, office.submit(order_of()).id
 
-    effects = office.ask("cancel", CancelCall(first, "a mistake"))
+    effects = office.ask(CancelJob(first, "a mistake"))
 
     facts = answered(effects, JobFacts)
     assert (facts.state, facts.cancel, facts.reason) == (JobState.CANCELLED, "a mistake", "a mistake")
@@ -675,7 +692,7 @@ def test_the_manager_that_leads_a_job_is_told_that_it_is_cancelled(office: Offic
     office.beat("w1")
     job = office.submit(order_of()).id
     office.group.hold()
-    assert office.ask("cancel", CancelCall(job)) == []
+    assert office.ask(CancelJob(job)) == []
 
     effects = office.write()
 
@@ -690,7 +707,7 @@ def test_what_is_not_on_disk_when_it_is_to_be_told_is_told_as_soon_as_it_is(offi
     office.beat("w1")
     job = office.submit(order_of()).id
     office.group.hold()
-    office.ask("cancel", CancelCall(job))
+    office.ask(CancelJob(job))
     office.checkpoint(job, 1)
 
     assert office.registry.lead_message(job) == []
@@ -702,14 +719,14 @@ def test_what_is_not_on_disk_when_it_is_to_be_told_is_told_as_soon_as_it_is(offi
 def test_a_job_that_is_being_cancelled_stays_so_until_it_has_ended(office: Office, order_of: OrderOf) -> None:
     office.beat("w1")
     job = office.submit(order_of()).id
-    office.ask("cancel", CancelCall(job, "a mistake"))
-    assert office.answer("cancel", CancelCall(job, "again"), JobFacts).cancel == "a mistake"
+    office.ask(CancelJob(job, "a mistake"))
+    assert office.answer(CancelJob(job, "again"), JobFacts).cancel == "a mistake"
 
     office.checkpoint(job, 1, "running")
     assert office.entry(job).state is JobState.CANCELLING
     office.checkpoint(job, 2, "completed")
 
-    assert office.answer("cancel", CancelCall(job), JobFacts).state is JobState.COMPLETED
+    assert office.answer(CancelJob(job), JobFacts).state is JobState.COMPLETED
 
 
 # -- workers
@@ -735,7 +752,7 @@ def test_a_worker_is_told_which_of_its_jobs_are_cancelled_once_that_is_on_disk(
     office.beat("w1")
     job, other = office.submit(order_of()).id, office.submit(order_of()).id
     office.group.hold()
-    office.ask("cancel", CancelCall(job))
+    office.ask(CancelJob(job))
 
     assert renewed(office.beat("w1", jobs=(job, other))).cancelled == ()
     office.write()
@@ -778,7 +795,7 @@ def test_a_drained_worker_is_told_and_gets_nothing_more(office: Office, order_of
     office.beat("w1", 2)
     assert not renewed(office.beat("w1", 2)).drain
 
-    view = office.answer("drain", NameCall("w1"), WorkerView)
+    view = office.answer(DrainWorker("w1"), WorkerView)
 
     assert (view.name, view.state) == ("w1", "draining")
     assert renewed(office.beat("w1", 2)).drain
@@ -827,7 +844,7 @@ def test_a_worker_whose_lease_is_over_is_lost_to_its_jobs(office: Office, order_
     office.beat("w1", 2)
     job = office.submit(order_of(2)).id
     done = office.submit(order_of(1)).id
-    office.ask("cancel", CancelCall(done))
+    office.ask(CancelJob(done))
 
     lost = news(office.run(30), WorkerLost)
 
@@ -839,7 +856,7 @@ def test_a_job_that_stops_gets_no_cores_in_place_of_lost_ones(office: Office, or
     office.beat("w1", 2)
     job = office.submit(order_of(2)).id
     office.beat("w2", 2)
-    office.ask("cancel", CancelCall(job))
+    office.ask(CancelJob(job))
 
     effects = office.act(office.registry.on_goodbye(office.now, "w1", 1))
 
@@ -912,7 +929,7 @@ def test_a_new_leader_goes_on_with_queue_grants_and_owners(trio: Office, order_o
     first, second = trio.submit(order_of(3)).id, trio.submit(order_of(1)).id
     urgent = trio.submit(order_of(9, priority=9)).id
     done = trio.submit(order_of()).id
-    trio.ask("cancel", CancelCall(done))
+    trio.ask(CancelJob(done))
     before = trio.registry
     assert trio.entry(running).grants == (Grant("w2", 12, 2, "", 6),)
     trio.act(trio.registry.on_goodbye(trio.now, "w1", 11))
@@ -991,10 +1008,10 @@ def test_the_same_key_is_the_same_job_to_a_new_leader(trio: Office, order_of: Or
 
 def test_jobs_are_listed_newest_first_and_page_by_page(office: Office, order_of: OrderOf) -> None:
     jobs = [office.submit(order_of(name=f"job {number}")).id for number in range(5)]
-    office.ask("cancel", CancelCall(jobs[2]))
+    office.ask(CancelJob(jobs[2]))
 
     def page(**asked: Any) -> tuple[list[str], str]:
-        found = office.answer("jobs", JobsCall(**asked), JobsPage)
+        found = office.answer(ListJobs(**asked), JobsPage)
         return [facts.id for facts in found.items], found.next
 
     assert page() == (jobs[::-1], "")
@@ -1009,16 +1026,16 @@ def test_jobs_are_listed_newest_first_and_page_by_page(office: Office, order_of:
 
 def test_a_job_that_is_not_on_disk_is_not_listed(office: Office, order_of: OrderOf) -> None:
     office.group.hold()
-    office.ask("submit", SubmitCall(order_of()))
+    office.ask(SubmitJob(order_of()))
 
-    assert office.answer("jobs", JobsCall(), JobsPage).items == []
+    assert office.answer(ListJobs(), JobsPage).items == []
 
 
 def test_an_order_is_given_out_as_it_came(office: Office, order_of: OrderOf) -> None:
     order = order_of(3, name="checkout")
     job = office.submit(order).id
 
-    assert office.answer("order", NameCall(job), JobOrder) == order
+    assert office.answer(GetOrder(job), JobOrder) == order
 
 
 def test_an_order_is_given_out_without_values_of_variables_and_what_may_be_secret_else(
@@ -1028,10 +1045,11 @@ def test_an_order_is_given_out_without_values_of_variables_and_what_may_be_secre
     bundle = BundleFacts("0" * 64, 70, b"marker", "shop.py", {"TOKEN": "marker"}, "http://x/", request, b"marker")
     job = office.submit(order_of(bundle=bundle)).id
 
-    (answer,) = answers(office.ask("order", NameCall(job)))
+    (answer,) = answers(office.ask(GetOrder(job)))
 
-    assert b"marker" not in answer.content
-    found = msgspec.msgpack.decode(answer.content, type=JobOrder).bundle
+    assert isinstance(answer.answer, OrderTold)
+    assert b"marker" not in msgspec.msgpack.encode(answer)
+    found = answer.answer.order.bundle
     assert (found.env, found.url, found.file) == ({"TOKEN": ""}, "http://x/", "shop.py")
     assert office.entry(job).order.bundle == bundle, "whoever leads it needs all of it"
 
@@ -1058,7 +1076,7 @@ def test_the_cluster_as_people_see_it(trio: Office, order_of: OrderOf) -> None:
     gone = trio.entry(job).owner
     assert sum(is_final(entry.state) for entry in trio.registry.entries.values()) == 1
 
-    view = trio.answer("cluster", b"", ClusterView)
+    view = trio.answer(DescribeCluster(), ClusterView)
 
     assert (view.leader, view.term) == (trio.me, trio.registry.token.term)
     assert view.managers == [
@@ -1075,7 +1093,7 @@ def test_workers_as_people_see_them(trio: Office, order_of: OrderOf) -> None:
     trio.run(1)
     trio.act(trio.registry.on_goodbye(trio.now, "w2", 12))
 
-    first, second = trio.answer("workers", b"", list[WorkerView])
+    first, second = trio.answer(ListWorkers(), tuple)
 
     assert first == WorkerView(
         "w1", "healthy", "", 2, 0, 1 << 30, 1, ["chrome"], "1.2", [job], first.lease_ms, "10.0.0.7:9401"
@@ -1085,7 +1103,7 @@ def test_workers_as_people_see_them(trio: Office, order_of: OrderOf) -> None:
     assert second.address == "", "nobody can dial a connection"
 
     trio.take_over()
-    expected = {view.name: view for view in trio.answer("workers", b"", list[WorkerView])}
+    expected = {view.name: view for view in trio.answer(ListWorkers(), tuple)}
     assert (expected["w1"].state, expected["w1"].cores, expected["w1"].version) == ("registering", 0, "")
     assert expected["w1"].capabilities == [] and expected["w1"].jobs == [job]
 

@@ -33,8 +33,8 @@ from talka.control.member.leader_calls import CallEnded, LeaderCalls
 from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import StepWindow, Window
 from talka.units import NEVER, SECOND
-from talka.wire.jobs import CHANNEL, LogLines, ManagerCall, ViewUpdate, WatchJob
-from talka.wire.manager_calls import NameCall, encode
+from talka.wire.jobs import CHANNEL, LogLines, ViewUpdate, WatchJob
+from talka.wire.manager_calls import GetJob, JobTold, LeaderAnswer, ManagerCall, ResultTold
 from talka.wire.shards import StepTotals
 from talka.wire.views import JobFacts, JobUpdate, WorkflowUpdate
 from talka.work.lifecycle import JobState, TaskState
@@ -64,13 +64,13 @@ class Watching:
         assert self.watches.next_tick_at <= self.now
         (word,) = self.watches.tick(self.now, self.calls, "m1")
         assert isinstance(word, Send) and isinstance(word.message, ManagerCall)
-        assert (word.to, word.message.what, word.message.content) == ("m1", "job", encode(NameCall("b4k7")))
+        assert (word.to, word.message.call) == ("m1", GetJob("b4k7"))
         assert self.watches.owns(word.message.number)
         return word.message.number
 
-    def answer(self, facts: JobFacts | bytes, problem: str = "") -> list[object]:
-        content = facts if isinstance(facts, bytes) else encode(facts)
-        return self.watches.on_facts(self.now, CallEnded(self.ask(), problem, content))
+    def answer(self, facts: JobFacts | None, problem: str = "", text: str = "") -> list[object]:
+        told = None if facts is None else JobTold(facts)
+        return self.watches.on_facts(self.now, CallEnded(self.ask(), problem, told, text))
 
     def view(self, sequence: int, windows: tuple[int, ...] = (), owner: str = "m2") -> list[object]:
         facts = msgspec.structs.replace(FACTS, owner=owner)
@@ -126,21 +126,19 @@ def test_a_job_that_has_ended_is_shown_as_ended_and_the_watch_is_over() -> None:
 def test_a_job_that_does_not_exist_or_is_not_for_the_watcher_fails_the_watch(problem: str) -> None:
     watching = Watching()
 
-    assert watching.answer(b"there is no job b4k7 \xff", problem) == [
-        WatchFailed(70, problem, "there is no job b4k7 \ufffd")
-    ]
+    assert watching.answer(None, problem, "there is no job b4k7") == [WatchFailed(70, problem, "there is no job b4k7")]
     assert watching.view(1) == []
 
 
 @pytest.mark.parametrize(
-    ("content", "problem"),
-    [(b"no manager leads", "unavailable"), (b"later", "busy"), (b"\xc1", ""), (b"\x81\xa2id\xa2\xc3\x28", "")],
-    ids=["nobody leads", "busy", "what cannot be read", "text that is not UTF-8"],
+    ("answer", "problem"),
+    [(None, "unavailable"), (None, "busy"), (ResultTold(""), "")],
+    ids=["nobody leads", "busy", "an answer to another question"],
 )
-def test_an_answer_that_tells_nothing_is_asked_for_again(content: bytes, problem: str) -> None:
+def test_an_answer_that_tells_nothing_is_asked_for_again(answer: LeaderAnswer | None, problem: str) -> None:
     watching = Watching()
 
-    assert watching.answer(content, problem) == []
+    assert watching.watches.on_facts(watching.now, CallEnded(watching.ask(), problem, answer)) == []
     watching.now += LOOK_EVERY_NS
     assert watching.ask()
 
@@ -163,7 +161,7 @@ def test_a_watch_that_was_given_up_hears_nothing_any_more() -> None:
     watching.watches.remove(70)
     watching.watches.remove(70)
 
-    assert watching.watches.on_facts(watching.now, CallEnded(number, "", encode(FACTS))) == []
+    assert watching.watches.on_facts(watching.now, CallEnded(number, "", JobTold(FACTS))) == []
     assert not watching.watches.owns(number)
     assert watching.view(1) == []
 

@@ -1,32 +1,27 @@
 """What one manager asks the leader for somebody: who it was, for the leader's own log."""
 
 from talka.control.jobs.effects import Forwarded
-from talka.errors import Invalid
-from talka.wire.jobs import ManagerCall
-from talka.wire.manager_calls import CancelCall, NameCall, SubmitCall, decode
-from talka.wire.security.access import CHANGES
+from talka.wire.manager_calls import CALLED_BY, CHANGES, CancelJob, DrainWorker, LeaderCall, ManagerCall, SubmitJob
 
 TAKEN, REFUSED = 202, 403
 
 
 def forwarded(through: str, call: ManagerCall, problem: str) -> list[Forwarded]:
     """A line for each change and each refusal; questions that were answered leave none."""
-    if not problem and call.what not in CHANGES:
+    asked = call.call
+    if not problem and not isinstance(asked, CHANGES):
         return []
     status = REFUSED if problem else TAKEN
-    return [Forwarded(through, call.what, call.asker, status, _subject(call), problem)]
+    return [Forwarded(through, CALLED_BY[type(asked)][0], call.asker, status, _subject(asked), problem)]
 
 
-def _subject(call: ManagerCall) -> str:
-    try:
-        match call.what:
-            case "submit":
-                return decode(call.content, SubmitCall).order.name
-            case "cancel":
-                return decode(call.content, CancelCall).job
-            case "drain":
-                return decode(call.content, NameCall).name
-            case _:
-                return ""
-    except Invalid:
-        return ""
+def _subject(asked: LeaderCall) -> str:
+    match asked:
+        case SubmitJob(order=order):
+            return order.name
+        case CancelJob(job=job):
+            return job
+        case DrainWorker(worker=worker):
+            return worker
+        case _:
+            return ""

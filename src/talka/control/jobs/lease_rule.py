@@ -24,8 +24,8 @@ from talka.control.jobs.effects import Alarmed, JobsEffect, LeaseChanged
 from talka.control.member.voter import Voter
 from talka.errors import Invalid, Unavailable
 from talka.units import MILLISECOND, NEVER, SECOND
-from talka.wire.jobs import CHANNEL, CallAnswer, JobMessage
-from talka.wire.manager_calls import encode
+from talka.wire.jobs import CHANNEL, JobMessage
+from talka.wire.manager_calls import CallAnswer, LeaseTold
 from talka.wire.views import LeaseView
 from talka.work.durations import format_duration
 
@@ -106,7 +106,7 @@ class LeaseRule:
         )
 
     def answer(self, now: int, sender: str, number: int) -> Send[JobMessage]:
-        return _say(sender, CallAnswer(number, "", encode(self.view(now))))
+        return _say(sender, CallAnswer(number, LeaseTold(self.view(now))))
 
     def change(self, now: int, lease_ns: int, by: str, sender: str, number: int) -> list[JobsEffect]:
         """Make it this one. Who asks, and asks again, is answered once that is on a majority of disks."""
@@ -143,7 +143,7 @@ class LeaseRule:
         if ended.outcome != "accepted":
             self._write_at = NEVER if self._settles_at == NEVER else now + AGAIN_NS
             text = f"the lease may have been changed or not ({ended.reason}): ask again"
-            return [_say(sender, CallAnswer(number, "unavailable", text.encode())) for sender, number in waiting]
+            return [_say(sender, CallAnswer(number, None, "unavailable", text)) for sender, number in waiting]
         self.terms, self._is_unread = terms, False
         self._settles_at = self._write_at = self._end_of_wait(now)
         changed = LeaseChanged(terms.lease_ns, terms.next_ns, terms.by)

@@ -6,7 +6,7 @@ registry lives as long as a term: a new leader reads the entries and goes on.
 
 from collections.abc import Callable
 from random import Random
-from typing import Final
+from typing import Final, assert_never
 
 import msgspec
 
@@ -51,18 +51,41 @@ from talka.wire.entries import (
 from talka.wire.jobs import (
     CHANNEL,
     Beat,
-    CallAnswer,
     CheckpointStored,
     JobMessage,
     Lead,
     Leaderless,
     ManagerAt,
-    ManagerCall,
     Renew,
     StoreCheckpoint,
 )
-from talka.wire.manager_calls import CancelCall, JobsCall, LeaseCall, NameCall, SubmitCall, decode, encode
-from talka.wire.security.access import CALLED_BY, objection
+from talka.wire.manager_calls import (
+    CALLED_BY,
+    TEXT_LIMIT,
+    CallAnswer,
+    CallProblem,
+    CancelJob,
+    ClusterTold,
+    DescribeCluster,
+    DrainWorker,
+    GetJob,
+    GetLease,
+    GetOrder,
+    GetResult,
+    JobsTold,
+    JobTold,
+    LeaderAnswer,
+    ListJobs,
+    ListWorkers,
+    ManagerCall,
+    OrderTold,
+    ResultTold,
+    SetLease,
+    SubmitJob,
+    WorkersTold,
+    WorkerTold,
+)
+from talka.wire.security.access import objection
 from talka.wire.views import ClusterView, JobFacts, JobsPage, ManagerView, WorkerView
 from talka.work.lifecycle import JobState, is_final, move
 from talka.work.outcome import ExitCode
@@ -155,11 +178,13 @@ class Registry:
     # -- what clients ask
 
     def on_call(self, now: int, sender: str, call: ManagerCall) -> list[JobsEffect]:
-        problem = objection(call.asker, call.what) if call.what in CALLED_BY else ""
+        problem = objection(call.asker, CALLED_BY[type(call.call)])
         news: list[JobsEffect] = [] if sender == self._me else [*forwarded(sender, call, problem)]
         if problem:
             self._count("forbidden")
-            kind = "invalid" if call.asker is None else "forbidden"  # an earlier version knows no other word
+            kind: CallProblem = (
+                "invalid" if call.asker is None else "forbidden"
+            )  # an earlier version knows no other word
             return [*news, _problem(sender, call, kind, problem)]
         return [*news, *self._answered(now, sender, call)]
 
@@ -178,49 +203,47 @@ class Registry:
         self.refused[reason] = self.refused.get(reason, 0) + 1
 
     def _answer(self, now: int, sender: str, call: ManagerCall) -> list[JobsEffect]:
-        match call.what:
-            case "submit":
-                return self._submit(now, sender, call)
-            case "jobs":
-                return [_answer(sender, call, encode(self._page(now, decode(call.content, JobsCall))))]
-            case "job" | "order":
-                name = decode(call.content, NameCall).name
-                entry = self.book.written.get(name)
-                if entry is None:
-                    return [_no_job(sender, call, name)]
-                if call.what == "order":
-                    return [_answer(sender, call, encode(shown(entry.order)))]
-                return [_answer(sender, call, encode(self.facts(entry)))]
-            case "result":
-                name = decode(call.content, NameCall).name
-                entry = self.book.written.get(name)
-                if entry is None:
-                    return [_no_job(sender, call, name)]
-                if not is_final(entry.state):
-                    return [_problem(sender, call, "conflict", f"job {name} is {entry.state}: no result yet")]
-                return [_answer(sender, call, entry.result.encode())]
-            case "cancel":
-                return self._cancel(now, sender, call, decode(call.content, CancelCall))
-            case "workers":
-                return [_answer(sender, call, encode(list(self.workers(now))))]
-            case "drain":
-                name = decode(call.content, NameCall).name
+        match call.call:
+            case SubmitJob() as asked:
+                return self._submit(now, sender, call, asked)
+            case ListJobs() as asked:
+                return [_answer(sender, call, JobsTold(self._page(now, asked)))]
+            case GetJob(job=job) | GetOrder(job=job) | GetResult(job=job):
+                return [self._told(sender, call, job)]
+            case CancelJob() as asked:
+                return self._cancel(now, sender, call, asked)
+            case ListWorkers():
+                return [_answer(sender, call, WorkersTold(tuple(self.workers(now))))]
+            case DrainWorker(worker=name):
                 if not self.fleet.drain(name):
                     return [_problem(sender, call, "missing", f"there is no worker {name}: talka workers lists them")]
                 view = next(view for view in self.workers(now) if view.name == name)
-                return [_answer(sender, call, encode(view))]
-            case "lease":
-                wanted = decode(call.content, LeaseCall)
-                if not wanted.lease_ns:
-                    return [self.lease.answer(now, sender, call.number)]
-                return self.lease.change(now, wanted.lease_ns, wanted.by, sender, call.number)
-            case "cluster":
-                return [_answer(sender, call, encode(self._cluster()))]
-            case what:
-                raise Invalid(f"this leader cannot answer {what!r}")
+                return [_answer(sender, call, WorkerTold(view))]
+            case GetLease():
+                return [self.lease.answer(now, sender, call.number)]
+            case SetLease(lease_ns=lease_ns, by=by):
+                return self.lease.change(now, lease_ns, by, sender, call.number)
+            case DescribeCluster():
+                return [_answer(sender, call, ClusterTold(self._cluster()))]
+            case _:
+                assert_never(call.call)
 
-    def _submit(self, now: int, sender: str, call: ManagerCall) -> list[JobsEffect]:
-        asked = decode(call.content, SubmitCall)
+    def _told(self, sender: str, call: ManagerCall, job: str) -> Send[JobMessage]:
+        """What is on a majority of disks of a job: its facts, its order or its result."""
+        entry = self.book.written.get(job)
+        if entry is None:
+            return _no_job(sender, call, job)
+        match call.call:
+            case GetOrder():
+                return _answer(sender, call, OrderTold(shown(entry.order)))
+            case GetResult() if not is_final(entry.state):
+                return _problem(sender, call, "conflict", f"job {job} is {entry.state}: no result yet")
+            case GetResult():
+                return _answer(sender, call, ResultTold(entry.result))
+            case _:
+                return _answer(sender, call, JobTold(self.facts(entry)))
+
+    def _submit(self, now: int, sender: str, call: ManagerCall, asked: SubmitJob) -> list[JobsEffect]:
         order, key = asked.order, asked.key
         if call.asker is not None and call.asker.name:  # whoever showed a token is who it says
             order = msgspec.structs.replace(order, submitted_by=call.asker.name)
@@ -229,7 +252,7 @@ class Registry:
             if _unsigned(known.order) != _unsigned(order):
                 text = f"the key {key!r} was used for another order, job {known.job}: use a key of its own"
                 return [_problem(sender, call, "conflict", text)]
-            return self.book.once_written(known, _answer(sender, call, encode(self.facts(known))))
+            return self.book.once_written(known, _answer(sender, call, JobTold(self.facts(known))))
         size_bytes = len(encode_order(order))
         if size_bytes > ORDER_LIMIT_BYTES:
             raise Invalid(f"the order has {size_bytes} bytes, and may have {ORDER_LIMIT_BYTES}: split the test")
@@ -245,23 +268,23 @@ class Registry:
             job=job, key=key, order=order, state=JobState.QUEUED, number=number, submitted_ms=self._wall_ms(now)
         )
         self._signers.add(order.bundle.word)
-        answer = _answer(sender, call, encode(self.facts(entry)))
+        answer = _answer(sender, call, JobTold(self.facts(entry)))
         effects = self.book.add(now, entry, JobAcceptedNews(job, key), answer)
         return [*effects, *self._schedule(now)]
 
-    def _cancel(self, now: int, sender: str, call: ManagerCall, asked: CancelCall) -> list[JobsEffect]:
+    def _cancel(self, now: int, sender: str, call: ManagerCall, asked: CancelJob) -> list[JobsEffect]:
         entry = self.entries.get(asked.job)
         if entry is None:
             return [_no_job(sender, call, asked.job)]
         if is_final(entry.state) or entry.cancel:
-            return self.book.once_written(entry, _answer(sender, call, encode(self.facts(entry))))
+            return self.book.once_written(entry, _answer(sender, call, JobTold(self.facts(entry))))
         reason = asked.reason or "cancelled"
         if entry.state in WAITING_STATES:
             self.queue.remove(entry.job)
             cancelled = msgspec.structs.replace(entry, cancel=reason)
             return self._end_unstarted(now, cancelled, JobState.CANCELLED, reason, answer_to=(sender, call))
         entry = msgspec.structs.replace(entry, cancel=reason, state=move(entry.state, JobState.CANCELLING))
-        answer = _answer(sender, call, encode(self.facts(entry)))
+        answer = _answer(sender, call, JobTold(self.facts(entry)))
         return self.book.put(now, entry, answer, *self._lead(now, entry))
 
     def _end_unstarted(
@@ -278,7 +301,7 @@ class Registry:
         )
         then: list[JobsEffect] = [JobEndStored(entry.job, state, "")]
         if answer_to is not None:
-            then.append(_answer(*answer_to, encode(self.facts(ended))))
+            then.append(_answer(*answer_to, JobTold(self.facts(ended))))
         return self.book.put(now, ended, *then)
 
     # -- giving out cores
@@ -513,7 +536,7 @@ class Registry:
             waits_for = waiting_reason(least, free=free, total=total, ahead=position - 1)
         return facts_of(entry, position, waits_for)
 
-    def _page(self, now: int, asked: JobsCall) -> JobsPage:
+    def _page(self, now: int, asked: ListJobs) -> JobsPage:
         try:
             before = int(asked.cursor) if asked.cursor else 1 << 62
             state = JobState(asked.state) if asked.state else None
@@ -570,12 +593,12 @@ class Registry:
 DECLINED: Final = "declined: "
 
 
-def _answer(sender: str, call: ManagerCall, content: bytes) -> Send[JobMessage]:
-    return Send(CHANNEL, sender, CallAnswer(call.number, "", content), Lane.RESULTS)
+def _answer(sender: str, call: ManagerCall, answer: LeaderAnswer) -> Send[JobMessage]:
+    return Send(CHANNEL, sender, CallAnswer(call.number, answer), Lane.RESULTS)
 
 
-def _problem(sender: str, call: ManagerCall, kind: str, text: str, retry_after_ms: int = 0) -> Send[JobMessage]:
-    answer = CallAnswer(call.number, kind, text.encode(), retry_after_ms)  # type: ignore[arg-type]
+def _problem(sender: str, call: ManagerCall, kind: CallProblem, text: str, retry_after_ms: int = 0) -> Send[JobMessage]:
+    answer = CallAnswer(call.number, None, kind, text[:TEXT_LIMIT], retry_after_ms)
     return Send(CHANNEL, sender, answer, Lane.RESULTS)
 
 

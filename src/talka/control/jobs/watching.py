@@ -15,9 +15,9 @@ from talka.control.member.leader_calls import CallEnded, LeaderCalls
 from talka.stats.tally import Tally
 from talka.units import NEVER, SECOND
 from talka.wire.jobs import CHANNEL, JobMessage, ViewUpdate, WatchJob
-from talka.wire.manager_calls import NameCall, encode
+from talka.wire.manager_calls import GetJob, JobTold
 from talka.wire.security.access import Asker
-from talka.wire.views import JobFacts, JobUpdate, without_windows_up_to
+from talka.wire.views import JobUpdate, without_windows_up_to
 from talka.work.lifecycle import is_final
 
 LOOK_EVERY_NS: Final = SECOND // 2
@@ -33,7 +33,6 @@ WATCHES_LIMIT: Final = 1024
 AUDIENCE_LIMIT: Final = 4096
 
 _decoder = msgspec.msgpack.Decoder(JobUpdate)
-_facts = msgspec.msgpack.Decoder(JobFacts)
 _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -87,7 +86,7 @@ class JobWatches:
                 continue
             watch.look_at = now + LOOK_EVERY_NS
             if watch.asked not in self._asked:
-                asked, said = calls.ask(now, "job", encode(NameCall(watch.job)), leader, watch.asker)
+                asked, said = calls.ask(now, GetJob(watch.job), leader, watch.asker)
                 watch.asked = asked
                 self._asked[asked] = number
                 effects += said
@@ -101,13 +100,10 @@ class JobWatches:
             return []
         if ended.problem in ("missing", "forbidden"):
             del self._watches[number]
-            return [WatchFailed(number, ended.problem, ended.content.decode(errors="replace"))]
-        if ended.problem:
+            return [WatchFailed(number, ended.problem, ended.text)]
+        if not isinstance(ended.answer, JobTold):
             return []  # asked again
-        try:
-            facts = _facts.decode(ended.content)
-        except _UNREADABLE:
-            return []
+        facts = ended.answer.job
         if is_final(facts.state):
             del self._watches[number]
             return [Updated(number, JobUpdate(facts, final=True))]

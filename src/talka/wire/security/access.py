@@ -56,21 +56,6 @@ LEAST: Final[dict[str, UserRole | None]] = {
 """The least role that may do it; None: everybody, without a token."""
 OF_NODES: Final[dict[str, UserRole]] = {"lease": "admin"}
 """Likewise what is no operation of the API: operators ask a manager's node for it, with its certificate or the secret."""
-CALLED_BY: Final[dict[str, tuple[str, ...]]] = {
-    "submit": ("submit",),
-    "jobs": ("jobs",),
-    "job": ("job", "watch"),
-    "order": ("order",),
-    "result": ("result",),
-    "cancel": ("cancel",),
-    "workers": ("workers",),
-    "drain": ("drain",),
-    "cluster": ("cluster",),
-    "lease": ("lease",),
-}
-"""What a manager asks the leader for, and the operations it may be asked for by."""
-CHANGES: Final = ("submit", "cancel", "drain")
-"""Those of them that change something: it is put down who did."""
 
 
 class Asker(msgspec.Struct, frozen=True, array_like=True):
@@ -86,21 +71,22 @@ class Asker(msgspec.Struct, frozen=True, array_like=True):
     """The address that asked."""
 
 
-def own(what: str) -> Asker:
+def own(operation: str) -> Asker:
     """A manager that asks for itself: nobody else did."""
-    return Asker(CALLED_BY.get(what, (what,))[0], "admin")
+    return Asker(operation, "admin")
 
 
 def has_role(role: str, least: UserRole) -> bool:
     return role in USER_ROLES and USER_ROLES.index(role) >= USER_ROLES.index(least)
 
 
-def objection(asker: Asker | None, what: str) -> str:
-    """Nothing, or why this may not be done for whoever asked."""
+def objection(asker: Asker | None, operations: tuple[str, ...]) -> str:
+    """Nothing, or why what is asked for by these operations may not be done for whoever asked."""
+    what = operations[0]
     if asker is None:
         return f"{what!r} was passed on without who asked for it: the manager that did is of an earlier version"
     least = LEAST.get(asker.operation) or OF_NODES.get(asker.operation)
-    if least is None or asker.operation not in CALLED_BY.get(what, ()):
+    if least is None or asker.operation not in operations:
         return f"nobody may ask for {what!r} by {asker.operation!r}"
     if not has_role(asker.role, least):
         return f"a {asker.role} may not ask for {what!r}: that takes the role {least}"

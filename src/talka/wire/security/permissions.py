@@ -10,7 +10,7 @@ Decision: docs/decisions/0028-one-table-of-roles.md.
 import sys
 from typing import Any, Final, TypeAlias, get_args
 
-from talka.wire import asking, greeting, jobs, leadership, leases, membership, tasks
+from talka.wire import asking, greeting, jobs, leadership, leases, manager_calls, membership, tasks
 from talka.wire.channels import Channel
 from talka.wire.security.roles import Role
 
@@ -47,17 +47,19 @@ CHANNELS: Final[dict[int, Channel[Any]]] = {
     )
 }
 """Every conversation between nodes, by its number in a packet."""
+ENVELOPES: Final[dict[type, tuple[type, ...]]] = {
+    asking.Ask: get_args(asking.Question),
+    manager_calls.ManagerCall: manager_calls.CALLS,
+}
+"""Messages that stand in no row themselves, and what may be in them."""
 MESSAGES: Final[list[tuple[int, type]]] = [
     (number, row)
     for number, channel in CHANNELS.items()
     for kind in channel.kinds
-    for row in (get_args(asking.Question) if kind is asking.Ask else (kind,))
+    for row in ENVELOPES.get(kind, (kind,))
 ]
-"""Every message between nodes, with the number of its conversation. A question stands for the Ask around it."""
-CALLS: Final[dict[str, Senders]] = dict.fromkeys(
-    ("submit", "jobs", "job", "order", "result", "cancel", "workers", "drain", "cluster", "lease"), MANAGERS
-)
-"""A Call by what it asks: it carries what a user may do, and only managers know their users."""
+"""Every message between nodes, with the number of its conversation. A question stands for the Ask around it, a call for the
+ManagerCall."""
 
 TABLE: Final[dict[type, Senders]] = {
     # Members probe each other over datagrams, which no certificate covers; records travel over streams alone.
@@ -144,6 +146,8 @@ TABLE: Final[dict[type, Senders]] = {
     tasks.ResultsStored: MANAGERS,
     tasks.AskHeld: MANAGERS,
     tasks.TaskInputs: MANAGERS,
+    # Calls carry what a user may do, and only managers know their users.
+    **dict.fromkeys(manager_calls.CALLS, MANAGERS),
     # What managers say to each other.
     jobs.KeepBlob: MANAGERS,
     jobs.Kept: MANAGERS,
@@ -151,8 +155,7 @@ TABLE: Final[dict[type, Senders]] = {
     jobs.StoreCheckpoint: MANAGERS,
     jobs.CheckpointStored: MANAGERS,
     jobs.Leaderless: MANAGERS,
-    jobs.ManagerCall: MANAGERS,
-    jobs.CallAnswer: MANAGERS,
+    manager_calls.CallAnswer: MANAGERS,
     jobs.WatchJob: MANAGERS,
     jobs.ViewUpdate: MANAGERS,
 }
@@ -165,23 +168,19 @@ def may_say(role: Column, message: object) -> bool:
 
 
 def senders_of(message: object) -> Senders:
-    kind = type(message)
-    if kind is asking.Ask:
-        assert isinstance(message, asking.Ask)
-        return TABLE.get(type(message.question), NOBODY_MAY)
-    if kind is jobs.ManagerCall:
-        assert isinstance(message, jobs.ManagerCall)
-        return CALLS.get(message.what, TABLE[jobs.ManagerCall])
-    return TABLE.get(kind, NOBODY_MAY)
+    return TABLE.get(type(_spoken(message)), NOBODY_MAY)
 
 
 def name_of(message: object) -> str:
     """For counters and people: one word for each row of the table."""
+    return _name(type(_spoken(message)))
+
+
+def _spoken(message: object) -> object:
+    """What is in an envelope, or the message itself."""
     if isinstance(message, asking.Ask):
-        return type(message.question).__name__
-    if isinstance(message, jobs.ManagerCall):
-        return f"Call {message.what}" if message.what in CALLS else "Call"
-    return _name(type(message))
+        return message.question
+    return message.call if isinstance(message, manager_calls.ManagerCall) else message
 
 
 def _name(kind: Any) -> str:
@@ -195,15 +194,8 @@ _SHARED: Final = frozenset(name for name in _NAMES if _NAMES.count(name) > 1)
 
 
 def rows() -> list[tuple[str, str, Senders]]:
-    """(conversation, message, who may say it), by the number of the channel; a Call has a row for each thing it may ask."""
-    found: list[tuple[str, str, Senders]] = []
-    for number, kind in MESSAGES:
-        name = CHANNELS[number].name
-        if kind is jobs.ManagerCall:
-            found += [(name, f"Call {what}", who) for what, who in CALLS.items()]
-        else:
-            found.append((name, _name(kind), TABLE[kind]))
-    return found
+    """(conversation, message, who may say it), by the number of the channel."""
+    return [(CHANNELS[number].name, _name(kind), TABLE[kind]) for number, kind in MESSAGES]
 
 
 def markdown() -> str:
