@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.cluster.placement import SHARDS, BadWeight, Ewma, LoadBook, assign, choose, order, owner, shard_of
+from talka.cluster.placement import SHARDS, BadWeight, Ewma, assign, choose, order, owner, shard_of
 from talka.errors import Invalid
 
 quick = settings(deadline=None, derandomize=True, max_examples=60)
@@ -214,10 +214,9 @@ def test_the_most_loaded_of_many_is_never_chosen_and_the_second_least_sometimes_
 
 
 def test_a_lone_candidate_is_chosen_and_none_of_none() -> None:
-    rng, book = Random(1), LoadBook(HALF_LIFE)
-    assert choose(rng, ["a"], {"a": 9.0}) == book.choose(0, rng, ["a"]) == "a"
+    rng = Random(1)
+    assert choose(rng, ["a"], {"a": 9.0}) == "a"
     assert choose(rng, [], {}) is None
-    assert book.choose(0, rng, []) is None
 
 
 def test_a_mean_weighs_a_sample_half_after_each_half_life() -> None:
@@ -234,16 +233,6 @@ def test_samples_of_one_instant_or_of_an_earlier_one_weigh_alike() -> None:
     for now, sample in [(HALF_LIFE, 10.0), (HALF_LIFE, 20.0), (0, 60.0)]:
         mean.add(now, sample)
     assert mean.value == pytest.approx(30.0)
-    assert mean.faded(HALF_LIFE) == pytest.approx(30.0)
-
-
-def test_a_mean_fades_while_no_sample_comes() -> None:
-    mean = Ewma(HALF_LIFE)
-    mean.add(7, 10.0)
-    assert mean.faded(7 + 2 * HALF_LIFE) == pytest.approx(2.5)
-    assert mean.faded(10**30) == 0.0
-    mean.add(10**30, 3.0)
-    assert mean.value == 3.0
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**10), st.floats(0.0, 1e9)), min_size=1, max_size=20))
@@ -256,57 +245,6 @@ def test_a_mean_lies_among_its_samples(samples: list[tuple[int, float]]) -> None
     assert min(values) * (1 - 1e-9) <= mean.value <= max(values) * (1 + 1e-9)
 
 
-def test_load_is_what_is_under_way_times_what_it_takes() -> None:
-    book = LoadBook(HALF_LIFE)
-    book.sent("a")
-    book.sent("a")
-    book.finished(0, "a", 100)
-    assert book.load(0, "a") == pytest.approx(200.0)
-    book.finished(0, "a", 100)
-    assert book.load(0, "a") == pytest.approx(100.0)
-
-
-def test_before_the_first_answer_the_number_under_way_counts() -> None:
-    book = LoadBook(HALF_LIFE)
-    assert book.load(0, "a") == 0.0
-    book.sent("a")
-    book.sent("a")
-    book.sent("b")
-    assert book.load(0, "a") > book.load(0, "b") > book.load(0, "unknown")
-
-
-def test_a_book_chooses_the_less_loaded_and_tries_a_slow_one_again_later() -> None:
-    book, rng = LoadBook(HALF_LIFE), Random(1)
-    for peer, latency_ns in [("slow", 900), ("quick", 100)]:
-        book.sent(peer)
-        book.finished(0, peer, latency_ns)
-    assert {book.choose(0, rng, ["slow", "quick"]) for _ in range(20)} == {"quick"}
-    book.finished(5 * HALF_LIFE, "quick", 100)
-    assert {book.choose(5 * HALF_LIFE, rng, ["slow", "quick"]) for _ in range(20)} == {"slow"}
-
-
-def test_a_full_book_forgets_the_peer_touched_longest_ago() -> None:
-    book = LoadBook(HALF_LIFE, limit=2)
-    for peer in ("a", "b", "a", "c"):
-        book.sent(peer)
-    assert len(book) == 2
-    assert book.load(0, "b") == 0.0
-    assert book.load(0, "a") > 0.0
-
-
-def test_answers_of_a_forgotten_peer_do_not_make_it_less_than_idle() -> None:
-    book = LoadBook(HALF_LIFE)
-    book.sent("a")
-    book.forget("a")
-    book.forget("unknown")
-    assert len(book) == 0
-    book.finished(0, "a", 100)
-    book.finished(0, "a", 100)
-    assert book.load(0, "a") == pytest.approx(100.0)
-
-
 def test_settings_that_make_no_sense_are_refused() -> None:
     with pytest.raises(Invalid, match="half_life_ns must be at least 1"):
         Ewma(0)
-    with pytest.raises(Invalid, match="limit of a load book must be at least 1"):
-        LoadBook(HALF_LIFE, limit=0)

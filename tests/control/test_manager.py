@@ -710,7 +710,7 @@ class Keeper:
         return done
 
     def set(self) -> list[Any]:
-        return self.take(self.play.act("m1", self.play.manager().set_durable(self.play.now, self.dags.keeper)))
+        return self.take(self.play.act("m1", self.play.manager().set_keeper(self.play.now, self.dags.keeper)))
 
     def go_on(self) -> list[Any]:
         """A new life of the manager reads its jobs."""
@@ -767,7 +767,7 @@ def test_a_manager_whose_store_is_lost_takes_no_result_and_gives_nothing_out(kee
     keeper.submit()
     (hand,) = said(keeper.beat(), AssignTasks)
     keeper.submit()
-    keeper.play.manager().drop_durable()
+    keeper.play.manager().drop_keeper()
     assert keeper.hear("w1", Done((TaskResult(hand.message.tasks[0].fence, "completed", b"1"),))) == []
     assert said(keeper.beat(), AssignTasks) == []
 
@@ -784,7 +784,7 @@ def test_what_is_put_down_after_the_clock_was_set_tells_the_new_one(keeper: Keep
     registry = play.manager().registry
     assert registry is not None and registry._wall_ms(0) == 500_000
     play.manager().registry = None
-    play.manager().drop_durable()
+    play.manager().drop_keeper()
     play.manager().set_wall_offset(SECOND)  # with nobody to be told
 
 

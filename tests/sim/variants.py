@@ -30,14 +30,14 @@ from talka.cluster.membership.suspicion import Suspicion, SuspicionBounds
 from talka.cluster.membership.updates import Updates
 from talka.cluster.membership.vouched import Vouched
 from talka.control.dags.keeper import DagKeeper
-from talka.control.jobs.assignments import Assignments
 from talka.control.jobs.checkpoints import Checkpoints
+from talka.control.jobs.commands import Assignments
 from talka.control.jobs.entries import EntryBook
 from talka.control.jobs.fleet import Fleet
 from talka.control.jobs.granted_workers import GrantedWorkers
 from talka.control.jobs.health import CorrelatedFailure
 from talka.control.jobs.lease_rule import LeaseRule
-from talka.control.jobs.led_job import LedJob
+from talka.control.jobs.remote_load import RemoteLoad
 from talka.control.jobs.take_over import TakeOver
 from talka.control.load.load_job import LoadJob
 from talka.control.member.replay_guard import ReplayWindow
@@ -374,7 +374,7 @@ def runs_what_comes(right, self, now, digest, content):
     return "holds"
 
 
-@variant("result_key", LedJob, "_on_finished")
+@variant("result_key", RemoteLoad, "on_finished")
 def fetches_every_result(right, self, now, sender, message):
     """An attempt's result is accepted once."""
     if not self._results.is_fetched(message.attempt):
@@ -382,12 +382,12 @@ def fetches_every_result(right, self, now, sender, message):
     return right(self, now, sender, message)
 
 
-@variant("result_key", LedJob, "_is_settled")
+@variant("result_key", RemoteLoad, "_is_settled")
 def finds_nothing_settled(right, self, result):
     return False
 
 
-@variant("result_key", LedJob, "_count")
+@variant("result_key", RemoteLoad, "_count")
 def counts_again(right, self, now, digest, result):
     """Without a key for each attempt, a result belongs to whatever runs in its place."""
     if not result.is_lost and self._running(result.attempt) is None:

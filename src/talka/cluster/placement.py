@@ -18,7 +18,6 @@ from talka.errors import Invalid
 SHARDS: Final = 1024
 """Jobs are owned by the shard, not one by one. Changing it moves every job: never within a running cluster."""
 WEIGHT_LIMIT: Final = 1e9
-PEERS_LIMIT: Final = 1024
 # One key for each use: a node's place for a job says nothing about the job's shard.
 _PLACE_KEY: Final = b"talka placement 1"
 _SHARD_KEY: Final = b"talka job shard 1"
@@ -112,82 +111,11 @@ class Ewma:
         self._weight = self._weight * kept + 1.0
         self._at = max(self._at, now)
 
-    def faded(self, now: int) -> float:
-        """The mean, halved for every half-life without a sample: what was slow long ago deserves another try."""
-        return self.value * self._kept(now)
-
     def _kept(self, now: int) -> float:
         age_ns = now - self._at
         if age_ns <= 0:
             return 1.0
         return float(0.5 ** (age_ns / self._half_life_ns))
-
-
-class _Peer:
-    __slots__ = ("latency", "open")
-
-    def __init__(self, half_life_ns: int) -> None:
-        self.open = 0
-        self.latency = Ewma(half_life_ns)
-
-
-class LoadBook:
-    """What is under way at each peer and how long it takes lately: the load by which `choose` compares.
-
-    Call `sent` for every request and `finished` once for each. For a request that failed, say the full timeout as its
-    latency: a peer that fails fast must not look quick. At `limit` the peer touched longest ago is forgotten.
-    """
-
-    __slots__ = ("_half_life_ns", "_limit", "_peers")
-
-    def __init__(self, half_life_ns: int, limit: int = PEERS_LIMIT) -> None:
-        if limit < 1:
-            raise Invalid(f"the limit of a load book must be at least 1, not {limit}")
-        self._half_life_ns = half_life_ns
-        self._limit = limit
-        # In the order of the last touch.
-        self._peers: dict[str, _Peer] = {}
-
-    def __len__(self) -> int:
-        return len(self._peers)
-
-    def sent(self, peer: str) -> None:
-        self._touch(peer).open += 1
-
-    def finished(self, now: int, peer: str, latency_ns: int) -> None:
-        entry = self._touch(peer)
-        # A peer that was forgotten meanwhile has fewer open requests than answers to come.
-        entry.open = max(0, entry.open - 1)
-        entry.latency.add(now, latency_ns)
-
-    def forget(self, peer: str) -> None:
-        self._peers.pop(peer, None)
-
-    def load(self, now: int, peer: str) -> float:
-        """Nanoseconds until one more request would be answered, roughly; 0 for an unknown peer, so it is tried."""
-        entry = self._peers.get(peer)
-        if entry is None:
-            return 0.0
-        # At least 1 ns: without a figure for the latency, the number under way still counts.
-        return (entry.open + 1) * max(1.0, entry.latency.faded(now))
-
-    def choose(self, now: int, rng: Random, candidates: Sequence[str]) -> str | None:
-        """Like the function `choose`, by the loads of this book."""
-        drawn = _draw_two(rng, candidates)
-        if drawn is None:
-            return None
-        first, second = drawn
-        return second if self.load(now, second) < self.load(now, first) else first
-
-    def _touch(self, peer: str) -> _Peer:
-        peers = self._peers
-        entry = peers.pop(peer, None)
-        if entry is None:
-            entry = _Peer(self._half_life_ns)
-            if len(peers) >= self._limit:
-                del peers[next(iter(peers))]
-        peers[peer] = entry
-        return entry
 
 
 def _scores(key: str, nodes: Mapping[str, float]) -> list[tuple[float, str]]:

@@ -6,24 +6,16 @@ is this.
 
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
-from typing import Final, TypeAlias, assert_never, cast
+from typing import Final, TypeAlias, cast
 
 import msgspec
 
-from talka.cluster.effects import Lane, Persist, PersistBlob, Send
-from talka.cluster.leadership.lease_terms import LeaseDiffers
+from talka.cluster.effects import Lane, PersistBlob, Send
 from talka.cluster.leadership.news import (
-    ConfigChanged,
     Elected,
-    LeaderChanged,
-    LeadershipAlarm,
-    LeaseExtended,
-    PhaseChanged,
-    ReadEnded,
     SteppedDown,
     WriteEnded,
 )
-from talka.cluster.leases import LeaseExpired
 from talka.control.blobs.replicated_blobs import (
     BlobEffect,
     BlobFailed,
@@ -41,27 +33,13 @@ from talka.control.dags.keeper import DagKeeper
 from talka.control.jobs.bundle_rights import BundleRights
 from talka.control.jobs.effects import (
     Alarmed,
-    AttemptAccepted,
     BlobWanted,
-    DocumentWanted,
-    EvictionHeld,
-    FleetFull,
-    Forwarded,
-    JobAcceptedNews,
-    JobEndStored,
     JobOver,
     JobsEffect,
+    JobsNews,
     KeepWanted,
     LeadWanted,
-    LeaseChanged,
-    NameTaken,
-    OwnerChanged,
-    TaskLost,
-    Updated,
-    WatchFailed,
     WorkerLost,
-    WorkerRegistered,
-    WorkerReturned,
 )
 from talka.control.jobs.led_job import LedJob
 from talka.control.jobs.registry import Registry
@@ -70,15 +48,9 @@ from talka.control.jobs.worker_keys import WorkerKeys
 from talka.control.jobs.worker_life import HeardLives
 from talka.control.member.clock_offsets import ClockOffsets
 from talka.control.member.leader_calls import CallEnded, LeaderCalls
-from talka.control.member.voter import CommandEnded, QuorumFailed, Voter
+from talka.control.member.voter import Voter, VoterEffect
 from talka.control.tasks.store_effects import (
-    CallAnswered,
-    Commit,
-    DagEnded,
-    RaiseEpoch,
-    ReadOutputs,
-    WorkerDropped,
-    WorkerTooOld,
+    StoreEffect,
 )
 from talka.errors import Untrusted
 from talka.units import NEVER, SECOND
@@ -134,6 +106,8 @@ class HeardOf(msgspec.Struct, frozen=True):
 
 
 ManagerEffect: TypeAlias = JobsEffect | BlobEffect | DagEffect | HeardOf
+PassedOn: TypeAlias = JobsNews | CallEnded | VoterEffect | StoreEffect | PersistBlob | LoadBlob | ServeBlob
+"""What the member around a manager or its shell carries out."""
 
 
 class Manager:
@@ -157,13 +131,13 @@ class Manager:
         self.registry: Registry | None = None
         """While this manager leads the cluster."""
         self.led: dict[str, LedJob] = {}
-        self.vault = ReplicatedBlobs(name, voter.election.config.names, blobs, rng)
+        self.blobs = ReplicatedBlobs(name, voter.election.config.names, blobs, rng)
         self.bundle_rights = BundleRights(self._known_entries, voter.election.held)
         self.calls = LeaderCalls(rng)
         self.clocks = ClockOffsets()
         self.watches = JobWatches()
         self.audience = Audience()
-        self.durable: DagKeeper | None = None
+        self.keeper: DagKeeper | None = None
         """Dag jobs, once they were read from a store."""
         self.level = Level.HEALTHY
         self.is_draining = False
@@ -212,7 +186,7 @@ class Manager:
                 return self._on_beat(now, sender, boot, source, message)
             case Done() | TaskProgress() | Held():
                 # Also of a worker that this manager has not met again since it started.
-                return [] if self.durable is None else [*self.durable.on_message(now, sender, message)]
+                return [] if self.keeper is None else self.keeper.on_message(now, sender, message)
             case Goodbye():
                 return [] if self.registry is None else self.registry.on_goodbye(now, sender, boot)
             case Lead(entry=content):
@@ -232,13 +206,13 @@ class Manager:
             case ViewUpdate():
                 return self.watches.on_view(now, message)
             case WantBlob():
-                return [*self.vault.on_want(sender, message)]
+                return self.blobs.on_want(sender, message)
             case Piece():
-                return [*self.vault.on_piece(now, sender, message)]
+                return self.blobs.on_piece(now, sender, message)
             case KeepBlob():
-                return [*self.vault.on_keep(now, sender, message)]
+                return self.blobs.on_keep(now, sender, message)
             case Kept():
-                return [*self.vault.on_kept(now, sender, message)]
+                return self.blobs.on_kept(now, sender, message)
             case Synced(number=number, clock_ns=clock_ns):
                 self.clocks.heard(now, sender, number, clock_ns)
                 return [effect for led in self.led.values() for effect in led.on_clock(now, sender)]
@@ -264,19 +238,19 @@ class Manager:
             alarms = [*self.registry.book.alarms, *self.registry.lease.alarms]
             return self._out(now, [*alarms, *self._expect(now)])
         self.registry = None
-        if self.durable is not None:
-            self.durable.on_stepped_down(now)
+        if self.keeper is not None:
+            self.keeper.on_stepped_down(now)
         return self._out(now, [])
 
-    def set_durable(self, now: int, durable: DagKeeper) -> list[ManagerEffect]:
+    def set_keeper(self, now: int, keeper: DagKeeper) -> list[ManagerEffect]:
         """Dag jobs were read from the store: go on with them."""
-        self.durable = durable
-        durable.silence_of = self._silence_of
+        self.keeper = keeper
+        keeper.silence_of = self._silence_of
         return self._out(now, self._expect(now))
 
-    def drop_durable(self) -> None:
+    def drop_keeper(self) -> None:
         """The store is lost: nothing of its jobs is decided here any more, and no result of a task is taken."""
-        self.durable = None
+        self.keeper = None
         self._set_timer()
 
     def set_wall_offset(self, wall_offset_ns: int) -> None:
@@ -284,11 +258,11 @@ class Manager:
         self._wall_offset_ns = wall_offset_ns
         if self.registry is not None:
             self.registry.set_wall_offset(wall_offset_ns)
-        if self.durable is not None:
-            self.durable.set_wall_offset(wall_offset_ns)
+        if self.keeper is not None:
+            self.keeper.set_wall_offset(wall_offset_ns)
 
     def act(self, now: int, effects: list[ManagerEffect]) -> list[ManagerEffect]:
-        """Carry out what `durable` answered to the shell."""
+        """Carry out what the keeper of dag jobs answered to the shell."""
         return self._out(now, effects)
 
     def _silence_of(self, now: int, name: str, boot: int) -> str:
@@ -299,24 +273,24 @@ class Manager:
     def _expect(self, now: int) -> list[ManagerEffect]:
         """Workers that had tasks when the last life of this manager ended may have them still."""
         effects: list[ManagerEffect] = []
-        if self.registry is None or self.durable is None:
+        if self.registry is None or self.keeper is None:
             return effects
-        for name, boot, folder in self.durable.expected():
+        for name, boot, folder in self.keeper.expected():
             if not self.registry.fleet.expect(now, name, boot, folder=folder, sole=True):
                 effects.append(WorkerLost(name, boot, "it was gone before its tasks were known"))
         return effects
 
     def on_persisted(self, now: int, ticket: int) -> list[ManagerEffect]:
-        return self._out(now, [*self.vault.on_persisted(now, ticket)])
+        return self._out(now, self.blobs.on_persisted(now, ticket))
 
     def on_not_persisted(self, now: int, ticket: int, text: str) -> list[ManagerEffect]:
-        return self._out(now, [*self.vault.on_not_persisted(now, ticket, text)])
+        return self._out(now, self.blobs.on_not_persisted(now, ticket, text))
 
     def say(self, to: str, message: JobMessage) -> list[ManagerEffect]:
         return [Send(CHANNEL, to, message, Lane.STREAM)]
 
     def on_loaded(self, now: int, digest: str, content: bytes | None) -> list[ManagerEffect]:
-        return self._out(now, [*self.vault.on_loaded(now, digest, content)])
+        return self._out(now, self.blobs.on_loaded(now, digest, content))
 
     def on_document(
         self, now: int, job: str, content: bytes, state: JobState, exit_code: int, reason: str
@@ -334,16 +308,16 @@ class Manager:
         for led in list(self.led.values()):
             if now >= led.next_tick_at:
                 effects += led.tick(now)
-        if now >= self.vault.next_tick_at:
-            effects += self.vault.tick(now)
+        if now >= self.blobs.next_tick_at:
+            effects += self.blobs.tick(now)
         if now >= self.calls.next_tick_at:
             effects += self.calls.tick(now, self.leader)
         if now >= self.watches.next_tick_at:
             effects += self.watches.tick(now, self.calls, self.leader)
         if now >= self.audience.next_tick_at:
             effects += self.audience.tick(now, self.led)
-        if self.durable is not None and now >= self.durable.next_tick_at:
-            effects += self.durable.tick(now)
+        if self.keeper is not None and now >= self.keeper.next_tick_at:
+            effects += self.keeper.tick(now)
         return self._out(now, effects)
 
     # -- what this node's own API asks
@@ -363,11 +337,11 @@ class Manager:
 
     def keep(self, now: int, digest: str, content: bytes) -> list[ManagerEffect]:
         """`BlobKept` tells when a majority has it."""
-        return self._out(now, [*self.vault.keep(now, digest, content)])
+        return self._out(now, self.blobs.keep(now, digest, content))
 
     def fetch(self, now: int, digest: str) -> list[ManagerEffect]:
         """`BlobReady` tells what it is."""
-        return self._out(now, [*self.vault.fetch(now, digest)])
+        return self._out(now, self.blobs.fetch(now, digest))
 
     def drain(self, now: int) -> list[ManagerEffect]:
         """Hand every job that this manager leads to others, and lead no more."""
@@ -419,7 +393,7 @@ class Manager:
         assert self.registry is not None
         effects = self.registry.on_beat(now, sender, boot, source, beat)
         row = self.registry.fleet.row(sender)
-        if self.durable is None or row is None or row.boot != boot or row.state == "offline":
+        if self.keeper is None or row is None or row.boot != boot or row.state == "offline":
             return effects
         # What became of its earlier lives comes first.
         return [
@@ -452,11 +426,11 @@ class Manager:
                         out.append(effect if effect.to else msgspec.structs.replace(effect, to=to))
                 case WorkerLost(name=name, boot=boot, cause=cause):
                     out.append(effect)
-                    if self.durable is not None:
-                        open_effects += self.durable.on_worker_lost(now, name, boot, cause)
+                    if self.keeper is not None:
+                        open_effects += self.keeper.on_worker_lost(now, name, boot, cause)
                 case HeardOf():
-                    assert self.durable is not None
-                    open_effects += self.durable.on_beat(
+                    assert self.keeper is not None
+                    open_effects += self.keeper.on_beat(
                         now,
                         effect.name,
                         effect.boot,
@@ -474,12 +448,12 @@ class Manager:
                 case KeepWanted(digest=digest, content=content):
                     self._keeps[digest] = effect
                     try:
-                        open_effects += self.vault.keep(now, digest, content)
+                        open_effects += self.blobs.keep(now, digest, content)
                     except BlobsFull:
                         self._keep_at = now + KEEP_AGAIN_NS
                 case BlobWanted(job=job, digest=digest, size_bytes=size_bytes, holders=holders):
                     self._wanted.setdefault(digest, {})[job] = None
-                    open_effects += self.vault.fetch(now, digest, size_bytes, holders)
+                    open_effects += self.blobs.fetch(now, digest, size_bytes, holders)
                 case BlobKept(digest=digest):
                     out.append(effect)
                     wanted = self._keeps.pop(digest, None)
@@ -500,67 +474,26 @@ class Manager:
                     open_effects += self.audience.over(now, self.led.pop(job, None))
                 case CallEnded() if self.watches.owns(effect.number):
                     open_effects += self.watches.on_facts(now, effect)
-                case (
-                    TaskLost()
-                    | AttemptAccepted()
-                    | DocumentWanted()
-                    | JobAcceptedNews()
-                    | OwnerChanged()
-                    | JobEndStored()
-                    | Alarmed()
-                    | LeaseChanged()
-                    | Forwarded()
-                    | WorkerRegistered()
-                    | WorkerReturned()
-                    | EvictionHeld()
-                    | NameTaken()
-                    | FleetFull()
-                    | Updated()
-                    | WatchFailed()
-                    | CallEnded()
-                    | PersistBlob()
-                    | LoadBlob()
-                    | ServeBlob()
-                    | Commit()
-                    | ReadOutputs()
-                    | RaiseEpoch()
-                    | WorkerDropped()
-                    | WorkerTooOld()
-                    | CallAnswered()
-                    | DagEnded()
-                    | Persist()
-                    | Elected()
-                    | LeaseExtended()
-                    | WriteEnded()
-                    | ReadEnded()
-                    | ConfigChanged()
-                    | SteppedDown()
-                    | LeaderChanged()
-                    | PhaseChanged()
-                    | LeadershipAlarm()
-                    | LeaseDiffers()
-                    | QuorumFailed()
-                    | CommandEnded()
-                    | LeaseExpired()
-                ):
-                    out.append(effect)
                 case _:
-                    assert_never(effect)
+                    passed_on: PassedOn = (
+                        effect  # the type checker finds an effect that is in no case and not passed on
+                    )
+                    out.append(passed_on)
         self._set_timer()
         return out
 
     def _set_timer(self) -> None:
         at = min(
             self._keep_at,
-            self.vault.next_tick_at,
+            self.blobs.next_tick_at,
             self.calls.next_tick_at,
             self.watches.next_tick_at,
             self.audience.next_tick_at,
         )
         if self.registry is not None:
             at = min(at, self.registry.next_tick_at)
-        if self.durable is not None:
-            at = min(at, self.durable.next_tick_at)
+        if self.keeper is not None:
+            at = min(at, self.keeper.next_tick_at)
         for led in self.led.values():
             at = min(at, led.next_tick_at)
         self.next_tick_at = at

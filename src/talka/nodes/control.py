@@ -195,10 +195,10 @@ class ManagerControl:
             raise TooBusy(str(error), 2.0) from None
 
     async def has_bundle(self, digest: str) -> bool:
-        return self._node.manager.vault.has(digest)
+        return self._node.manager.blobs.has(digest)
 
     async def submit(self, order: JobOrder, key: str) -> JobFacts:
-        if not order.bundle.url and not self._node.manager.vault.has(order.bundle.digest):
+        if not order.bundle.url and not self._node.manager.blobs.has(order.bundle.digest):
             raise BundleMissing(f"this manager has no bundle {order.bundle.digest[:12]}: put it first")
         return (await self._call(SubmitJob(self._node.signed(order), key), JobTold)).job
 

@@ -120,7 +120,7 @@ class ManagerNode(MemberNode):
         if not isinstance(error, StoreLost):
             self.runtime.fail(error)
             return
-        self.manager.drop_durable()
+        self.manager.drop_keeper()
         if isinstance(error, StoreTaken):
             asyncio.get_running_loop().call_later(LINGER_S, self.runtime.fail, error)
 
@@ -186,7 +186,7 @@ class ManagerNode(MemberNode):
         except TalkaError as error:
             self._on_store_broken(error)
             return
-        self.perform(self.manager.set_durable(boottime_ns(), dags.keeper))
+        self.perform(self.manager.set_keeper(boottime_ns(), dags.keeper))
 
     async def _leave(self) -> None:
         """Hand jobs over before leadership, so that nobody waits for this manager."""
@@ -238,7 +238,7 @@ class ManagerNode(MemberNode):
             work = partial(self._blobs.sweep, named, KEPT_S, realtime_ns() / SECOND)
             with contextlib.suppress(TalkaError):
                 removed = await asyncio.get_running_loop().run_in_executor(None, work)
-                self.manager.vault.forget(removed)
+                self.manager.blobs.forget(removed)
 
     def records(self) -> list[JobEntry]:
         """Jobs as this voter's own disk has them: it may be behind."""

@@ -255,7 +255,7 @@ class StoreShell(Observer):
             life=self.life,
         )
         effects = member.jobs.act(now, [*keeper.restored(now)])
-        return member.act(now, effects + member.jobs.set_durable(now, keeper))
+        return member.act(now, effects + member.jobs.set_keeper(now, keeper))
 
     def restored(self, now: int, *, epoch: int, rng: Random, wall_offset_ns: int, life: StoreLife) -> DagKeeper:
         """A keeper that has read what the store has, and goes on once it is told so."""
@@ -382,7 +382,7 @@ class StoreShell(Observer):
 def keeper_on(host: Host) -> DagKeeper | None:
     """The keeper of dag jobs on this host, once it has read them."""
     node = host.node
-    return node.jobs.durable if isinstance(node, ClusterMember) and isinstance(node.jobs, Manager) else None
+    return node.jobs.keeper if isinstance(node, ClusterMember) and isinstance(node.jobs, Manager) else None
 
 
 def act_on(host: Host, now: int, effects: list[DagEffect]) -> Effects:

@@ -1,9 +1,12 @@
 """What workers were told of the attempts of a job, and when it is said again."""
 
 from talka.cluster.effects import Lane, Send
-from talka.control.jobs.commands import AGAIN_NS, SILENCE_NS, Commands
+from talka.control.jobs.commands import AGAIN_NS, SILENCE_NS, SYNC_EVERY_NS, Commands
+from talka.control.load.shard_run import ShardAttempt
 from talka.control.member.clock_offsets import ClockOffsets
-from talka.wire.jobs import CHANNEL, Acknowledge, Halt
+from talka.units import SECOND
+from talka.wire.jobs import CHANNEL, Acknowledge, Halt, Start
+from talka.wire.shards import Go
 
 FENCE = (1, 1, 1)
 STOP = Halt("b4k7", FENCE, 1, "stop")
@@ -102,3 +105,60 @@ def test_silence_of_one_that_was_killed_is_forgotten() -> None:
     told.kill(1, "w1")
 
     assert not told.is_silent(SILENCE_NS, 1)
+
+
+def knowing(*workers: str) -> ClockOffsets:
+    """Clocks that are a second ahead of this one."""
+    clocks = ClockOffsets()
+    for worker in workers:
+        clocks.heard(0, worker, clocks.asked(0, worker), SECOND)
+    return clocks
+
+
+def test_a_start_is_told_by_the_clock_of_its_worker() -> None:
+    told = Commands("b4k7", FENCE, knowing("w1"))
+
+    start = Start("b4k7", FENCE, 1, SECOND + 5, SECOND + 4, SECOND + 3)
+    assert told.start(0, 1, "w1", Go(5, 4, 3)) == [Send(CHANNEL, "w1", start, Lane.CONTROL)]
+
+    assert told.pending(1) == start
+
+
+def test_a_start_waits_until_the_clock_of_its_worker_is_known() -> None:
+    clocks = knowing("w2")
+    told = Commands("b4k7", FENCE, clocks)
+    assert told.start(0, 1, "w1", Go(5, 4, 3)) == []
+    assert told.on_clock(1, "w2") == []
+    assert told.on_clock(1, "w1") == [], "it said nothing that was asked"
+
+    clocks.heard(2, "w1", clocks.asked(2, "w1"), 2)
+
+    assert told.on_clock(2, "w1") == [Send(CHANNEL, "w1", Start("b4k7", FENCE, 1, 5, 4, 3), Lane.CONTROL)]
+    assert told.on_clock(3, "w1") == []
+
+
+def test_a_start_that_waits_is_forgotten_when_the_attempt_is_stopped_killed_or_over() -> None:
+    clocks = ClockOffsets()
+    told = Commands("b4k7", FENCE, clocks)
+    for attempt in (1, 2, 3, 4):
+        told.start(0, attempt, "w1", Go(5, 4, 3))
+
+    told.stop(1, 1, "w1")
+    told.kill(2, "w1")
+    told.drop(3)
+    told.kill(4, "w2")  # of another attempt with this number
+
+    clocks.heard(2, "w1", clocks.asked(2, "w1"), 2)
+    assert [said.message for said in told.on_clock(2, "w1")] == [Start("b4k7", FENCE, 4, 5, 4, 3)]
+
+
+def test_clocks_are_asked_of_workers_that_wait_or_are_unknown_ten_times_a_second() -> None:
+    told = Commands("b4k7", FENCE, knowing("w1", "w2"))
+    waits, runs, unknown = ShardAttempt(1, 0, "w1"), ShardAttempt(2, 0, "w2"), ShardAttempt(3, 0, "w3")
+    runs.go_at_ns = unknown.go_at_ns = 5
+
+    asked = told.ask_clocks(0, [waits, runs, unknown, waits])
+
+    assert [said.to for said in asked] == ["w1", "w3"]
+    assert told.ask_clocks(SYNC_EVERY_NS - 1, [waits]) == []
+    assert told.ask_clocks(SYNC_EVERY_NS, []) == []

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.jobs.queue import QUEUE_LIMIT, JobQueue, QueueFull, QueueTimedOut, waiting_reason
+from talka.control.jobs.queue import QUEUE_LIMIT, QUEUE_TIMEOUT_NS, JobQueue, QueueFull, QueueTimedOut, waiting_reason
 from talka.errors import Invalid
 from talka.units import NEVER, SECOND
 
@@ -28,7 +28,7 @@ def test_a_job_that_leaves_lets_the_others_move_up() -> None:
 
     assert not queue.remove("a")
     assert "a" not in queue and "b" in queue
-    assert (queue.position("c"), len(queue), queue.waiting_since("a")) == (2, 2, None)
+    assert (queue.position("c"), len(queue)) == (2, 2)
 
 
 def test_a_job_pushed_again_keeps_its_place_and_its_time() -> None:
@@ -39,7 +39,7 @@ def test_a_job_pushed_again_keeps_its_place_and_its_time() -> None:
     queue.push(9, "a", 1, 3)
 
     assert queue.jobs() == ["a", "b"]
-    assert queue.waiting_since("a") == 0
+    assert [late.waited_ns for late in queue.tick(QUEUE_TIMEOUT_NS)] == [QUEUE_TIMEOUT_NS] * 2
 
 
 def test_a_full_queue_refuses_with_a_sentence() -> None:

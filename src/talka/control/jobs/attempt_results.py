@@ -67,7 +67,7 @@ class AttemptResults:
         content = encode_result(result)
         return self.keep(sha256(content).hexdigest(), content, result)
 
-    def taken(self, digest: str) -> AttemptResult | None:
+    def release(self, digest: str) -> AttemptResult | None:
         """A majority has this blob: the result that it is, unless nobody waits for it."""
         return self._keeping.pop(digest, None)
 

@@ -63,6 +63,7 @@ class Checkpoints:
         self._final: StoreCheckpoint | None = None
         self._held: list[tuple[int, Held]] = []
         """What waits, with the revision it waits for; bounded by the attempts."""
+        self._is_dropped = False
         self._due_at = 0
         self._heard_at = 0
         """When the leader last said that this manager leads the job."""
@@ -75,6 +76,11 @@ class Checkpoints:
     def is_closed(self) -> bool:
         """Whether the end of the job is stored."""
         return self._final is not None and self._stored >= self._final.revision
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this manager has nothing more to store: the end of the job is stored, or another manager leads it."""
+        return self._is_dropped or self.is_closed
 
     @property
     def is_under_way(self) -> bool:
@@ -99,6 +105,8 @@ class Checkpoints:
         return []
 
     def drop(self) -> None:
+        """Another manager leads the job."""
+        self._is_dropped = True
         self._held.clear()
 
     def say(self, now: int, content: bytes, state: JobState, unfit: tuple[str, ...]) -> list[Send[JobMessage]]:

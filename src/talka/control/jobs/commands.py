@@ -1,6 +1,7 @@
 """What workers are told of each attempt of a job: said again until it is answered, and asked after when all is silent.
 
-Instants are told by the worker's own clock, so a start waits until that clock is known.
+Instants are told by the worker's own clock, so a start waits until that clock is known. The variables of the job travel
+sealed to the worker: see docs/decisions/0029-signed-by-managers-sealed-to-workers.md.
 """
 
 from collections.abc import Callable, Iterable
@@ -9,10 +10,13 @@ from typing import Final
 import msgspec
 
 from talka.cluster.effects import Lane, Send
+from talka.control.jobs.worker_keys import WorkerKeys
+from talka.control.load.load_job import LoadJob
 from talka.control.load.shard_run import ShardAttempt
 from talka.control.member.clock_offsets import ClockOffsets
 from talka.units import SECOND
-from talka.wire.jobs import CHANNEL, Acknowledge, Fence, Halt, JobMessage, Start, Sync
+from talka.wire.entries import JobEntry
+from talka.wire.jobs import CHANNEL, Acknowledge, Assign, BundleFacts, Fence, Halt, JobMessage, Start, Sync
 from talka.wire.shards import Go
 
 AGAIN_NS: Final = SECOND
@@ -139,3 +143,56 @@ class Commands:
         self._sync_at = now + SYNC_EVERY_NS
         workers = (one.place for one in attempts if not one.go_at_ns or not self._clocks.knows(one.place))
         return [self.ask_clock(now, worker) for worker in dict.fromkeys(workers)]
+
+
+class Assignments:
+    """The orders that give workers their attempts."""
+
+    def __init__(self, entry: JobEntry, keys: WorkerKeys) -> None:
+        self._entry = entry
+        self._keys = keys
+        self._waiting: dict[int, None] = {}
+        """Attempts whose workers have not told yet which key variables are sealed to."""
+
+    def make(self, job: LoadJob, number: int, boot: int) -> Assign | None:
+        """The order for an attempt that runs; `boot` is its worker's life. None: the worker has not told its key yet, and
+        the attempt is among `waiting`. `CannotSeal` when it has none that can be used."""
+        run, shard, attempt = job.running()[number]
+        part, order = shard.shard, self._entry.order
+        sealed = self._sealed(number, attempt.place, boot)
+        if sealed is None:
+            self._waiting[number] = None
+            return None
+        bundle, variables = sealed
+        return Assign(
+            job=self._entry.job,
+            fence=self._entry.fence,
+            attempt=number,
+            workflow=run.spec.name,
+            plan=run.spec.plan,
+            first=part.index,
+            count=part.count,
+            of=part.of,
+            iterations_done=shard.done_by_shard,
+            values=job.values_for(run),
+            settings=order.settings,
+            bundle=bundle,
+            is_test=run.spec.is_test,
+            boot=boot,
+            seats=attempt.seats,
+            variables=variables,
+            life=attempt.life,
+        )
+
+    def _sealed(self, number: int, worker: str, boot: int) -> tuple[BundleFacts, bytes] | None:
+        """The bundle without its variables, and these sealed to the worker's life. None: it has not told its key yet."""
+        bundle = self._entry.order.bundle
+        if not bundle.env:
+            return bundle, b""
+        sealed = self._keys.seal(bundle.env, self._entry.job, number, worker, boot)
+        return None if sealed is None else (msgspec.structs.replace(bundle, env={}), sealed)
+
+    def waiting(self) -> list[int]:
+        """Attempts to be tried again: workers beat once a second to every manager, and some may have told their key."""
+        waiting, self._waiting = self._waiting, {}
+        return list(waiting)

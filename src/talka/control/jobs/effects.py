@@ -188,24 +188,21 @@ class WatchFailed(msgspec.Struct, frozen=True):
     text: str
 
 
-JobsEffect: TypeAlias = (
-    Send[JobMessage]
-    | KeepWanted
-    | BlobWanted
-    | DocumentWanted
-    | JobOver
-    | TaskLost
+JobsNews: TypeAlias = (
+    TaskLost
     | AttemptAccepted
+    | DocumentWanted
     | JobAcceptedNews
     | OwnerChanged
     | JobEndStored
-    | LeadWanted
     | Alarmed
     | LeaseChanged
     | Forwarded
     | FleetNews
     | Updated
     | WatchFailed
-    | CallEnded
-    | VoterEffect
+)
+"""What a manager passes on to its shell."""
+JobsEffect: TypeAlias = (
+    JobsNews | Send[JobMessage] | KeepWanted | BlobWanted | JobOver | LeadWanted | CallEnded | VoterEffect
 )

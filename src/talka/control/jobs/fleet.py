@@ -281,9 +281,7 @@ class Fleet:
         """Those of them that are free: `choose` finds at most so many."""
         return sum(life.free for life in self._workers.values() if life.is_usable)
 
-    def choose(
-        self, cores: int, *, rng: Random, exclude: Collection[str] = (), capabilities: Collection[str] = ()
-    ) -> list[tuple[str, int, int]] | None:
+    def choose(self, cores: int, *, rng: Random, exclude: Collection[str] = ()) -> list[tuple[str, int, int]] | None:
         """Workers, their boots and how many cores of each: as few workers as can be. None when there is no room.
 
         Among workers that serve equally well the less loaded of two drawn at random is taken. Workers whose processors
@@ -294,11 +292,7 @@ class Fleet:
         usable = {
             life.name: life
             for life in self._workers.values()
-            if life.facts is not None
-            and life.free
-            and life.is_usable
-            and life.name not in exclude
-            and all(wanted in life.facts.capabilities for wanted in capabilities)
+            if life.facts is not None and life.free and life.is_usable and life.name not in exclude
         }
         calm = {name: life for name, life in usable.items() if life.decision is Decision.ROUTE}
         for candidates in (calm, usable):

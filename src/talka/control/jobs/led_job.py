@@ -1,58 +1,44 @@
-"""A job on a cluster, as the manager sees it that leads it.
+"""A job on a cluster, as the manager sees it that leads it: from the word of the leader to the end that is stored.
 
-Its load job thinks in cores; here a core is an attempt on the cores of a worker. What the load job asks for becomes
-commands under the job's fence, and what must survive this manager is on a majority of managers' disks before anybody acts
-on it: the attempt before a worker is told of it, an attempt's result before it counts.
-See docs/decisions/0017-a-worker-is-a-core-to-its-manager.md, 0018-who-may-act-on-a-job.md and
-0019-results-are-blobs-on-a-majority.md.
+A job that another manager led is taken over first: `TakeOver` finds out what the workers have. Then `RemoteLoad` runs it.
+See docs/decisions/0018-who-may-act-on-a-job.md.
 """
 
 from collections.abc import Callable
 from hashlib import sha256
-from typing import Final, Literal, assert_never
+from typing import Final, Literal
 
 import msgspec
 
-from talka.cluster.effects import Lane, Send
-from talka.control.jobs.assignments import Assignments
 from talka.control.jobs.attempt_results import AttemptResults
-from talka.control.jobs.checkpoints import AssignAttempt, Checkpoints, CountResult, Held, StartAttempt
-from talka.control.jobs.commands import SYNC_EVERY_NS, Commands
-from talka.control.jobs.effects import AttemptAccepted, DocumentWanted, JobOver, JobsEffect, KeepWanted, TaskLost
+from talka.control.jobs.checkpoints import Checkpoints
+from talka.control.jobs.commands import SYNC_EVERY_NS
+from talka.control.jobs.effects import JobOver, JobsEffect, KeepWanted
 from talka.control.jobs.granted_workers import GrantedWorkers
-from talka.control.jobs.job_checkpoint import checkpoint_of, closed_of, spec_of
+from talka.control.jobs.job_checkpoint import closed_of, spec_of
 from talka.control.jobs.job_view import facts_of
-from talka.control.jobs.losses import Losses
+from talka.control.jobs.remote_load import RemoteLoad
 from talka.control.jobs.take_over import TakeOver
-from talka.control.jobs.worker_keys import CannotSeal, WorkerKeys
-from talka.control.load.core_effects import JobEnded, KillCore, LoadEffect, StartCore, TellCore
+from talka.control.jobs.worker_keys import WorkerKeys
 from talka.control.load.load_job import JobSpec, LoadJob
 from talka.control.load.log_lines import JobLines
-from talka.control.load.shard_run import ShardAttempt
 from talka.control.member.clock_offsets import ClockOffsets
-from talka.errors import Untrusted
 from talka.stats.tally import merged
-from talka.wire.entries import JobEntry, decode_checkpoint, encode_checkpoint
+from talka.wire.entries import JobEntry, decode_checkpoint
 from talka.wire.jobs import (
-    CHANNEL,
-    Assign,
     AttemptResult,
     CheckpointStored,
     Finished,
-    Halt,
     JobMessage,
     LogLines,
     NoTask,
     Report,
-    ResultAccepted,
     Stale,
-    Start,
     TaskDeclined,
     WorkerSnapshot,
 )
-from talka.wire.shards import Ack, Armed, Go, Refused, Stop, ToCore, Totals, decode_unread
 from talka.wire.views import JobFacts
-from talka.work.lifecycle import JobState, TaskState
+from talka.work.lifecycle import JobState
 
 START_DELAY_NS: Final = 150_000_000
 """Between the decision to go and the instant: time to store it, and to reach the slowest worker."""
@@ -68,10 +54,7 @@ class JobDocument(msgspec.Struct, frozen=True):
 
 
 class LedJob:
-    """Call `start` once, then `on_…` and `tick` as things happen, and carry out what they return.
-
-    An attempt is named by its number. Numbers are never used twice under one life of a manager.
-    """
+    """Call `start` once, then `on_…` and `tick` as things happen, and carry out what they return."""
 
     def __init__(
         self,
@@ -86,21 +69,19 @@ class LedJob:
         """`life`: the boot of this manager. `every_ms`: how often workers are to report, as its load allows now."""
         self.entry = entry
         self.fence = entry.fence
-        self.job: LoadJob | None = None
-        """None until what the workers have is known."""
-        self.phase: Literal["reconciling", "leading", "documenting", "closing", "over"] = "reconciling"
         self.next_tick_at = 0
         self.lines = JobLines()
+        self._load: RemoteLoad | None = None
+        """None until what the workers have is known."""
         self._life = life
-        self._wall_offset_ns = wall_offset_ns
         self._clocks = clocks
+        self._keys = keys
+        self._wall_offset_ns = wall_offset_ns
+        self._every_ms = every_ms
         self._workers = GrantedWorkers(entry.grants)
         self._checkpoints = Checkpoints(entry.job, entry.fence, life)
-        self._commands = Commands(entry.job, entry.fence, clocks, every_ms)
-        self._assignments = Assignments(entry, keys)
         self._take_over = TakeOver(entry.job, entry.fence)
         self._results = AttemptResults(entry.job)
-        self._losses = Losses()
         self._document: JobDocument | None = None
         """Once the job has ended and its document is made."""
         self._warnings: list[str] = []
@@ -110,6 +91,22 @@ class LedJob:
     @property
     def name(self) -> str:
         return self.entry.job
+
+    @property
+    def job(self) -> LoadJob | None:
+        """None until what the workers have is known."""
+        return None if self._load is None else self._load.job
+
+    @property
+    def phase(self) -> Literal["reconciling", "leading", "documenting", "closing", "over"]:
+        """Asking workers what they have; running it; making its result document; storing its end; nothing any more."""
+        if self._checkpoints.is_over:
+            return "over"
+        if self._load is None:
+            return "reconciling"
+        if self._checkpoints.is_closing:
+            return "closing"
+        return "documenting" if self._load.job.ended_ns else "leading"
 
     def workers(self) -> dict[str, int]:
         """Number of cores that the job may use now, per worker."""
@@ -121,75 +118,45 @@ class LedJob:
 
     def is_caught_up(self) -> bool:
         """Whether everything that ran when the job was taken over has told its counts: until then they seem to shrink."""
-        return self.job is None or self._take_over.is_caught_up(self.job, self._losses)
+        load = self._load
+        return load is None or self._take_over.is_caught_up(load.job, load.losses)
 
     def facts(self) -> JobFacts:
         facts = facts_of(self.entry)
-        return facts if self.job is None else msgspec.structs.replace(facts, state=self._state())
-
-    def _state(self) -> JobState:
-        if self.entry.cancel:
-            return JobState.CANCELLING
-        if self._job.ended_ns:
-            return JobState.COMPLETING
-        # Once it ran it stays so, also when its start was decided again.
-        has_begun = self._job.origin_ns or self.entry.state is JobState.RUNNING
-        return JobState.RUNNING if has_begun else JobState.DISPATCHING
-
-    @property
-    def _job(self) -> LoadJob:
-        assert self.job is not None, "nothing of it is told before it is led"
-        return self.job
-
-    def _running(self, attempt: int) -> ShardAttempt | None:
-        known = self._job.running().get(attempt)
-        return None if known is None else known[2]
+        return facts if self._load is None else msgspec.structs.replace(facts, state=self._load.state)
 
     # -- the leader's word
 
     def on_entry(self, now: int, entry: JobEntry) -> list[JobsEffect]:
-        """The leader tells the entry: workers may be lost or granted, or a cancel wanted."""
+        """The leader tells the entry."""
         if entry.fence != self.fence:
             return []
         self._checkpoints.heard_leader(now)
         if entry.version <= self.entry.version:
             return []
-        before, self.entry = self.entry, entry
+        self.entry = entry
         self._workers.update(entry.grants)
-        job = self.job
-        if job is None:
-            self._fence_gone()
-            return self._take_up_if_known(now)
-        effects: list[JobsEffect] = []
-        job.places, job.pool = self.workers(), entry.pool
-        for worker, cause in self._workers.gone().items():
-            for attempt in job.attempts_at(worker):
-                effects += self._lose(now, attempt, cause)
-        if self._is_cancel_news:
-            effects += self._carry_out(now, job.interrupt(now, "cancel"))
-        elif entry.grants != before.grants and not job.ended_ns:
-            effects += self._settle_losses(now)
-            effects += self._carry_out(now, job.start(now))
-        return effects
-
-    @property
-    def _is_cancel_news(self) -> bool:
-        return bool(self.entry.cancel) and self._job.interrupted_by is None and not self._job.ended_ns
+        if self._load is not None:
+            return self._load.on_entry(now, entry)
+        self._fence_gone()
+        return self._take_up_if_known(now)
 
     def on_checkpoint_stored(self, now: int, message: CheckpointStored) -> list[JobsEffect]:
-        if not self._checkpoints.is_mine(message):
+        """The leader answers a checkpoint: it is on a majority of disks, or another manager leads the job."""
+        if not self._checkpoints.is_mine(message) or self._checkpoints.is_over:
             return []
         if message.superseded:
             return self._give_up()
-        effects = self._do(now, self._checkpoints.on_stored(message.revision))
-        if self._checkpoints.is_closed and self.phase == "closing":
-            self.phase = "over"
+        held = self._checkpoints.on_stored(message.revision)
+        if self._load is None:
+            return []
+        effects = self._load.do(now, held)
+        if self._checkpoints.is_closed:
             return [*effects, JobOver(self.name)]
-        return [*effects, *self._checkpoint(now)]
+        return [*effects, *self._load.checkpoint(now)]
 
     def _give_up(self) -> list[JobsEffect]:
         """Another manager leads the job."""
-        self.phase = "over"
         self._checkpoints.drop()
         return [JobOver(self.name, superseded=True)]
 
@@ -204,92 +171,21 @@ class LedJob:
                 return self._take_up_if_known(now)
             case Stale(highest=highest):
                 return [] if highest <= self.fence else self._give_up()
-            case Finished():
-                return [] if self.job is None else self._on_finished(now, sender, message)
-            case Report() | NoTask() | TaskDeclined():
-                return [] if self.job is None else self._on_word(now, sender, message)
             case LogLines():
                 self.lines.add(now, sender, message)
                 return []
+            case Finished() if self._load is not None:
+                return self._load.on_finished(now, sender, message)
+            case Report() | NoTask() | TaskDeclined() if self._load is not None:
+                return self._load.on_word(now, sender, message)
             case _:
                 return []
 
     def on_clock(self, now: int, worker: str) -> list[JobsEffect]:
         """A worker has told its time."""
-        return [*self._commands.on_clock(now, worker)]
+        return [] if self._load is None else self._load.on_clock(now, worker)
 
-    def _on_word(self, now: int, sender: str, message: Report | NoTask | TaskDeclined) -> list[JobsEffect]:
-        attempt = message.attempt
-        known = self._running(attempt)
-        if known is None or known.place != sender or (isinstance(message, Report) and _is_other(known, message)):
-            if known is None:
-                self._commands.drop(attempt)
-            # Nobody waits for it: what it had is stored, or it was given up.
-            return [] if isinstance(message, NoTask) else [self._commands.kill(attempt, sender)]
-        self._commands.heard(now, attempt)
-        match message:
-            case NoTask(fence=fence):
-                if fence != self.fence or isinstance(self._commands.pending(attempt), Assign):
-                    return []  # it speaks of a time before the attempt reached it
-                return self._lose(now, attempt, f"is gone from its worker {sender}")
-            case TaskDeclined(reason=reason):
-                return self._turn_away(now, attempt, sender, f"was declined by {sender}: {reason}")
-            case Report(contents=contents):
-                effects: list[JobsEffect] = []
-                for content in contents:
-                    if self._running(attempt) is None or attempt in self._losses:
-                        break  # given up: what it says now is not counted any more
-                    effects += self._on_report(now, sender, attempt, content)
-                return effects
-            case _:
-                assert_never(message)
-
-    def _on_report(self, now: int, sender: str, attempt: int, content: bytes) -> list[JobsEffect]:
-        try:
-            message = decode_unread(content)
-        except Untrusted:
-            return []
-        answers = (Assign,) if isinstance(message, Armed | Refused) else (Assign, Start)
-        if isinstance(self._commands.pending(attempt), answers):
-            self._commands.answered(attempt)  # a later command is repeated until it is answered itself
-        if isinstance(message, Totals):
-            if message.final:
-                return []  # results come whole
-            message = self._by_this_clock(sender, message)
-        asked = self._job.on_message(now, attempt, message)
-        if all(isinstance(effect, TellCore) and isinstance(effect.message, Ack) for effect in asked):
-            # Most reports change nothing that must survive; making the checkpoint of a large job takes a while.
-            return self._act(now, asked)
-        return self._carry_out(now, asked)
-
-    def _by_this_clock(self, worker: str, totals: Totals) -> Totals:
-        started_at_ns, made_at_ns = totals.started_at_ns, totals.made_at_ns
-        if started_at_ns:
-            started_at_ns = self._clocks.here(worker, started_at_ns)
-        if made_at_ns:
-            # When a report is read says nothing of when it was made: 0 where the worker's clock is not known.
-            made_at_ns = self._clocks.here(worker, made_at_ns) if self._clocks.knows(worker) else 0
-        return msgspec.structs.replace(totals, started_at_ns=started_at_ns, made_at_ns=made_at_ns)
-
-    # -- whole results: fetched, kept by a majority, named in the checkpoint, and only then counted
-
-    def _on_finished(self, now: int, sender: str, message: Finished) -> list[JobsEffect]:
-        attempt = message.attempt
-        if attempt in self._losses:
-            return []  # its last counts are stored instead
-        known = self._running(attempt)
-        if known is None or known.place != sender or _is_other(known, message):
-            if known is None:
-                self._commands.drop(attempt)
-            return [self._result_accepted(attempt, sender)]
-        self._commands.heard(now, attempt)
-        self._commands.drop(attempt)
-        if self._results.is_known(attempt, message.digest):
-            return []  # accepted once that is stored: until then the worker's copy may be the last one
-        return [self._results.fetch(attempt, message.digest, message.size_bytes, sender)]
-
-    def _result_accepted(self, attempt: int, worker: str) -> Send[JobMessage]:
-        return Send(CHANNEL, worker, ResultAccepted(self.name, self.fence, attempt), Lane.RESULTS)
+    # -- blobs
 
     def on_blob(self, now: int, digest: str, content: bytes | None) -> list[JobsEffect]:
         """A blob that was wanted, or None when nobody has it any more."""
@@ -297,79 +193,46 @@ class LedJob:
         if fetched is None:
             return []
         attempt, result = fetched
-        if self.job is None:
+        if self._load is None:
             if result is None:
                 self._warnings.append(f"the result of task {attempt} was kept and cannot be found: it is missing")
             self._take_over.results[attempt] = result or AttemptResult(self.name, attempt, merged([]), [], is_lost=True)
             return self._take_up_if_known(now)
         if result is None or content is None or (result.job, result.attempt) != (self.name, attempt):
             return []  # asked again when the worker offers it again
-        known = self._running(attempt)
-        return [] if known is not None and _is_other(known, result) else [self._results.keep(digest, content, result)]
+        return self._load.on_fetched(digest, content, result)
 
     def on_kept(self, now: int, digest: str) -> list[JobsEffect]:
         """A blob is on a majority of disks."""
         if self._document is not None and digest == self._document.digest:
             return self._close(now, self._document)
-        result = self._results.taken(digest)
-        if result is None or self._is_settled(result):
+        return [] if self._load is None else self._load.on_kept(now, digest)
+
+    def on_document(self, now: int, content: bytes, state: JobState, exit_code: int, reason: str) -> list[JobsEffect]:
+        """The result document was made: it is kept by a majority, then the end of the job is stored."""
+        self._document = JobDocument(sha256(content).hexdigest(), state, exit_code, reason)
+        return [KeepWanted(self.name, self._document.digest, content)]
+
+    def _close(self, now: int, document: JobDocument) -> list[JobsEffect]:
+        if self._checkpoints.is_closing:
             return []
-        self._results.kept[result.attempt] = digest
-        return [*self._do(now, self._checkpoints.hold(CountResult(digest, result))), *self._checkpoint(now)]
-
-    def _is_settled(self, result: AttemptResult) -> bool:
-        """Whether another result of the attempt counts, or none does any more: it was given up meanwhile, and another runs
-        all of it again, or its workflow has ended."""
-        if result.attempt in self._results.kept:
-            return True
-        return not result.is_lost and self._running(result.attempt) is None
-
-    def _count(self, now: int, digest: str, result: AttemptResult) -> list[JobsEffect]:
-        attempt = result.attempt
-        known = self._running(attempt)
-        effects: list[JobsEffect] = [AttemptAccepted(self.name, attempt, digest)]
-        if result.is_lost:
-            self._losses.stored(attempt)
-            return [*effects, *self._settle_losses(now)]
-        if known is not None:
-            effects.append(self._result_accepted(attempt, known.place))
-        self._losses.forget(attempt)
-        return [*effects, *self._carry_out(now, self._job.on_result(now, attempt, result))]
+        return [*self._checkpoints.close(now, document.state, document.reason, document.digest, document.exit_code)]
 
     # -- time
 
     def tick(self, now: int) -> list[JobsEffect]:
         self.next_tick_at = now + SYNC_EVERY_NS
-        if self.phase == "over":
+        if self._checkpoints.is_over:
             return []
         effects: list[JobsEffect] = [*self._checkpoints.ask_leader(now), *self._take_over.remind(now)]
-        job = self.job
-        if job is None:
+        if self._load is None:
             return [*effects, *self._take_over.ask(now, self._workers.granted())]
-        if not job.ended_ns:
-            if now >= job.next_tick_at:
-                job.arriving = self._results.arriving()
-                asked = job.tick(now)
-                effects += self._carry_out(now, asked) if asked else []
-            effects += self._settle_losses(now)
-            running = {number: attempt for number, (_, _, attempt) in job.running().items()}
-            awaited = [
-                one
-                for number, one in running.items()
-                if not (number in self._losses or self._results.is_fetched(number))
-            ]
-            effects += self._commands.ask_silent(now, awaited)
-            effects += self._commands.ask_clocks(now, running.values())
-            for attempt in self._assignments.waiting():
-                effects += self._assign(now, attempt)
-        effects += [*self._commands.again(now), *self._checkpoints.say_again(now)]
-        if self._checkpoints.is_due(now):
-            effects += self._checkpoint(now)
-        return effects
+        return [*effects, *self._load.tick(now)]
 
     # -- beginning, and taking over
 
     def start(self, now: int) -> list[JobsEffect]:
+        """Lead a new job at once; of one that another manager led, ask its workers first."""
         if not self.entry.checkpoint:
             return self._lead(now, LoadJob(self._spec(), start_delay_ns=START_DELAY_NS))
         effects = self._results.fetch_kept(closed_of(decode_checkpoint(self.entry.checkpoint)))
@@ -386,194 +249,25 @@ class LedJob:
 
     def _take_up_if_known(self, now: int) -> list[JobsEffect]:
         """Go on with the job, once its results are here and every worker has said what it has."""
-        if self.job is not None or self._results.is_fetching or not self._take_over.has_all(self._workers.granted()):
+        if self._load is not None or self._results.is_fetching or not self._take_over.has_all(self._workers.granted()):
             return []
         checkpoint = decode_checkpoint(self.entry.checkpoint)
         job = self._take_over.resumed(now, self._spec(), checkpoint, self._wall_offset_ns, START_DELAY_NS)
         return self._lead(now, job)
 
     def _lead(self, now: int, job: LoadJob) -> list[JobsEffect]:
-        self.job = job
         job.life = self._life
-        self.phase = "leading"
-        job.places, job.pool = self.workers(), self.entry.pool or job.pool
-        effects: list[JobsEffect] = []
-        for attempt in list(job.running()):
-            if attempt in job.running():  # what was taken up before it may have ended its workflow
-                effects += self._take_up(now, attempt)
+        self._load = RemoteLoad(
+            job,
+            self.entry,
+            workers=self._workers,
+            results=self._results,
+            checkpoints=self._checkpoints,
+            clocks=self._clocks,
+            keys=self._keys,
+            wall_offset_ns=self._wall_offset_ns,
+            every_ms=self._every_ms,
+        )
+        effects = self._load.begin(now, self._take_over)
         self._take_over.results.clear()
-        effects += self._carry_out(now, job.start(now))
-        if self._is_cancel_news:
-            effects += self._carry_out(now, job.interrupt(now, "cancel"))
-        elif job.is_stopping:
-            effects += self._carry_out(now, job.stop_again(now))
-        return [*effects, *self._go_on_arming(now)]
-
-    def _take_up(self, now: int, number: int) -> list[JobsEffect]:
-        """Go on with an attempt that the manager before gave out."""
-        run, shard, attempt = self._job.running()[number]
-        is_running, worker = run.state is TaskState.RUNNING, attempt.place
-        if number in self._results.kept:
-            result = self._take_over.results[number]
-            if not result.is_lost:
-                return self._count(now, self._results.kept[number], result)
-            attempt.on_result(now, result, self._job.origin_ns)
-            attempt.go_at_ns = run.origin_ns
-            self._losses.add(now, number, f"was lost with its worker {worker}", is_stored=True)
-            return []
-        if worker not in self.workers():
-            # Where the checkpoint has an open gap, nothing is known to have begun since: it stays open.
-            attempt.go_at_ns = run.origin_ns if is_running and shard.gap is None else 0
-            return self._lose(now, number, self._workers.gone().get(worker, "is gone"))
-        facts = self._take_over.facts(worker, number)
-        if facts is None and is_running:
-            return self._lose(now, number, f"is gone from its worker {worker}")
-        if facts is None:
-            return self._do(now, self._checkpoints.hold(AssignAttempt(number)))
-        attempt.armed = facts.state in ("running", "ended")
-        attempt.go_at_ns = run.origin_ns if attempt.armed else 0
-        if attempt.armed:
-            self._take_over.expect_counts(number)
-        return [self._results.fetch(number, facts.digest, facts.size_bytes, worker)] if facts.digest else []
-
-    def _go_on_arming(self, now: int) -> list[JobsEffect]:
-        """Those that are armed may have said so before everybody had answered: they need not say it again."""
-        effects: list[JobsEffect] = []
-        for number, (_, _, attempt) in list(self._job.running().items()):
-            facts = self._take_over.facts(attempt.place, number)
-            is_here = self._running(number) is not None and number not in self._losses
-            if is_here and facts is not None and facts.state == "armed":
-                effects += self._carry_out(now, self._job.on_message(now, number, Armed()))
         return effects
-
-    # -- carrying out what the load job asks for
-
-    def _carry_out(self, now: int, asked: list[LoadEffect]) -> list[JobsEffect]:
-        return [*self._act(now, asked), *self._checkpoint(now)]
-
-    def _act(self, now: int, asked: list[LoadEffect]) -> list[JobsEffect]:
-        effects: list[JobsEffect] = []
-        for effect in asked:
-            match effect:
-                case StartCore(attempt=attempt):
-                    effects += self._do(now, self._checkpoints.hold(AssignAttempt(attempt)))
-                case TellCore(attempt=attempt, message=Go() as go):
-                    effects += self._do(now, self._checkpoints.hold(StartAttempt(attempt, go)))
-                case TellCore(attempt=attempt, message=message):
-                    effects += self._tell(now, attempt, message)
-                case KillCore(attempt=attempt):
-                    effects.append(self._commands.kill(attempt, self._job.place_of(attempt)))
-                case JobEnded():
-                    self.phase = "documenting"
-                    self._losses.clear()
-                    effects += [*self._checkpoint(now), DocumentWanted(self.name)]
-                case _:
-                    assert_never(effect)
-        return effects
-
-    def _do(self, now: int, held: list[Held]) -> list[JobsEffect]:
-        """What waited for a checkpoint to be stored."""
-        effects: list[JobsEffect] = []
-        for what in held:
-            match what:
-                case AssignAttempt(attempt=attempt):
-                    effects += self._assign(now, attempt)
-                case StartAttempt(attempt=attempt, go=go):
-                    effects += self._start(now, attempt, go)
-                case CountResult(digest=digest, result=result):
-                    effects += self._count(now, digest, result)
-                case _:
-                    assert_never(what)
-        return effects
-
-    def _assign(self, now: int, attempt: int) -> list[JobsEffect]:
-        known = self._running(attempt)
-        if known is None or attempt in self._losses:
-            return []  # stopped or lost before it began
-        worker = known.place
-        try:
-            message = self._assignments.make(self._job, attempt, self._workers.boot_of(worker))
-        except CannotSeal as error:
-            return self._turn_away(now, attempt, worker, f"was not given to its worker: {error}")
-        if message is None:
-            return []
-        return [self._commands.give(now, attempt, worker, message), self._commands.ask_clock(now, worker)]
-
-    def _start(self, now: int, attempt: int, go: Go) -> list[Send[JobMessage]]:
-        known = self._running(attempt)
-        if known is None or attempt in self._losses or isinstance(self._commands.pending(attempt), Halt):
-            return []  # lost, ended or told to stop while the start was stored
-        return self._commands.start(now, attempt, known.place, go)
-
-    def _tell(self, now: int, attempt: int, message: ToCore) -> list[Send[JobMessage]]:
-        if attempt in self._losses:
-            return []  # its worker is gone, and a command to it would be repeated for ever
-        worker = self._job.place_of(attempt)
-        if isinstance(message, Ack):
-            return [self._commands.acknowledge(attempt, worker, message.sequence, Lane.STATISTICS)]
-        assert isinstance(message, Stop)  # what arms a core is told by StartCore, and a start waits for the checkpoint
-        return [self._commands.stop(now, attempt, worker)]
-
-    # -- losses
-
-    def _turn_away(self, now: int, attempt: int, worker: str, cause: str) -> list[JobsEffect]:
-        """The worker cannot have this attempt, nor others of the job."""
-        self._workers.turn_away(worker)
-        self._job.places = self.workers()
-        self._checkpoints.touch()  # the leader is to know, so that it grants another
-        return [*self._lose(now, attempt, cause), *self._checkpoint(now)]
-
-    def _lose(self, now: int, number: int, cause: str) -> list[JobsEffect]:
-        """An attempt is gone. Its last counts are stored before anything takes its place."""
-        attempt = self._running(number)
-        if attempt is None or number in self._losses or self._results.has(number):
-            return []  # its whole result, if that is here, counts as soon as it is stored
-        worker = attempt.place
-        if worker in self._workers.unfit():
-            self._checkpoints.touch()  # it may have been the last one there
-        self._commands.drop(number)
-        if not attempt.go_at_ns:
-            attempt.armed = False  # others that are ready wait for what takes its place
-        has_counts = attempt.sequence > 0
-        self._losses.add(now, number, cause, is_stored=not has_counts)
-        news = TaskLost(self.name, number, worker, cause)
-        if not has_counts:
-            return [news, *self._settle_losses(now)]
-        return [news, self._results.keep_counts(attempt, self._job.origin_ns)]
-
-    def _settle_losses(self, now: int) -> list[JobsEffect]:
-        """Let the load job replace what was lost, once there are cores for it; without it after a while."""
-        effects: list[JobsEffect] = []
-        for attempt, cause in self._losses.due(now, self._job):
-            effects += self._carry_out(now, self._job.on_exit(now, attempt, cause))
-            if self._job.ended_ns:
-                break
-        return effects
-
-    # -- checkpoints, and the end
-
-    def _checkpoint(self, now: int) -> list[JobsEffect]:
-        """Tell the leader what is to be stored, if it is not."""
-        if self.job is None or self.phase == "over" or self._checkpoints.is_under_way:
-            return []
-        content = encode_checkpoint(checkpoint_of(self.job, self._results.kept, self._wall_offset_ns))
-        # The leader takes all cores of such a worker back: not while something of the job may still run on them.
-        unfit = [worker for worker in self._workers.unfit() if self._losses.are_all(self.job.attempts_at(worker))]
-        return [*self._checkpoints.say(now, content, self._state(), tuple(unfit))]
-
-    def on_document(self, now: int, content: bytes, state: JobState, exit_code: int, reason: str) -> list[JobsEffect]:
-        """The result document was made: it is kept by a majority, then the end of the job is stored."""
-        self._document = JobDocument(sha256(content).hexdigest(), state, exit_code, reason)
-        return [KeepWanted(self.name, self._document.digest, content)]
-
-    def _close(self, now: int, document: JobDocument) -> list[JobsEffect]:
-        if self._checkpoints.is_closing:
-            return []
-        self.phase = "closing"
-        return [*self._checkpoints.close(now, document.state, document.reason, document.digest, document.exit_code)]
-
-
-def _is_other(known: ShardAttempt, told: Report | Finished | AttemptResult) -> bool:
-    """Whether this is told of another attempt with the same number: a register that was put back drew it again. A worker of
-    a version before this one does not say."""
-    return told.life not in (0, known.life)

@@ -102,9 +102,6 @@ class JobQueue:
         place = self._places.get(job)
         return None if place is None else bisect_left(self._ordered, place) + 1
 
-    def waiting_since(self, job: str) -> int | None:
-        return self._since.get(job)
-
     def tick(self, now: int) -> list[QueueTimedOut]:
         """Those that waited too long, in their order; they wait no longer."""
         if now < self.next_tick_at:
