@@ -258,7 +258,7 @@ def test_view_and_progress_line_show_what_the_cluster_counted(watched: WatchedJo
 
 def test_watcher_sees_what_the_local_runner_would_show(order: JobOrder) -> None:
     job = LoadJob(spec_of("job1", order, 1))
-    core = next(effect.core for effect in job.start(NOW) if isinstance(effect, StartCore))
+    core = next(effect.attempt for effect in job.start(NOW) if isinstance(effect, StartCore))
     job.on_message(NOW, core, Armed())
     at = job.origin_ns + 3 * SECOND
     windows = [Window(number, requests=2) for number in range(20)]

@@ -13,7 +13,7 @@ MOVES = ("move", "begin_again")
 NO_MOVES = {
     ("member/breaker.py", "*"),  # a breaker's states are its own
     ("jobs/job_checkpoint.py", "state"),  # read from what an earlier leader of the job kept
-    ("jobs/led_job.py", "_state()"),  # facts for whoever asks: nothing is changed
+    ("jobs/led_job.py", "state"),  # facts for whoever asks: nothing is changed
     ("jobs/registry.py", "state"),  # told by the manager that leads the job, which has made the moves
 }
 """Files, and what is assigned there."""

@@ -1,6 +1,7 @@
 """A manager and a worker of this version go on where those of an earlier one were killed."""
 
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from tests.e2e.cluster import SOON_S
 from tests.e2e.dag_cluster import DagCluster, dag_cluster
 from tests.e2e.job_cluster import until
+from tests.e2e.moved_clock import MovedClock
 from tests.store.make_folders import FOLDERS, LARGE, NOBODY, unpack
 
 ENDED = {
@@ -31,11 +33,16 @@ def result(cluster: DagCluster, job: str) -> Any:
 
 
 @pytest.mark.patient
+@pytest.mark.skipif(bool(MovedClock.why_not()), reason=MovedClock.why_not())
 @pytest.mark.parametrize("pack", sorted(FOLDERS.glob("*.tar.xz")), ids=lambda pack: pack.name.removesuffix(".tar.xz"))
 def test_nodes_go_on_with_what_an_earlier_version_was_killed_at(tmp_path: Path, pack: Path) -> None:
     killed = unpack(pack, tmp_path / "unpacked") / "killed"
     with dag_cluster(tmp_path / "nodes", 1, 1, start=False) as cluster:
         shutil.copytree(killed, cluster.folder, dirs_exist_ok=True)
+        # By the clock of the day when they were killed: jobs end when their time is over, also while nobody runs.
+        clock = MovedClock(tmp_path)
+        clock.set(round(max(path.stat().st_mtime for path in killed.rglob("*")) - time.time()))
+        cluster.own_environment |= dict.fromkeys(("m1", "w1"), clock.environment)
 
         cluster.start_nodes()
 

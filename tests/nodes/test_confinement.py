@@ -50,9 +50,7 @@ def test_user_who_cannot_run_cores_is_refused_where_it_was_named_and_told_where_
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(confinement, "obstacle", lambda user, files, env: "the user nobody cannot read /root/etl.py")
 
-    with pytest.raises(
-        Invalid, match="cores cannot run as nobody: the user nobody cannot read /root/etl.py; mend that"
-    ):
+    with pytest.raises(Invalid, match="cores cannot run as nobody: the user nobody cannot read /root/etl.py; fix that"):
         Confinement.of("nobody", ENV, ("/root/etl.py",), 1)
     made = Confinement.of("", ENV, ("/root/etl.py",), 1)
 

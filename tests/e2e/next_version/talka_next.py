@@ -45,19 +45,19 @@ WEATHER: Any = Weather("rain later")
 newer = {"Beat": Beat, "Renew": Renew}
 messages = [newer.get(each.__name__, each) for each in get_args(jobs.JobMessage)]
 jobs.Beat, jobs.Renew = Beat, Renew  # type: ignore[misc]
-jobs._decoder = msgspec.msgpack.Decoder(reduce(or_, [*messages, Weather]))
+jobs.CHANNEL._read = msgspec.msgpack.Decoder(reduce(or_, [*messages, Weather])).decode
 entries.JobEntry = JobEntry  # type: ignore[misc]
-entries._decoder = msgspec.msgpack.Decoder(JobEntry)
+entries.ENTRIES._read = msgspec.msgpack.Decoder(JobEntry).decode
 
 from talka.cluster.effects import Lane, Send  # noqa: E402
 from talka.control.manager import Manager  # noqa: E402
 from talka.control.member.admission import Admission, Welcomed  # noqa: E402
 from talka.control.member.composite import ClusterMember  # noqa: E402
 from talka.control.worker.composite import Worker  # noqa: E402
-from talka.nodes import job_events, member  # noqa: E402
+from talka.nodes import job_events, runtime  # noqa: E402
 from talka.wire.versions import Offer, ProtocolVersion, negotiate  # noqa: E402
 
-member.CAPABILITIES = (*member.CAPABILITIES, CAPABILITY)  # type: ignore[assignment,misc]
+runtime.CAPABILITIES = (*runtime.CAPABILITIES, CAPABILITY)  # type: ignore[assignment,misc]
 put_out, receive, job_event_of = ClusterMember._out, Admission.receive, job_events.job_event_of
 known: dict[tuple[str, str], None] = {}
 
@@ -97,7 +97,7 @@ def heard(part: type[Manager] | type[Worker]) -> None:
         if isinstance(message, Weather):
             return tell(sender, "message")
         field = tell(sender, "field") if isinstance(message, Beat | Renew) and message.mood == MOOD else []
-        return on_message(self, now, sender, message, *rest) + field
+        return [*on_message(self, now, sender, message, *rest), *field]
 
     part.on_message = listen  # type: ignore[method-assign]
 
