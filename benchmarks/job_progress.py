@@ -11,7 +11,7 @@ import io
 import pstats
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final
 
@@ -22,9 +22,9 @@ from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.presets import PRESETS
 from talka.control.clients.overload import Level, report_interval_ms
 from talka.control.jobs.effects import JobAcceptedNews, Updated
-from talka.control.manager import Manager
+from talka.control.manager import Manager, ManagerEffect
 from talka.control.member.admission import Admission
-from talka.control.member.composite import ClusterMember
+from talka.control.member.composite import ClusterMember, MemberEffect
 from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.voter import Voter
 from talka.control.worker.parts import in_parts
@@ -256,7 +256,7 @@ class Bench:
 
     # The manager's shell.
 
-    def carry_out(self, effects: list[object]) -> None:
+    def carry_out(self, effects: Sequence[MemberEffect | ManagerEffect]) -> None:
         for effect in effects:
             match effect:
                 case Transmit():
@@ -271,7 +271,7 @@ class Bench:
                 case _:
                     pass
 
-    def ask(self, effects: list[object]) -> None:
+    def ask(self, effects: Sequence[ManagerEffect]) -> None:
         self.carry_out(self.member.act(self.now, effects))
 
     def tick_until(self, until: int) -> None:

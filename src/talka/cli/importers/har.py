@@ -100,19 +100,19 @@ def draft_from_har(content: bytes, name: str) -> Draft:
         raise BadRecording(
             f"{name} has no request to make a test of{skipped.text()}: record one that is sent over HTTP"
         )
-    vault = SecretValues()
+    secrets = SecretValues()
     for exchange in exchanges:
-        request_of(exchange, vault)
+        request_of(exchange, secrets)
     # Once more: a secret that is known by its name late may have been sent under another name early.
-    vault.start_over()
+    secrets.start_over()
     by_origin: dict[str, list[DraftRequest]] = {}
     busy_until: dict[str, float | None] = {}
     for exchange in exchanges:
         pause_s = pause_between(busy_until.get(exchange.origin), exchange.started_s)
-        request = replace(request_of(exchange, vault), pause_s=pause_s)
+        request = replace(request_of(exchange, secrets), pause_s=pause_s)
         by_origin.setdefault(exchange.origin, []).append(request)
         busy_until[exchange.origin] = max_known(busy_until.get(exchange.origin), exchange.ended_s)
-    return draft(by_origin, vault, skipped, name)
+    return draft(by_origin, secrets, skipped, name)
 
 
 def pause_between(ended_s: float | None, started_s: float | None) -> float:
@@ -126,12 +126,12 @@ def max_known(one: float | None, other: float | None) -> float | None:
     return other if one is None else one if other is None else max(one, other)
 
 
-def draft(by_origin: Mapping[str, list[DraftRequest]], vault: "SecretValues", skipped: "Skipped", name: str) -> Draft:
+def draft(by_origin: Mapping[str, list[DraftRequest]], secrets: "SecretValues", skipped: "Skipped", name: str) -> Draft:
     main = max(by_origin, key=lambda origin: len(by_origin[origin]))
     others = [origin for origin in by_origin if origin != main]
     constants = [target("TARGET", main)]
     journeys = [Journey(name="Visitor", base=Variable("TARGET"), requests=by_origin[main])]
-    constants_taken, classes_taken = {"TARGET", *vault.names}, {"Visitor", *CLASS_NAMES_TAKEN}
+    constants_taken, classes_taken = {"TARGET", *secrets.names}, {"Visitor", *CLASS_NAMES_TAKEN}
     for origin in others:
         host = urlsplit(origin).netloc
         constant = unique(constant_name(f"target {host}"), constants_taken)
@@ -155,15 +155,15 @@ def draft(by_origin: Mapping[str, list[DraftRequest]], vault: "SecretValues", sk
             f"{counted(len(others), 'more host')} in the recording: {own} of its own, which runs when you remove its"
             " line abstract = True."
         )
-    if vault.constants:
+    if secrets.constants:
         notes.append(
             "What looked secret was not written: the test reads "
-            + ", ".join(constant.name for constant in vault.constants)
+            + ", ".join(constant.name for constant in secrets.constants)
             + " from the environment."
         )
     return Draft(
         title=f"What {name} recorded, request by request.",
-        constants=[*constants, *vault.constants],
+        constants=[*constants, *secrets.constants],
         journeys=journeys,
         notes=notes,
     )
@@ -405,25 +405,25 @@ class SecretValues:
 # From an exchange to a request.
 
 
-def request_of(exchange: Exchange, vault: SecretValues) -> DraftRequest:
+def request_of(exchange: Exchange, secrets: SecretValues) -> DraftRequest:
     parts, headers = urlsplit(exchange.url), headers_of(exchange.request)
-    know_cookies(headers, vault)
-    auth = auth_of(exchange, headers, vault)
+    know_cookies(headers, secrets)
+    auth = auth_of(exchange, headers, secrets)
     given = parse_qsl(parts.query, keep_blank_values=True)
     params = {name: listed(name, given) for name, _ in given}
-    data, content_type = body_of(exchange, headers, vault)
+    data, content_type = body_of(exchange, headers, secrets)
     sent: dict[str, Part] = {
-        name: vault.screened(value, name, "in a header") for name, value in headers.items() if is_kept(name, value)
+        name: secrets.screened(value, name, "in a header") for name, value in headers.items() if is_kept(name, value)
     }
     if content_type:
         sent["content-type"] = content_type
-    path = [*path_parts(parts.path or "/", vault)]
+    path = [*path_parts(parts.path or "/", secrets)]
     telling = "".join(part if isinstance(part, str) else "/" for part in path)
     return DraftRequest(
         name=request_name(exchange.method, unquote(telling)),
         method=exchange.method,
         path=path,
-        params=vault.screened(params, "", "in a query"),
+        params=secrets.screened(params, "", "in a query"),
         headers=sent,
         auth=auth,
         data=data,
@@ -436,15 +436,15 @@ def listed(name: str, pairs: Sequence[tuple[str, str]]) -> str | list[str]:
     return values[0] if len(values) == 1 else values
 
 
-def know_cookies(headers: Mapping[str, str], vault: SecretValues) -> None:
+def know_cookies(headers: Mapping[str, str], secrets: SecretValues) -> None:
     """Cookies are left to the client; what they held may be in a form or a header as well."""
     for cookie in headers.get("cookie", "").split(";"):
         value = cookie.partition("=")[2].strip()
         if len(value) >= SHORTEST_COOKIE:
-            vault.know(value)
+            secrets.know(value)
 
 
-def auth_of(exchange: Exchange, headers: Mapping[str, str], vault: SecretValues) -> Variable | None:
+def auth_of(exchange: Exchange, headers: Mapping[str, str], secrets: SecretValues) -> Variable | None:
     given = headers.get("authorization", "").strip()
     if not given and exchange.user_info:
         user, _, password = unquote(exchange.user_info).partition(":")
@@ -452,17 +452,17 @@ def auth_of(exchange: Exchange, headers: Mapping[str, str], vault: SecretValues)
     if not given:
         return None
     scheme, _, credentials = given.partition(" ")
-    vault.know(credentials.strip())
+    secrets.know(credentials.strip())
     if scheme.lower() == "basic":
         try:
             decoded = base64.b64decode(credentials, validate=True).decode("utf-8", "replace")
-            vault.know(decoded.partition(":")[2])
+            secrets.know(decoded.partition(":")[2])
         except (binascii.Error, ValueError):
             pass  # not what it says it is, and hidden all the same
     shown = scheme if scheme.lower() in SCHEMES and credentials else "TOKEN"
     example = f"{shown} …" if shown != "TOKEN" else shown
     comment = f"Was recorded in the header Authorization; give your own, as in --env AUTHORIZATION='{example}'."
-    return vault.hidden(given, "authorization", comment)
+    return secrets.hidden(given, "authorization", comment)
 
 
 def is_kept(name: str, value: str) -> bool:
@@ -473,20 +473,20 @@ def is_kept(name: str, value: str) -> bool:
     return bool(value) and value.isprintable()
 
 
-def path_parts(path: str, vault: SecretValues) -> Iterator[Part]:
+def path_parts(path: str, secrets: SecretValues) -> Iterator[Part]:
     before = "path"
     for position, segment in enumerate(path.split("/")):
         if position:
             yield "/"
         plain = unquote(segment)
-        if plain and vault.gives_away(plain):
-            yield vault.hidden(quote(plain, safe=""), before, "Was recorded in a path; give your own.")
+        if plain and secrets.gives_away(plain):
+            yield secrets.hidden(quote(plain, safe=""), before, "Was recorded in a path; give your own.")
         elif segment:
             yield quote(segment, safe=PATH_SAFE)
             before = plain
 
 
-def body_of(exchange: Exchange, headers: Mapping[str, str], vault: SecretValues) -> tuple[Any, Part]:
+def body_of(exchange: Exchange, headers: Mapping[str, str], secrets: SecretValues) -> tuple[Any, Part]:
     """The body, and its type when that does not follow from it."""
     posted = mapping(exchange.request.get("postData"))
     kind = text(posted.get("mimeType")) or headers.get("content-type", "")
@@ -504,7 +504,7 @@ def body_of(exchange: Exchange, headers: Mapping[str, str], vault: SecretValues)
             fields = parse_qsl(content, keep_blank_values=True)
         if fields:
             form = {name: listed(name, fields) for name, _ in fields}
-            return Fields(vault.screened(form, "", "in a form")), ""
+            return Fields(secrets.screened(form, "", "in a form")), ""
     if plain_kind == "multipart/form-data" and not content and fields:
         content, kind = multipart(fields), MULTIPART_KIND
     if not content:
@@ -512,12 +512,12 @@ def body_of(exchange: Exchange, headers: Mapping[str, str], vault: SecretValues)
     if isinstance(content, str) and (plain_kind == "application/json" or plain_kind.endswith("+json")):
         value = json_value(content)
         if value is not None:
-            return vault.screened(value, "", "in a body"), "" if plain_kind == "application/json" else kind
+            return secrets.screened(value, "", "in a body"), "" if plain_kind == "application/json" else kind
     searched = content if isinstance(content, str) else content.decode("latin-1")
-    sent_kind = kind if kind.isprintable() and not vault.gives_away(kind) else ""
-    if vault.gives_away(searched) or any(is_secret_name(word) for word in set(re.findall(r"[\w-]+", searched))):
+    sent_kind = kind if kind.isprintable() and not secrets.gives_away(kind) else ""
+    if secrets.gives_away(searched) or any(is_secret_name(word) for word in set(re.findall(r"[\w-]+", searched))):
         comment = "The recorded body holds what looks like a secret; give one of your own."
-        return vault.hidden(searched, f"body of {exchange.method}", comment), sent_kind
+        return secrets.hidden(searched, f"body of {exchange.method}", comment), sent_kind
     return content, sent_kind
 
 
