@@ -16,7 +16,8 @@ from talka.work.outcome import EXIT_CODES, ExitCode
 
 TITLE = """# Errors
 
-Written from the code by `make docs`. Every error that Talka raises is a sentence: what was wrong, where, and what to do.
+Written from the code by `make docs`. Every error that Talka raises is a sentence: what was wrong, where, and what to
+do.
 
 - [Branches](#branches): what the caller should do
 - [Exit codes](#exit-codes) of commands

@@ -18,8 +18,8 @@ from talka.work.lifecycle import JOB_MOVES, TASK_MOVES, JobState, TaskState
 
 TITLE = """# State machines
 
-Written from the code by `make docs`. Each section has the states, the moves between them, the guard under which a move is
-made, and the action that follows. A black dot is the start or an end.
+Written from the code by `make docs`. Each section has the states, the moves between them, the guard under which a move
+is made, and the action that follows. A black dot is the start or an end.
 """
 
 

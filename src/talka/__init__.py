@@ -66,7 +66,8 @@ _HOMES = {
     "talka.nodes.api": "run run_blocking",
     "talka.report.document": "ResultDocument",
     "talka.work.arguments": "URL Auth Cookies Data Directory File FileGlob Headers Params",
-    "talka.work.dsl": "Provide Skip Use Workflow action check depends metric on_start on_stop setup state step teardown",
+    "talka.work.dsl": "Provide Skip Use Workflow action check depends metric on_start on_stop setup state step "
+    "teardown",
     "talka.work.feeds": "Feed between",
     "talka.work.handlers": "HandlerTask command handler",
     "talka.work.pipeline": "Dag",

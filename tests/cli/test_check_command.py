@@ -59,7 +59,8 @@ def test_threshold_that_names_nothing_is_found(talka, shop: Path) -> None:
 def test_plan_says_what_would_run_each_workflow_and_why(talka, folder: Path) -> None:
     (folder / "two.py").write_text(
         "import asyncio\n\nfrom talka import URL, HTTPResponse, Workflow, step\n\n\n"
-        "class Plain(Workflow):\n    @step()\n    async def get(self, url: URL = 'http://127.0.0.1:1/') -> HTTPResponse:\n"
+        "class Plain(Workflow):\n    @step()\n    async def get(self, url: URL = 'http://127.0.0.1:1/') -> "
+        "HTTPResponse:\n"
         "        return await self.client.http.get(url)\n\n\n"
         "class Slow(Plain):\n    @step('get')\n    async def rest(self) -> None:\n        await asyncio.sleep(1)\n"
     )

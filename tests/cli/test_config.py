@@ -271,8 +271,9 @@ def test_variables_are_passed_on_all_or_none(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_nobody_else_reads_the_environment_or_configuration() -> None:
     root = Path(talka.__file__).parent
-    # The bundled test is a user's file. Of the variables a user's test reads, a bundle must know which are set here, and
-    # a core sets those that travelled; a user's command inherits those of its core. None is a setting of Talka's own.
+    # The bundled test is a user's file. Of the variables a user's test reads, a bundle must know which are set here,
+    # and a core sets those that travelled; a user's command inherits those of its core. None is a setting of Talka's
+    # own.
     allowed = {
         root / "cli" / "config.py",
         root / "cli" / "demo" / "workflow.py",

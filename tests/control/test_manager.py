@@ -430,7 +430,8 @@ def test_a_job_whose_checkpoint_cannot_be_read_is_given_back_and_told_of(told: T
     alarm, given_back = told.lead(checkpoint=b"\xc1")
 
     assert alarm.text == (
-        f"job b4k7 cannot be led on by {told.name}: the checkpoint of a job cannot be read: MessagePack data is malformed: "
+        f"job b4k7 cannot be led on by {told.name}: the checkpoint of a job cannot be read: MessagePack data is "
+        "malformed: "
         "invalid opcode '\\xc1' (byte 0); another manager is asked to"
     )
     assert given_back == Send(CHANNEL, "m9", Leaderless("b4k7", (0, 5, 1)), Lane.CONTROL)

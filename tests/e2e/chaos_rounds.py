@@ -59,7 +59,8 @@ CLOCKS_S = {"clock forward": 3600, "clock back": -3600}
 
 @dataclass(frozen=True)
 class Draw:
-    """Which blow, and when: `early` is before the load begins, `middle` leaves time to recover, `late` is at the end."""
+    """Which blow, and when: `early` is before the load begins, `middle` leaves time to recover, `late` is at the
+    end."""
 
     number: int
     seed: int

@@ -1,5 +1,5 @@
-"""Rounds of chaos with a store that is replaced: by a backup made a while ago, or by a new one. What workers still run for
-the store of before must not count for any task of this one."""
+"""Rounds of chaos with a store that is replaced: by a backup made a while ago, or by a new one. What workers still run
+for the store of before must not count for any task of this one."""
 
 import os
 import shutil

@@ -260,8 +260,8 @@ class Cluster:
         return self.leader()
 
     def wait_for_voters(self) -> str:
-        """Until all voters of a new group take part. A majority founds it, and the leader brings the others in: without it
-        before that, those are too few of whom the group knows the disks."""
+        """Until all voters of a new group take part. A majority founds it, and the leader brings the others in: without
+        it before that, those are too few of whom the group knows the disks."""
 
         def all_take_part() -> bool:
             return all(self.told(name, "leader")["phase"] == "active" for name in self.members_up())

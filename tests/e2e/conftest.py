@@ -90,7 +90,8 @@ class Command:
 
 @pytest.fixture
 def engine() -> str:
-    """The default one. Tests of what an engine must get right run on both: `@pytest.mark.parametrize("engine", ENGINES)`."""
+    """The default one. Tests of what an engine must get right run on both: `@pytest.mark.parametrize("engine",
+    ENGINES)`."""
     return "auto"
 
 

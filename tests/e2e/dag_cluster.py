@@ -315,7 +315,8 @@ class DagCluster(JobCluster):
         self, method: str, path: str, body: Any = None, *, timeout_s: float = SOON_S, **more: str
     ) -> "ApiAnswer":
         """As `ask_api_once`, and again as long as it is told to come back, as every client does: a manager that a busy
-        machine kept waiting refuses what it is asked for a moment, and one that stood still leads nobody for a while."""
+        machine kept waiting refuses what it is asked for a moment, and one that stood still leads nobody for a
+        while."""
         again = () if isinstance(body, Iterator) else (429, 503) if method == "GET" else (429,)
         until = time.monotonic() + timeout_s
         while True:

@@ -353,7 +353,8 @@ class Soak:
             word, judged_s = ("p99", _p99(times)) if len(times) >= LEAST_TIMES[kind] else ("median", _median(times))
             if judged_s > limit_s:
                 told.append(
-                    f"{kind} killed: its tasks ran again after {judged_s:.2f} s ({word}), and {limit_s:g} s are promised"
+                    f"{kind} killed: its tasks ran again after {judged_s:.2f} s ({word}), and {limit_s:g} s are "
+                    "promised"
                 )
         return told
 

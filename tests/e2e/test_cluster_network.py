@@ -67,7 +67,8 @@ def test_halves_that_forgot_each_other_are_one_cluster_within_a_minute_of_the_li
 @pytest.mark.timeout(240)
 def test_a_member_that_hears_nobody_does_not_make_others_lose_a_third_one(cut_members: Cluster) -> None:
     cluster = cut_members
-    # Accused by d all the time, a member that stands still for a second would be lost at the preset `fast`, and rightly.
+    # Accused by d all the time, a member that stands still for a second would be lost at the preset `fast`, and
+    # rightly.
     cluster.start_all("abcdef", preset="default")
 
     for other in "abcef":

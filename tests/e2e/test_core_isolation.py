@@ -1,4 +1,5 @@
-"""What code that was submitted can read on its worker: each thing is tried by a handler and by a test, on real processes."""
+"""What code that was submitted can read on its worker: each thing is tried by a handler and by a test, on real
+processes."""
 
 import json
 import os
@@ -155,7 +156,8 @@ class Confined(DagCluster):
 
 @pytest.fixture(params=["root", "nobody"])
 def cluster(request: pytest.FixtureRequest) -> Iterator[Confined]:
-    """A worker of root, whose cores are another user's; and one of a user without rights, whose cores are the same's."""
+    """A worker of root, whose cores are another user's; and one of a user without rights, whose cores are the
+    same's."""
     if os.geteuid() != 0 or not Path("/proc/self/environ").exists():
         pytest.skip("only root can start processes of other users, and only Linux shows processes as files")
     user = pwd.getpwnam("nobody")

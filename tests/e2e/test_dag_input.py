@@ -64,7 +64,8 @@ BROKEN = {
     "unknown field": ("yaml", GOOD.replace("handler: mark\n  - id: two", "handlr: mark\n  - id: two"), 4, "handlr"),
     "no such dependency": ("yaml", GOOD.replace("[one]", "[ome]"), 7, "depends on ome, but there is no such task"),
     "depends on itself": ("yaml", GOOD.replace("[one]", "[two]"), 7, "depends on itself"),
-    "cycle": ("yaml", GOOD.replace("    handler: mark\n  - id: two", "    handler: mark\n    depends_on: [two]\n  - id: two"), 5, "waits for itself"),
+    "cycle": ("yaml", GOOD.replace("    handler: mark\n  - id: two", "    handler: mark\n    depends_on: [two]\n  - "
+                                                                     "id: two"), 5, "waits for itself"),
     "two of one name": ("yaml", GOOD.replace("id: two", "id: one"), 5, "two tasks with the id one"),
     "priority": ("yaml", GOOD + "    priority: 11\n", 8, "priority: must be at most 10"),
     "retries": ("yaml", GOOD + "    retry: {max: -1}\n", 8, "max: must be at least 0"),
@@ -78,13 +79,17 @@ BROKEN = {
     "tab": ("yaml", GOOD + "\tpriority: 5\n", 8, "a tab stands where the line begins"),
     "another kind": ("yaml", "kind: load\n" + GOOD, 1, "kind: must be dag"),
     "no JSON": ("json", GOOD_JSON.replace('"tasks"', "tasks"), 3, "this is not JSON"),
-    "field twice": ("json", GOOD_JSON.replace('"id": "two"', '"id": "two",\n     "id": "three"'), 6, '"id" is there twice'),
-    "type": ("json", GOOD_JSON.replace('["one"]', '["one"],\n     "priority": "5"'), 6, "priority: must be a whole number"),
+    "field twice": ("json", GOOD_JSON.replace('"id": "two"', '"id": "two",\n     "id": '
+                                                             '"three"'), 6, '"id" is there twice'),
+    "type": ("json", GOOD_JSON.replace('["one"]', '["one"],\n     "priority": "5"'), 6, "priority: must be a whole "
+                                                                                        "number"),
     "no JSON number": ("json", GOOD_JSON.replace('["one"]', '["one"], "config": NaN'), 5, "NaN is not JSON"),
     "no Python": ("py", GOOD_PYTHON.replace("one = dag", "one = = dag"), 4, "syntax error"),
     "it raises": ("py", GOOD_PYTHON + "1 / 0\n", 6, "raised ZeroDivisionError"),
-    "task in Python": ("py", GOOD_PYTHON + 'dag.task("three", "mark", priority=0)\n', 6, "priority: must be at least 1"),
-    "two Dags": ("py", GOOD_PYTHON + 'other = Dag("other")\nother.task("a", "mark")\n', 6, "has 2 Dags: name one of them"),
+    "task in Python": ("py", GOOD_PYTHON + 'dag.task("three", "mark", '
+                                           'priority=0)\n', 6, "priority: must be at least 1"),
+    "two Dags": ("py", GOOD_PYTHON + 'other = Dag("other")\nother.task("a", '
+                                     '"mark")\n', 6, "has 2 Dags: name one of them"),
 }  # fmt: skip
 
 

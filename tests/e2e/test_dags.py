@@ -448,8 +448,8 @@ def test_a_hundred_jobs_on_ten_workers_lose_nothing_and_are_fair(tmp_path: Path)
 
 
 def least_fairness(lines: list[Line], jobs: list[str], window_s: float = 5.0, starts_each: int = 8) -> float:
-    """Jain's index of starts for each job in every window in which all of them still had work. On a slow machine windows
-    are longer: few starts cannot be shared out evenly."""
+    """Jain's index of starts for each job in every window in which all of them still had work. On a slow machine
+    windows are longer: few starts cannot be shared out evenly."""
     begun_ns = max(min(line.at_ns for line in lines if line.job == job) for job in jobs)
     over_ns = min(max(line.at_ns for line in lines if line.job == job) for job in jobs)
     starts = sorted((line.at_ns, line.job) for line in lines if begun_ns <= line.at_ns <= over_ns)

@@ -10,8 +10,8 @@ MIX = next(path for path in EXAMPLES if path.name == "mix.py")
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_example_runs_and_its_thresholds_hold(command, path) -> None:
-    # So many that the four which are under way when the machine stands still are less than one in a hundred. Where users
-    # pause, there are more of them at a time, and no rule about times.
+    # So many that the four which are under way when the machine stands still are less than one in a hundred. Where
+    # users pause, there are more of them at a time, and no rule about times.
     iterations, vus = ("100", "25") if "self.pause" in path.read_text() else ("1000", "4")
     ended = command.run(
         "run", str(path), "--iterations", iterations, "--vus", vus, "--ui", "none", "--json", str(command.result)

@@ -39,8 +39,8 @@ def test_killed_core_is_replaced_for_the_rest_of_the_plan(command, server, find_
     health = document["generator"]["cores"]
     assert len(health) == 3, "two cores and one replacement"
     missing = server.count() - document["totals"]["requests"]
-    # What it sent after its last report: arrivals due in the gap, and those under way when it reported. On a machine that
-    # stood still, also those that were due before: how long, the others tell.
+    # What it sent after its last report: arrivals due in the gap, and those under way when it reported. On a machine
+    # that stood still, also those that were due before: how long, the others tell.
     lag_ms = max((document["generator"][name] or {"max": 0})["max"] for name in ("start_lag_ms", "loop_lag_ms"))
     under_way = 20 + 0.15 * lag_ms
     assert 0 <= missing <= lost["arrivals_missing"] + under_way

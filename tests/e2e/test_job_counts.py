@@ -1,4 +1,5 @@
-"""On a cluster too, what the result counts is what the server saw, and its percentiles are those of all that was measured."""
+"""On a cluster too, what the result counts is what the server saw, and its percentiles are those of all that was
+measured."""
 
 from collections import Counter
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""Whatever dies while a job runs: nothing is lost, nothing counted twice, nothing left behind, and the result says why."""
+"""Whatever dies while a job runs: nothing is lost, nothing counted twice, nothing left behind, and the result says
+why."""
 
 import json
 import os

@@ -1,4 +1,5 @@
-"""On a cluster too: journeys end, every call has its row, `failed` is the worse share, and each arrival is a new user."""
+"""On a cluster too: journeys end, every call has its row, `failed` is the worse share, and each arrival is a new
+user."""
 
 import json
 import urllib.request

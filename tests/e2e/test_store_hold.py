@@ -1,4 +1,5 @@
-"""Real managers and one store: another manager, a clock that is moved, a file that is taken away, a disk that is full."""
+"""Real managers and one store: another manager, a clock that is moved, a file that is taken away, a disk that is
+full."""
 
 import os
 import resource

@@ -22,7 +22,8 @@ def cluster(tmp_path: Path) -> Iterator[DagCluster]:
 
 
 def lost_attempts(cluster: DagCluster) -> str:
-    """A manager that starts after the copy gives out attempts, which its worker holds on to: the job. It is down then."""
+    """A manager that starts after the copy gives out attempts, which its worker holds on to: the job. It is down
+    then."""
     cluster.restart("m1")
     cluster.wait_until_ready()
     lost = cluster.dag("lost", *({"id": f"t{n}", "handler": "until", "config": "gate"} for n in range(3)))

@@ -1,7 +1,8 @@
 """Drives the whole native engine against a hostile server: `python -m tests.engine.hostile_run EXTENSION --calls 3000`.
 
 EXTENSION is the compiled engine to be used, one with sanitizers: they end the process at the first byte that is not the
-engine's own. Calls are cancelled at random, clients closed, answers kept and dropped, and the collector runs all the time.
+engine's own. Calls are cancelled at random, clients closed, answers kept and dropped, and the collector runs all the
+time.
 """
 
 import argparse

@@ -182,20 +182,24 @@ INTERIM: Final = (
 HEADERS: Final = (
     b"Server: nginx", b"Date: Thu, 01 Jan 1970 00:00:00 GMT", b"Content-Type: text/plain", b"X: ", b"X:y", b"X:\t y \t",
     b"Connection: keep-alive", b"connection: KEEP-ALIVE", b"Set-Cookie: a=b; Path=/", b"SET-COOKIE: c=d",
-    b"Location: /elsewhere", b"Content-Encoding: gzip", b"ETag: \"x\"", b"X-\xc3\xa4: y", b"X: \xe4\xff", b"Upgrade: h2c",
+    b"Location: /elsewhere", b"Content-Encoding: gzip", b"ETag: \"x\"", b"X-\xc3\xa4: y", b"X: \xe4\xff",
+    b"Upgrade: h2c",
     b"Connection: close", b"Connection: x, close", b"Proxy-Connection: keep-alive",
 )  # fmt: skip
 ODD_HEADERS: Final = (
     b"Connection: close\t", b"Connection: ,close,", b"Connection: closed", b"Connection: close x", b"Connection:",
     b"Connection: keep-alive, close", b"Connection:\tclose", b"CONNECTION: Close", b"Connection: upgrade",
     b"Connection: keep-alive\t,x", b"Proxy-Connection: close", b"Connection: c lose", b"Connectio: close",
-    b"X : y", b" X: y", b"\tX: y", b": y", b"X", b"X\0: y", b"X: y\0z", b"X: y\x7f", b"X: y\x0bz", b"(X): y", b"X: y\rz",
+    b"X : y", b" X: y", b"\tX: y", b": y", b"X", b"X\0: y", b"X: y\0z", b"X: y\x7f", b"X: y\x0bz", b"(X): y",
+    b"X: y\rz",
     b"X: y\r\n z", b"X: y\r\n\tz", b"X:\r\n z", b"X: y\nZ: z", b"X: y\r\r", b"X\r\n: y", b"X:: y", b"X: y\r\n ",
     b"Content-Length: 0", b"Content-Length: 5", b"content-length: 5", b"Content-Length: 5, 5", b"Content-Length: +5",
     b"Content-Length: -5", b"Content-Length: 0x5", b"Content-Length: 5 5", b"Content-Length:", b"Content-Length: ",
     b"Content-Length: 18446744073709551615", b"Content-Length: 18446744073709551616", b"Content-Length: 9" + b"9" * 40,
-    b"Content-Length: 0000000000000000000000005", b"Content-Length: 5 \t", b"Content-Length : 5", b"Content-Length: 5\0",
-    b"Content-Lengt: 5", b"Content-Lengthy: 5", b"Content-Length: 5\r\n ", b"Content-Length: 5\r\n 5", b"Content-Length:\t5",
+    b"Content-Length: 0000000000000000000000005", b"Content-Length: 5 \t", b"Content-Length : 5",
+    b"Content-Length: 5\0",
+    b"Content-Lengt: 5", b"Content-Lengthy: 5", b"Content-Length: 5\r\n ", b"Content-Length: 5\r\n 5",
+    b"Content-Length:\t5",
     b"Transfer-Encoding: chunked", b"TRANSFER-ENCODING: CHUNKED", b"Transfer-Encoding: gzip", b"Transfer-Encoding: ",
     b"Transfer-Encoding: identity", b"Transfer-Encoding: gzip, chunked", b"Transfer-Encoding: chunked, gzip",
     b"Transfer-Encoding: chunked,", b"Transfer-Encoding: ,chunked", b"Transfer-Encoding: chunked ;q=1",
@@ -218,12 +222,15 @@ TRAILERS: Final = (
 )  # fmt: skip
 LINE_ENDS: Final = (b"\n", b"\r", b"\r\r\n", b"\n\r", b" \r\n", b"\r\n\r\n", b"\0\r\n", b"\r \n")
 BEHIND: Final = (
-    b"\r\n", b"\n\n", b"x", b"\0", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", b"0\r\n\r\n", b"HTTP/1.1 ", b"\r\nx",
+    b"\r\n", b"\n\n", b"x", b"\0", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", b"0\r\n\r\n", b"HTTP/1.1 ",
+    b"\r\nx",
     b"5\r\nhello\r\n",
 )  # fmt: skip
 PIECES: Final = (
-    *LINE_ENDS, *BEHIND, b"\r\n", b"\r\n\r\n", b":", b" ", b"\t", b",", b";", b"\"", b"\xff", b"\x80\x80", b"\x7f", b"0", b"9",
-    b"Content-Length: 2\r\n", b"Transfer-Encoding: chunked\r\n", b"Connection: close\r\n", b"HTTP/1.1 200 OK\r\n", b"HTTP",
+    *LINE_ENDS, *BEHIND, b"\r\n", b"\r\n\r\n", b":", b" ", b"\t", b",", b";", b"\"", b"\xff", b"\x80\x80", b"\x7f",
+    b"0", b"9",
+    b"Content-Length: 2\r\n", b"Transfer-Encoding: chunked\r\n", b"Connection: close\r\n", b"HTTP/1.1 200 OK\r\n",
+    b"HTTP",
     b"HTTP/1.1 100 Continue\r\n\r\n", b"chunked", b"close", b"1\r\nx\r\n", b"0\r\n", b"=", b"\\",
 )  # fmt: skip
 

@@ -1,4 +1,5 @@
-"""What only the engine in C has to fear: references, ends in any order, calls that are awaited oddly, reused answers."""
+"""What only the engine in C has to fear: references, ends in any order, calls that are awaited oddly, reused
+answers."""
 
 import asyncio
 import functools

@@ -1,4 +1,5 @@
-"""Who has the secret of a certified cluster and no certificate cannot change its keys, nor say where its members are."""
+"""Who has the secret of a certified cluster and no certificate cannot change its keys, nor say where its members
+are."""
 
 import asyncio
 import contextlib

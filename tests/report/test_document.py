@@ -703,7 +703,8 @@ def test_the_generator_is_judged_by_its_lag_and_by_how_busy_it_was(
     assert generator.start_lag_ms.p99 == pytest.approx(lag_us / 1000, rel=1e-3)
     assert any("bottleneck" in warning for warning in document.warnings) == (verdict == "saturated")
     assert [warning for warning in document.warnings if "idle" in warning] == [
-        "starts were late by 9.0 ms at p99 while the generator was idle (its busiest core used 1% of a CPU): the machine,"
+        "starts were late by 9.0 ms at p99 while the generator was idle (its busiest core used 1% of a CPU): the "
+        "machine,"
         " or code of the test that blocks, delayed it (steal 2.1%, something waited for a CPU in 31% of the time, run"
         " queue 5.2 on 2 CPUs)"
     ] * (verdict == "disturbed")

@@ -1,7 +1,7 @@
 """Sealed members with certificates, somebody who has the secret and no certificate, and a manager that lies.
 
-The one without a certificate sends datagrams of its own: other keys, and where members are said to be. The manager has a
-certificate and sends keys of a version that nobody could outrank. Hosts crash and come back with the keys they kept.
+The one without a certificate sends datagrams of its own: other keys, and where members are said to be. The manager has
+a certificate and sends keys of a version that nobody could outrank. Hosts crash and come back with the keys they kept.
 """
 
 from collections.abc import Callable

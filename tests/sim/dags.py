@@ -124,7 +124,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 def plan_of(
     seed: int, *, classes: tuple[str, ...] | None = None, has_hostile: bool = False, store_fault: str = ""
 ) -> Plan:
-    """What the seed decides; with `classes`, those faults instead of the drawn ones; with `store_fault`, that one too."""
+    """What the seed decides; with `classes`, those faults instead of the drawn ones; with `store_fault`, that one
+    too."""
     rng = Random(f"{seed}:dags")
     is_freezing = Random(f"{seed}:dags:frozen").randrange(3) == 0
     cores = tuple(rng.randrange(1, 4) for _ in range(rng.randrange(4, 6)))

@@ -1,4 +1,5 @@
-"""Somebody who has read all that a worker has, the secret too, and gives tasks to other workers in a manager's stead."""
+"""Somebody who has read all that a worker has, the secret too, and gives tasks to other workers in a manager's
+stead."""
 
 from functools import partial
 from random import Random

@@ -1,8 +1,9 @@
 """Jobs on a cluster whose managers were told different leases of workers, and whose lease is changed meanwhile.
 
-Like `jobs`, with two more kinds of trouble: a manager that is told another lease than the cluster has is stopped, as its
-node stops it, and started again by somebody who read the sentence; and somebody has the lease changed again and again,
-asking whichever manager, while faults strike: in every second history, for a change hides what a difference does.
+Like `jobs`, with two more kinds of trouble: a manager that is told another lease than the cluster has is stopped, as
+its node stops it, and started again by somebody who read the sentence; and somebody has the lease changed again and
+again, asking whichever manager, while faults strike: in every second history, for a change hides what a difference
+does.
 """
 
 from collections.abc import Callable

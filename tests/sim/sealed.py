@@ -85,7 +85,8 @@ class Adversary(Observer):
         self.played_elsewhere = 0
         """Frames that were meant for another host."""
         self.heard_by_two_lives = 0
-        """Votes, leases and commands that a host heard which an earlier life of it had heard, sent just before it ended."""
+        """Votes, leases and commands that a host heard which an earlier life of it had heard, sent just before it
+        ended."""
         self.admitted = 0
         self.leaders = 0
         self._world = world
@@ -155,7 +156,8 @@ class Adversary(Observer):
 
 
 class Story:
-    """Five voters and five members, 60 s of crashes and recordings, then a calm in which every view must become full."""
+    """Five voters and five members, 60 s of crashes and recordings, then a calm in which every view must become
+    full."""
 
     def __init__(self, seed: int, *, stale_ns: int = STALE_NS, verbose: Callable[[str], None] | None = None) -> None:
         self.world = world = World(seed, verbose=verbose)

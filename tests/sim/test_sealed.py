@@ -1,4 +1,5 @@
-"""Sealed members under crashes, doubled frames and recordings of earlier lives: nothing that is played back is heard."""
+"""Sealed members under crashes, doubled frames and recordings of earlier lives: nothing that is played back is
+heard."""
 
 import pytest
 

@@ -1,7 +1,7 @@
 """Wrong variants of the cluster's protocols: each lacks one safeguard, so that a history shows what it is for.
 
-`without` takes safeguards away for as long as its block lasts: it puts wrong methods in the place of right ones, in this
-process. The code itself knows nothing of it, and neither do the checkers. `docs/ablation.md` has a row for each.
+`without` takes safeguards away for as long as its block lasts: it puts wrong methods in the place of right ones, in
+this process. The code itself knows nothing of it, and neither do the checkers. `docs/ablation.md` has a row for each.
 """
 
 from collections.abc import Callable, Iterator
@@ -536,7 +536,8 @@ def gives_out_under_any_epoch(right, self, epoch, life):
 
 @variant("store_fence", SqliteRecords, "fence")
 def writes_to_a_store_that_was_taken(right, self, lease):
-    """A manager whose store another has taken changes nothing in it: its epoch is looked up within every transaction."""
+    """A manager whose store another has taken changes nothing in it: its epoch is looked up within every
+    transaction."""
 
 
 @variant("aged_retention", StoreChores, "_sweep")

@@ -3,8 +3,8 @@
 Decoders pass over a field that they do not know and fill in one that is missing, so a field that was renamed is lost
 without a word. Hence whatever is decoded here is encoded again and must still hold all that was on the disk.
 
-`e2e/test_folders_of_earlier_versions.py` starts nodes on these folders. That each file of a later version is refused and
-left as it is, is tested in `files/test_voter_file.py`, `files/test_shelf.py`, `dags/test_sqlite.py` and
+`e2e/test_folders_of_earlier_versions.py` starts nodes on these folders. That each file of a later version is refused
+and left as it is, is tested in `files/test_voter_file.py`, `files/test_shelf.py`, `dags/test_sqlite.py` and
 `history/test_runs.py`; here, that the commands say what to do.
 """
 

@@ -1,4 +1,5 @@
-"""Schedules, retention and a second manager in the simulator: what its checkers find, and that they find nothing else."""
+"""Schedules, retention and a second manager in the simulator: what its checkers find, and that they find nothing
+else."""
 
 from collections.abc import Callable
 

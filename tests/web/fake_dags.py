@@ -54,7 +54,8 @@ class Draft:
 
 
 class FakeDags:
-    """Implements `DagControl`. What was asked is in `asked`; an error in `errors` is raised by the call of that name."""
+    """Implements `DagControl`. What was asked is in `asked`; an error in `errors` is raised by the call of that
+    name."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, FakeDag] = {}

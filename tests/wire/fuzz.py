@@ -62,7 +62,8 @@ WILD: Final[list[object]] = [
     "", "x", "x" * 300, "\U0001f600" * 70, b"", bytes(600), [], [[], [[]]], [0] * 70, {}, {"a": 1}, {1: [2]},
 ]  # fmt: skip
 PIECES: Final = (b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xdb\x7f\xff\xff\xff",
-                 b"\xc1", b"\xc3\x28", b"\xff" * 9, b"\x91" * 300, b"\x81\xa1a" * 200, b"\xd9\xff", b"\xcf" + b"\xff" * 8)  # fmt: skip
+                 b"\xc1", b"\xc3\x28", b"\xff" * 9, b"\x91" * 300, b"\x81\xa1a" * 200, b"\xd9\xff",
+                 b"\xcf" + b"\xff" * 8)  # fmt: skip
 
 
 # -- valid values, made from the types of the messages

@@ -27,7 +27,8 @@ def problems_of(text: str, **names: Any) -> list[str]:
 
 def test_async_and_plain_functions_are_handlers() -> None:
     module = module_of(
-        '@handler("resize")\nasync def resize(task):\n    return task\n\n@handler("clean:rows")\ndef clean(task, fast=True):\n    return 1\n'
+        '@handler("resize")\nasync def resize(task):\n    return task\n\n@handler("clean:rows")\ndef clean(task, '
+        "fast=True):\n    return 1\n"
     )
 
     found = handlers_of(module)

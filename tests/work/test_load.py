@@ -629,18 +629,23 @@ class Tide:
         (ConstantVUs(50, "30s"), "50 VUs for 30s"),
         (ConstantVUs(vus=1, duration=90), "1 VU for 1m30s"),
         (RampingVUs(stages=[(50, "10s"), (0, "5s")]), "ramp of VUs: 0 → 50 in 10s → 0 in 5s"),
-        (RampingVUs([(5, "1s"), (5, "1m"), (20_000, 0), (1, "2s")]), "ramp of VUs: 0 → 5 in 1s, held for 1m → 20,000 at once → 1 in 2s"),
-        (RampingVUs([(n % 2, "1s") for n in range(20)], start=2), "ramp of VUs: 2 → 0 in 1s → 1 in 1s → 0 in 1s → 1 in 1s → 0 in 1s → 1 in 1s → 0 in 1s → … 12 more … → 1 in 1s"),
+        (RampingVUs([(5, "1s"), (5, "1m"), (20_000, 0), (1, "2s")]), "ramp of VUs: 0 → 5 in 1s, held for 1m → 20,000 "
+                                                                     "at once → 1 in 2s"),
+        (RampingVUs([(n % 2, "1s") for n in range(20)], start=2), "ramp of VUs: 2 → 0 in 1s → 1 in 1s → 0 in 1s → 1 "
+                                                                  "in 1s → 0 in 1s → 1 in 1s → 0 in 1s → … 12 more … "
+                                                                  "→ 1 in 1s"),
         (ConstantRate(500, "10s", max_vus=1000), "500/s for 10s, at most 1000 VUs, late arrivals queue"),
         (ConstantRate("2000/h", "1h", policy="drop"), "2000/h for 1h, at most 100 VUs, late arrivals are dropped"),
-        (RampingRate([("30/m", "10s"), (9, 0)], start=2), "ramp of the rate: 2/s → 0.5/s in 10s → 9/s at once, at most 100 VUs, late arrivals queue"),
+        (RampingRate([("30/m", "10s"), (9, 0)], start=2), "ramp of the rate: 2/s → 0.5/s in 10s → 9/s at once, at "
+                                                          "most 100 VUs, late arrivals queue"),
         (IterationsPerVU(20, 500), "20 VUs, 500 iterations each"),
         (IterationsPerVU(1, 1, "10m"), "1 VU, 1 iteration each, for at most 10m"),
         (SharedIterations(20, 10_000), "10,000 iterations shared by 20 VUs"),
         (SharedIterations(20, 10, "1m"), "10 iterations shared by 20 VUs, for at most 1m"),
         (CustomVUs(abs, "1m"), "VUs by abs for 1m, every 1s"),
         (CustomRate(Tide(), "1m", every=5), "rate by Tide for 1m, every 5s, late arrivals queue"),
-        (CustomRate(Tide(), "1m", max_vus=9, policy="drop"), "rate by Tide for 1m, every 1s, at most 9 VUs, late arrivals are dropped"),
+        (CustomRate(Tide(), "1m", max_vus=9, policy="drop"), "rate by Tide for 1m, every 1s, at most 9 VUs, late "
+                                                             "arrivals are dropped"),
     ],
 )  # fmt: skip
 def test_a_shape_describes_itself_in_one_line(shape: LoadShape, line: str) -> None:

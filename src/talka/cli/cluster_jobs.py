@@ -486,7 +486,8 @@ def resume(id: str, as_json: bool, **where: Any) -> int:
         ("talka jobs retry k7fw2xq9bd clean[3]", "one, and all that depends on it"),
         ("talka jobs retry k7fw2xq9bd load --config load='{\"rows\": 10}'", "with another config"),
     ],
-    help="Run tasks of a pipeline again, and all tasks that depend on them. Without TASK: all tasks that did not complete.",
+    help="Run tasks of a pipeline again, and all tasks that depend on them. Without TASK: all tasks that did not "
+    "complete.",
 )
 @click.argument("id", metavar="ID")
 @click.argument("tasks", metavar="[TASK]...", nargs=-1)

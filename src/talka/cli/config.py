@@ -259,8 +259,8 @@ def layers_of_files(folder: Path) -> list[Layer]:
 
 
 def tables_of_files(folder: Path) -> list[tuple[object, Path, str]]:
-    """Of pyproject.toml and of talka.toml, the nearest of each, up to the root of the repository: their table, the file,
-    and what to call the place of the table in it."""
+    """Of pyproject.toml and of talka.toml, the nearest of each, up to the root of the repository: their table, the
+    file, and what to call the place of the table in it."""
     project: list[tuple[object, Path, str]] = []
     own: list[tuple[object, Path, str]] = []
     for place in (folder, *folder.parents):
@@ -332,8 +332,8 @@ OWN_PREFIX: Final = "TALKA_"
 
 
 def core_environment(named: Iterable[str]) -> dict[str, str]:
-    """What cores of a worker find there: what programs need to run at all, and what is named. Nothing else of the worker's
-    environment is theirs to read."""
+    """What cores of a worker find there: what programs need to run at all, and what is named. Nothing else of the
+    worker's environment is theirs to read."""
     names = list(named)
     for name in names:
         if name.startswith(OWN_PREFIX):
@@ -354,7 +354,8 @@ def own_environment() -> dict[str, str]:
 
 
 def pass_variables(given: Iterable[str]) -> dict[str, str]:
-    """Sets NAME=VALUE for this process and those it starts; NAME alone must be set already. Returns all that are named."""
+    """Sets NAME=VALUE for this process and those it starts; NAME alone must be set already. Returns all that are
+    named."""
     pairs = {}
     for text in given:
         name, equals, value = text.partition("=")

@@ -104,7 +104,8 @@ def show(letter: str, as_json: bool, **where: Any) -> int:
     found = asked(where, lambda client: letters_of(client, 1, job=job, task=task))
     if not found:
         raise Invalid(
-            f"{letter} is not a dead letter: talka dead-letters lists them, talka jobs show {job} --task {task} shows the"
+            f"{letter} is not a dead letter: talka dead-letters lists them, talka jobs show {job} --task {task} "
+            "shows the"
             " task as it is"
         )
     if as_json:

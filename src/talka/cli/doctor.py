@@ -197,7 +197,10 @@ def clock(facts: MachineFacts) -> Finding:
 def engine(facts: MachineFacts) -> Finding:
     if facts.native_obstacle is None:
         return Finding("engine", "ok", "native")
-    fix = "Far more load from each core: on Linux, install a C compiler and Python's headers, then reinstall Talka from source."
+    fix = (
+        "Far more load from each core: on Linux, install a C compiler and Python's headers, then reinstall Talka "
+        "from source."
+    )
     return Finding("engine", "warning", f"python; there is no native one: {facts.native_obstacle}", fix)
 
 

@@ -68,7 +68,8 @@ class OtherMeasures(Invalid):
 
     def __init__(self, id: str, measures: int, ours: int) -> None:
         super().__init__(
-            f"run {id} was measured by rules {measures} and this version measures by rules {ours}: nothing that it runs "
+            f"run {id} was measured by rules {measures} and this version measures by rules {ours}: nothing that it "
+            "runs "
             "could be compared with this baseline. Run the test again with --keep, and name that run"
         )
         self.id, self.measures = id, measures
@@ -206,7 +207,8 @@ def forget(ids: tuple[str, ...], store: str | None) -> int:
         ("talka history baseline", "which there are"),
         ("talka history baseline main --forget", "let go of the name; the run stays"),
     ],
-    help="Name a kept run to compare others with, or list these names. A run that has one is never let go. ID is as for "
+    help="Name a kept run to compare others with, or list these names. A run that has one is never let go. ID is as "
+    "for "
     "talka history show.",
 )
 @click.argument("name", metavar="[NAME]", required=False)

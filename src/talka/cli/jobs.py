@@ -132,7 +132,8 @@ def show_plan(job: LocalJob, file: ResultFile | None) -> None:
 
 
 class Reporting:
-    """Everything that is told of a job while it runs and when it has ended. What cannot be written is found here first."""
+    """Everything that is told of a job while it runs and when it has ended. What cannot be written is found here
+    first."""
 
     def __init__(self, job: ReportedJob, settings: CliSettings, waiting: Callable[[], str] = lambda: "") -> None:
         """`waiting` says what the job waits for before it begins; empty once it has begun."""
@@ -263,7 +264,8 @@ def requests_of(job: JobView) -> int:
 
 
 class AskedFor:
-    """An output that has a flag of its own: it cannot spoil the run, but the command fails where its file is missing."""
+    """An output that has a flag of its own: it cannot spoil the run, but the command fails where its file is
+    missing."""
 
     def __init__(self, output: Output, label: str) -> None:
         self.name = output.name

@@ -1,4 +1,5 @@
-"""Pipelines: found in a file, submitted, followed to their end and summed up. Imported only by commands that need it."""
+"""Pipelines: found in a file, submitted, followed to their end and summed up. Imported only by commands that need
+it."""
 
 import ast
 import asyncio
@@ -89,7 +90,8 @@ def pipeline_of(target: str) -> DagSpec | None:
 
 
 def holds_pipeline(file: Path, names: Sequence[str]) -> bool:
-    """Whether a Python file's pipeline is meant, and not its load test. It is imported only where its text is not enough."""
+    """Whether a Python file's pipeline is meant, and not its load test. It is imported only where its text is not
+    enough."""
     mentioned = words_of(file)
     if "Dag" not in mentioned and "Workflow" in mentioned:
         return False

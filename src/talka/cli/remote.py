@@ -36,7 +36,8 @@ class LeftRunning(TalkaError):
 
 
 class RemoteJob:
-    """A job of the order, once `submitted` was told its id. A signal cancels it, where `cancels`; else it only leaves."""
+    """A job of the order, once `submitted` was told its id. A signal cancels it, where `cancels`; else it only
+    leaves."""
 
     def __init__(
         self, client: Client, order: JobOrder, specs: Sequence[Outlined], *, cancels: bool, logs: bool = False

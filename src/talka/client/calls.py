@@ -77,8 +77,8 @@ class ApiCalls:
         self._has_learned = False
         self._was_answered = False
         self.on_trouble: Callable[[str], None] | None = None
-        """Told once, when everybody was asked in vain and nobody has ever answered: it is tried again, but whoever waits
-        may know already what is wrong."""
+        """Told once, when everybody was asked in vain and nobody has ever answered: it is tried again, but whoever
+        waits may know already what is wrong."""
 
     @property
     def addresses(self) -> list[str]:

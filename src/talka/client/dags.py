@@ -134,7 +134,8 @@ class DagControl(Protocol):
 
     async def dag(self, id: str) -> DagFacts: ...
     def watch_dag(self, id: str) -> AsyncIterator[DagFacts]:
-        """How it stands whenever that changed, at most 20 times a second; the first at once, the last when it has ended."""
+        """How it stands whenever that changed, at most 20 times a second; the first at once, the last when it has
+        ended."""
 
     async def dag_tasks(self, id: str, state: str, cursor: str, limit: int) -> TasksPage:
         """`state` is a TaskState, or empty for all."""

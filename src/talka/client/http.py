@@ -103,8 +103,8 @@ async def call(
                     reader, writer, request_head(address, method, path, headers, body), body, limit_bytes
                 )
             finally:
-                # Nothing is lost by not saying goodbye properly. Not closed first: if the peer has closed a TLS connection
-                # too, Python up to 3.11.4 cannot abort it any more.
+                # Nothing is lost by not saying goodbye properly. Not closed first: if the peer has closed a TLS
+                # connection too, Python up to 3.11.4 cannot abort it any more.
                 writer.transport.abort()
                 with contextlib.suppress(OSError, ssl.SSLError):
                     await writer.wait_closed()
@@ -151,8 +151,8 @@ async def exchange(
     """A server may answer before it has read everything, so both go on at once."""
     answer = asyncio.ensure_future(read_answer(reader, head.startswith(b"HEAD "), limit_bytes))
     sending = asyncio.ensure_future(send(writer, head, body))
-    # What cannot be sent because nobody reads it is not the trouble: the answer says, or its absence. What the body's own
-    # source raises is.
+    # What cannot be sent because nobody reads it is not the trouble: the answer says, or its absence. What the body's
+    # own source raises is.
     sending.add_done_callback(lambda done: answer.cancel() if has_failed(done) else None)
     try:
         return await answer

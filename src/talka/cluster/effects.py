@@ -56,7 +56,8 @@ class Persist(msgspec.Struct, frozen=True):
 
 
 class PersistBlob(msgspec.Struct, frozen=True):
-    """Write a blob durably under its digest. Then say `on_persisted(ticket)`, or `on_not_persisted`: a node can do without.
+    """Write a blob durably under its digest. Then say `on_persisted(ticket)`, or `on_not_persisted`: a node can do
+    without.
 
     Tickets are numbered together with those of `Persist`.
     """

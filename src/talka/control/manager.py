@@ -111,7 +111,8 @@ PassedOn: TypeAlias = JobsNews | CallEnded | VoterEffect | StoreEffect | Persist
 
 
 class Manager:
-    """Call `on_message`, `on_news`, `on_persisted` and the rest as things happen, and `tick` once `next_tick_at` has come."""
+    """Call `on_message`, `on_news`, `on_persisted` and the rest as things happen, and `tick` once `next_tick_at` has
+    come."""
 
     def __init__(
         self,
@@ -412,7 +413,8 @@ class Manager:
         return self.registry.on_call(now, sender, call)
 
     def _out(self, now: int, effects: Iterable[ManagerEffect]) -> list[ManagerEffect]:
-        """Let news reach the parts they concern; what is left is for the member around this manager, and for the shell."""
+        """Let news reach the parts they concern; what is left is for the member around this manager, and for the
+        shell."""
         out: list[ManagerEffect] = []
         open_effects = list(effects)
         for effect in open_effects:  # it grows

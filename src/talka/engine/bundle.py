@@ -204,7 +204,8 @@ class Packer:
         return [str(path.relative_to(base)) for path in found]
 
     def _walked(self, given: str, base: PurePosixPath) -> str:
-        """The name a relative path leads to, taken step by step as the file system will: it must never leave the root."""
+        """The name a relative path leads to, taken step by step as the file system will: it must never leave the
+        root."""
         parts = list(base.parts)
         for part in Path(given).parts:
             if part != "..":

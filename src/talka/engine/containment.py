@@ -161,8 +161,8 @@ class ControlGroup:
 
 
 class MemoryGroup(ControlGroup):
-    """A control group of one core and everything it starts, with a bound of memory. Of version 2 where that has one, else
-    of version 1."""
+    """A control group of one core and everything it starts, with a bound of memory. Of version 2 where that has one,
+    else of version 1."""
 
     @classmethod
     def bounded(

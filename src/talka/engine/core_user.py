@@ -1,5 +1,5 @@
-"""Another user for the cores of a worker, so that code of users cannot read what the worker may: who that is, whether it
-can run here at all, and folders that it has. `python -m talka.engine.core_user FILE…` is the trial, as that user."""
+"""Another user for the cores of a worker, so that code of users cannot read what the worker may: who that is, whether
+it can run here at all, and folders that it has. `python -m talka.engine.core_user FILE…` is the trial, as that user."""
 
 import contextlib
 import os
@@ -84,8 +84,8 @@ def main() -> None:
 
 
 class CoreFolders:
-    """One folder for each core, of another user. `number` is that of the worker's data folder: what an earlier life left
-    behind is found again and removed."""
+    """One folder for each core, of another user. `number` is that of the worker's data folder: what an earlier life
+    left behind is found again and removed."""
 
     def __init__(self, user: CoreUser, number: int) -> None:
         self._user = user

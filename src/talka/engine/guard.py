@@ -1,4 +1,5 @@
-"""The guard of a worker's cores, a process beside them: `python -m talka.engine.guard`. Reads lines from its standard input.
+"""The guard of a worker's cores, a process beside them: `python -m talka.engine.guard`. Reads lines from its standard
+input.
 
 `+GROUP` and `-GROUP` name process groups, `=INSTANT` until when they may run. It kills them when that has come, or when
 nobody is left who could say more. It depends on no code of users: a core whose interpreter is held ends all the same.

@@ -1,8 +1,8 @@
 """The end of a core process by its own clock: its worker may stand still, and others have its work by then.
 
-A thread of the core waits for the instant that was told last, and kills the core's process group. It needs no event loop,
-only the interpreter now and then; where code of others never lets go of that, the guard of the worker does the same
-(`engine/guard.py`).
+A thread of the core waits for the instant that was told last, and kills the core's process group. It needs no event
+loop, only the interpreter now and then; where code of others never lets go of that, the guard of the worker does the
+same (`engine/guard.py`).
 
 Decision: docs/decisions/0032-a-core-ends-by-its-own-clock.md.
 """

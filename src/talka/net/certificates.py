@@ -110,7 +110,8 @@ def issue(
 ) -> CertFiles:
     """Make NAME.crt and NAME.key, signed by the authority in the folder.
 
-    Cluster and environment are the authority's unless others are named. It never holds longer than the authority itself.
+    Cluster and environment are the authority's unless others are named. It never holds longer than the authority
+    itself.
     """
     authority, authority_key = _authority(Path(folder))
     own = identity_in(authority)
@@ -278,7 +279,8 @@ def describe(
 ) -> Certificate:
     """The facts of a certificate in a file, or of one in PEM form.
 
-    `ca`: the authority it should be of, as a file or in PEM form. Without it, that is the ca.crt beside the file, if any.
+    `ca`: the authority it should be of, as a file or in PEM form. Without it, that is the ca.crt beside the file, if
+    any.
     """
     if ca is None and not isinstance(source, bytes):
         beside = Path(source).parent / f"{AUTHORITY}.crt"

@@ -1,8 +1,8 @@
 """Datagrams in and out of one socket, drained before any timer may fire.
 
 An event loop that reads one datagram per turn runs due timers before the answers that wait in the socket: after a stall
-it would blame peers that answered in time. So a turn reads up to `DRAIN_LIMIT`, whoever runs timers calls `drain` first,
-and every datagram comes with the time it waited since the kernel took it.
+it would blame peers that answered in time. So a turn reads up to `DRAIN_LIMIT`, whoever runs timers calls `drain`
+first, and every datagram comes with the time it waited since the kernel took it.
 
 Decision: docs/decisions/0015-one-member-one-loop.md.
 """
@@ -50,8 +50,8 @@ class Datagrams:
         stale_ns: int = STALE_NS,
         on_stale: Callable[[int], None] | None = None,
     ) -> None:
-        """Datagrams that waited for longer than `stale_ns` are not opened, only told to `on_stale`: whoever cannot keep up
-        should spend what time it has on questions that somebody still waits for."""
+        """Datagrams that waited for longer than `stale_ns` are not opened, only told to `on_stale`: whoever cannot keep
+        up should spend what time it has on questions that somebody still waits for."""
         self.stale = 0
         self.received = self.received_bytes = self.sent = self.sent_bytes = self.unsent = 0
         self._sock = sock

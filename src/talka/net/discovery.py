@@ -177,9 +177,9 @@ async def probe(
 ) -> Answer | None:
     """The first valid answer of any candidate; the other questions are then cancelled. None after `rounds` without one.
 
-    `ask` returns a valid answer or raises: SourceRefused, whose sentence goes to `on_refusal` once; another TalkaError or
-    OSError, which means no answer. Anything else is a mistake and ends the probing. Without `rounds` it goes on until
-    it is cancelled, or until the policy's attempts are used up. A `PeerSource` is asked anew for every round.
+    `ask` returns a valid answer or raises: SourceRefused, whose sentence goes to `on_refusal` once; another TalkaError
+    or OSError, which means no answer. Anything else is a mistake and ends the probing. Without `rounds` it goes on
+    until it is cancelled, or until the policy's attempts are used up. A `PeerSource` is asked anew for every round.
     """
     prober = _Prober(ask, rng, policy, on_refusal or _ignore, sleep)
     if not isinstance(candidates, Sequence) and (addresses := await candidates.at_once()):

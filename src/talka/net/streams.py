@@ -1,8 +1,8 @@
 """Frames over TCP: connections that are dialled when there is something to send, and those that others dialled.
 
-Votes and leases have a connection of their own to each peer, so that nothing stands before them. With certificates every
-connection is TLS and both ends are who they say. Nothing of a stranger is kept for long: until its first good frame a
-connection may hold little and lives a few seconds.
+Votes and leases have a connection of their own to each peer, so that nothing stands before them. With certificates
+every connection is TLS and both ends are who they say. Nothing of a stranger is kept for long: until its first good
+frame a connection may hold little and lives a few seconds.
 
 Decision: docs/decisions/0015-one-member-one-loop.md.
 """
@@ -57,7 +57,8 @@ OnGone: TypeAlias = Callable[[str, bool], None]
 
 
 class Security(Protocol):
-    """Makes TLS of a connection, and judges who is at its other end. `net/identity.py` does, when there are certificates."""
+    """Makes TLS of a connection, and judges who is at its other end. `net/identity.py` does, when there are
+    certificates."""
 
     def channel(self, *, server_side: bool) -> "TlsChannel": ...
 
@@ -133,7 +134,8 @@ class Link(asyncio.Protocol):
                 return
 
     def _cut(self, data: bytes) -> list[bytes]:
-        """A stranger's first frame must be short. What stands behind it may be longer: it is looked at only if that is good."""
+        """A stranger's first frame must be short. What stands behind it may be longer: it is looked at only if that is
+        good."""
         frames: list[bytes] = []
         if self._header_bytes:
             header, data = data[: self._header_bytes], data[self._header_bytes :]

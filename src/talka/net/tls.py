@@ -1,7 +1,7 @@
 """TLS between nodes: both ends show a certificate of the cluster's authority, which says who they are.
 
-The name is in the certificate and not in the address, so that a node may move; `check_identity` looks at it. This module
-knows no clock: what is valid now is decided by the TLS library.
+The name is in the certificate and not in the address, so that a node may move; `check_identity` looks at it. This
+module knows no clock: what is valid now is decided by the TLS library.
 
 TLS 1.3: RFC 8446.
 Decision: docs/decisions/0014-sealed-and-alive.md.
@@ -170,7 +170,8 @@ def check_identity(
     has_gates: bool = False,
     expected_name: str = "",
 ) -> HandshakeRefused | None:
-    """Why there must be no connection with this peer, if so. `expected_name`: the node that was meant, where it is known."""
+    """Why there must be no connection with this peer, if so. `expected_name`: the node that was meant, where it is
+    known."""
     peer = repr(identity.name[:80]) if identity.name else "a peer without a name"
     if identity.cluster != cluster:
         return HandshakeRefused(
@@ -286,8 +287,8 @@ def reason_of(error: ssl.SSLError | OSError) -> tuple[str, str]:
 class TlsChannel:
     """One end of a TLS connection without its socket: bytes come in, bytes go out.
 
-    Send `to_send()` after every call, also after one that raised: the alert in it tells the other end why. asyncio's own TLS
-    throws that alert away, and a refused client would never learn the reason. Only speak once `is_accepted`.
+    Send `to_send()` after every call, also after one that raised: the alert in it tells the other end why. asyncio's
+    own TLS throws that alert away, and a refused client would never learn the reason. Only speak once `is_accepted`.
     """
 
     def __init__(self, context: ssl.SSLContext, *, server_side: bool) -> None:
@@ -301,7 +302,8 @@ class TlsChannel:
         self.identity = identity_of(())
         """Of the peer. A client knows it before it `is_accepted`, and may refuse first."""
         self.is_accepted = False
-        """Both ends accepted each other. For a client that is the arrival of the server's first record after the handshake."""
+        """Both ends accepted each other. For a client that is the arrival of the server's first record after the
+        handshake."""
         self.is_closed = False
         """The other end has said that it sends no more."""
         if not server_side:

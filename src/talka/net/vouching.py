@@ -1,8 +1,8 @@
 """Statements that a node signs with the key of its certificate: they can be passed on, and are still its own.
 
 A connection proves who is at its other end. What is told further (a member's address, the key a manager signs bundles
-with, the key a worker is sealed to) needs a proof that travels with it. A signature is over purpose and statement, so that
-none can be used for another purpose. This module knows no clock: `now` is of UTC.
+with, the key a worker is sealed to) needs a proof that travels with it. A signature is over purpose and statement, so
+that none can be used for another purpose. This module knows no clock: `now` is of UTC.
 
 Decision: docs/decisions/0030-keys-and-addresses-have-owners.md.
 """
@@ -97,7 +97,8 @@ class Authority:
         self._environment = environment
 
     def know(self, certificate: bytes, now: datetime) -> Known:
-        """Whose certificate (DER) it is. `BadVoucher` when it is of another authority, cluster or time, or no certificate.
+        """Whose certificate (DER) it is. `BadVoucher` when it is of another authority, cluster or time, or no
+        certificate.
 
         It costs a signature check: keep what comes of it, and ask again after `not_after`.
         """

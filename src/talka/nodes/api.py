@@ -55,7 +55,8 @@ async def run(workflows: Workflows, **options: Unpack[RunOptions]) -> ResultDocu
 
 
 def run_blocking(workflows: Workflows, **options: Unpack[RunOptions]) -> ResultDocument:
-    """`run` for callers that cannot await. Where an event loop is running already, as in a notebook, it gets its own."""
+    """`run` for callers that cannot await. Where an event loop is running already, as in a notebook, it gets its
+    own."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

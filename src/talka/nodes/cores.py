@@ -92,8 +92,8 @@ class LoadCores:
         bundles: Blobs,
         confinement: Confinement | None = None,
     ) -> None:
-        """`arm_for` says what an attempt runs; None: nobody wants it any more. `share_bytes` of memory are for each core.
-        Bundles are unpacked in `folder`; `life` is this start's number."""
+        """`arm_for` says what an attempt runs; None: nobody wants it any more. `share_bytes` of memory are for each
+        core. Bundles are unpacked in `folder`; `life` is this start's number."""
         self._arm_for = arm_for
         self._on_message = on_message
         self._on_exit = on_exit
@@ -138,8 +138,8 @@ class LoadCores:
                     self.supervisor.end(attempt)
 
     def _placed(self, attempt: int, arm: Arm, process: int) -> tuple[Arm, str | None]:
-        """With where its bundle is and may be unpacked; and the folder that is its process's, which unpacks it once: its
-        number is that of its first attempt."""
+        """With where its bundle is and may be unpacked; and the folder that is its process's, which unpacks it once:
+        its number is that of its first attempt."""
         source, name, confinement = arm.source, f"{process}-{self._life:x}", self._confinement
         own = None if confinement is None else confinement.folder_for(name)
         folder = self._folder / name if own is None else Path(own)

@@ -43,7 +43,8 @@ JOB_WORDS: Final = {
     "eviction-held": "{names} fell silent together: waiting before they are given up",
     "name-taken": "a second worker calls itself {name}: give it a name of its own",
     "fleet-full": "worker {name} was turned away: at most {limit} workers are allowed",
-    "lease-changing": "the lease of workers changes from {lease} to {next} ({by}) when the longer of the two has passed",
+    "lease-changing": "the lease of workers changes from {lease} to {next} ({by}) when the longer of the two has "
+    "passed",
     "lease-changed": "the lease of workers is {lease} from now on ({by})",
     "lease": "has a lease from {manager}",
     "lease-ended": "lost its lease: {reason}",

@@ -192,8 +192,8 @@ class LocalRunner:
         return job
 
     def interrupt(self, name: Literal["SIGINT", "SIGTERM"]) -> None:
-        """The first one ends the job gently. The second asks every core for its last counts, and does not wait for more:
-        the job ends when all have answered, and at the latest after a moment."""
+        """The first one ends the job gently. The second asks every core for its last counts, and does not wait for
+        more: the job ends when all have answered, and at the latest after a moment."""
         self._interrupts += 1
         if self._interrupts == 2:
             for core in self._supervisor.pids():
@@ -290,7 +290,8 @@ def raise_descriptor_limit(spec: JobSpec) -> None:
             hard = soft  # some systems name a limit they do not grant
     if 0 <= hard <= SPARE_DESCRIPTORS:
         raise TooFewDescriptors(
-            f"this process may open {hard} files, and a core process needs {SPARE_DESCRIPTORS} beside one for each virtual "
+            f"this process may open {hard} files, and a core process needs {SPARE_DESCRIPTORS} beside one for each "
+            "virtual "
             f"user: raise the limit ({ADVICE})"
         )
     waiting = [workflow.name for workflow in spec.workflows if workflow.depends_on]

@@ -89,7 +89,8 @@ class ManagerNode(MemberNode):
         self._own_lease = options.own_lease
         if options.store and len(options.member.voters) > 1:
             raise Invalid(
-                "dag jobs are kept in SQLite by one manager alone: leave --store out, or make this manager the only voter"
+                "dag jobs are kept in SQLite by one manager alone: leave --store out, or make this manager the only "
+                "voter"
             )
         self.dags: DagService | None = None
         super().__init__(options.member, on_event)
@@ -115,8 +116,8 @@ class ManagerNode(MemberNode):
     def _on_store_broken(self, error: TalkaError) -> None:
         """What is in memory may be ahead of what can ever be kept: start again from the store.
 
-        One that was lost is another's, or not where it was. Clients are told so: for a while, and until somebody has put it
-        back, since a new start would begin with an empty one."""
+        One that was lost is another's, or not where it was. Clients are told so: for a while, and until somebody has
+        put it back, since a new start would begin with an empty one."""
         if not isinstance(error, StoreLost):
             self.runtime.fail(error)
             return

@@ -47,7 +47,10 @@ def event_of(news: object) -> Event | None:
         case MemberJoined(name=name, boot=boot, address=address):
             return {"event": "joined", "name": name, "address": address, "boot": str(boot)}
         case Namesake(name=name, address=address, other=other):
-            text = f"two nodes call themselves {name!r}, at {address} and at {other}: stop one, or start it with another --name"
+            text = (
+                f"two nodes call themselves {name!r}, at {address} and at {other}: stop one, or start it with "
+                "another --name"
+            )
             return {"event": "alarm", "kind": "name", "name": name, "text": text}
         case MemberSuspected(name=name, accuser=accuser, reason=reason):
             return {"event": "suspected", "name": name, "accuser": accuser, "reason": reason}

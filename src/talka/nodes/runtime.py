@@ -89,8 +89,8 @@ class NodeRuntime(Generic[PartEffect]):
         spare_secrets: tuple[str, ...] = (),
         marks: Event | None = None,
     ) -> None:
-        """`on_done` is called after each walk of effects; `hears` says whether what arrives may be looked at; `marks` are in every event; keys may be repaired under
-        `spare_secrets`."""
+        """`on_done` is called after each walk of effects; `hears` says whether what arrives may be looked at; `marks`
+        are in every event; keys may be repaired under `spare_secrets`."""
         self.failure: TalkaError | None = None
         self.stopping = asyncio.Event()
         self.is_closed = False
@@ -174,7 +174,8 @@ class NodeRuntime(Generic[PartEffect]):
             self.datagrams.start(asyncio.get_running_loop())
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Something that goes on beside until the node ends. A mistake in it ends the node. False: there are too many."""
+        """Something that goes on beside until the node ends. A mistake in it ends the node. False: there are too
+        many."""
         if len(self._chores) >= CHORES_LIMIT:
             work.close()
             return False

@@ -1,4 +1,5 @@
-"""The keys of a node besides those of its cluster: what a manager signs bundles with, what a worker opens variables with.
+"""The keys of a node besides those of its cluster: what a manager signs bundles with, what a worker opens variables
+with.
 
 Where certificates are in use they vouch for these keys, and nothing else is believed.
 """

@@ -1,4 +1,5 @@
-"""A worker on the network: connects the pure worker to its core processes, its disk and its managers. Decides nothing."""
+"""A worker on the network: connects the pure worker to its core processes, its disk and its managers. Decides
+nothing."""
 
 import asyncio
 import contextlib

@@ -153,7 +153,8 @@ def totals_of(tally: Tally, span_s: float) -> Totals:
 
 
 def fold_rows(tallies: Mapping[str, Tally]) -> list[str]:
-    """Names of calls beyond as many rows as a result has are counted as others. Answers with a warning that shows one."""
+    """Names of calls beyond as many rows as a result has are counted as others. Answers with a warning that shows
+    one."""
     methods = sum(len(tally.steps.keys() | tally.actions.keys() | tally.calls.keys()) for tally in tallies.values())
     named = [
         (-call.seen, workflow, node, name)
@@ -170,7 +171,8 @@ def fold_rows(tallies: Mapping[str, Tally]) -> list[str]:
         return []
     _, workflow, node, name = rest[-1]
     return [
-        f"a result has at most {ROWS_LIMIT:,} rows: calls of {len(rest):,} names, such as {name!r} in {workflow}.{node},"
+        f"a result has at most {ROWS_LIMIT:,} rows: calls of {len(rest):,} names, such as {name!r} in "
+        f"{workflow}.{node},"
         f" are counted as {OTHER_CALLS}; leave ids out of name="
     ]
 
@@ -423,7 +425,8 @@ def generator_of(job: LoadJob, tally: Tally, version: str) -> Generator:
 
 
 def machine_of(job: LoadJob) -> Machine | None:
-    """Of the core that was latest, as it is what needs an explanation; of the one with the most going on where none was."""
+    """Of the core that was latest, as it is what needs an explanation; of the one with the most going on where none
+    was."""
     told = [
         health for attempt in attempts_of(job) for health in [attempt.tally.generator] if health.machine is not None
     ]

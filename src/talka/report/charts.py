@@ -305,7 +305,8 @@ def chart(
     marks: Sequence[Mark] = (),
     empty: str = "Nothing was measured.",
 ) -> str:
-    """A figure with its title, legend and plot. `name` is unique on the page; the description is for who cannot see it."""
+    """A figure with its title, legend and plot. `name` is unique on the page; the description is for who cannot see
+    it."""
     drawn = [line for line in lines if any(line.pieces)]
     legend = "".join(legend_item(line.label, line.paint) for line in drawn)
     if any(line.spread and line.paint != "plan" for line in drawn):

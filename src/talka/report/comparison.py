@@ -166,7 +166,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         return (
             f"same: the interval of the difference lies within ± {share} of A (failures: ± {points}, times: at least "
             f"± {statistics.LEAST_MS:g} ms). different (slower, faster, …): beyond chance, and beyond what runs of one "
-            "thing differ by anyway and what the generator was late. cannot tell: neither is known. NEEDS is what would "
+            "thing differ by anyway and what the generator was late. cannot tell: neither is known. NEEDS is what "
+            "would "
             "tell: runs of about that length, as an interval shrinks with its square root; repeats, which are runs of "
             "both in turn; or no lag of the generator. "
             f"Intervals hold with {statistics.LEVEL * 100:.0f} % for all {self.together or len(self.rows)} rows "

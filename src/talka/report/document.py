@@ -159,8 +159,9 @@ class Workflow(msgspec.Struct, frozen=True):
     checks: list[Check]
     metrics: list[Metric]
     implied_vus: float = 0.0
-    """How many users the numbers imply: iterations per second, times seconds per iteration. Close to `mean_vus` when users spend
-    their time in measured steps; far above it, steps of a layer overlap; far below, they do something else."""
+    """How many users the numbers imply: iterations per second, times seconds per iteration. Close to `mean_vus` when
+    users spend their time in measured steps; far above it, steps of a layer overlap; far below, they do something
+    else."""
     mean_vus: float | None = None
     """How many there were on average (closed model)."""
     timeline: list[StepRow] = []
@@ -213,8 +214,8 @@ class CoreHealth(msgspec.Struct, frozen=True):
     loop_lag_p99_ms: float | None
     max_rss_bytes: int
     process: str = ""
-    """CPU, loop lag and memory are of the whole process: rows that name the same one tell the same. Its number, after that
-    of its worker on a cluster; empty where a row is of several."""
+    """CPU, loop lag and memory are of the whole process: rows that name the same one tell the same. Its number, after
+    that of its worker on a cluster; empty where a row is of several."""
 
 
 class Generator(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """A load job as people and outputs see it while it runs.
 
-The local runner fills it from its job, a client from the updates of a manager: whoever shows a job reads this alone, and does
-not know where the job runs.
+The local runner fills it from its job, a client from the updates of a manager: whoever shows a job reads this alone,
+and does not know where the job runs.
 """
 
 from collections.abc import Mapping
@@ -73,7 +73,8 @@ def view_of(job: LoadJob) -> JobView:
 
 
 def refresh(view: JobView, job: LoadJob) -> None:
-    """Bring the view to what is known now. It shares tallies and timelines with the job: nothing is copied that costs."""
+    """Bring the view to what is known now. It shares tallies and timelines with the job: nothing is copied that
+    costs."""
     view.cores = job.cores
     view.origin_ns, view.ended_ns = job.origin_ns, job.ended_ns
     view.interrupted_by, view.aborted = job.interrupted_by, job.aborted

@@ -292,8 +292,8 @@ def show_workflow(page: SummaryPage, workflow: Workflow) -> None:
 
 
 def busy_text(workflow: Workflow) -> str:
-    """VUs that were busy on average. In results that did not measure it: iterations per second, times seconds per iteration, which is more than there
-    are users where their steps overlap."""
+    """VUs that were busy on average. In results that did not measure it: iterations per second, times seconds per
+    iteration, which is more than there are users where their steps overlap."""
     busy = workflow.implied_vus if workflow.busy_vus is None else workflow.busy_vus
     if not busy:
         return ""
@@ -598,7 +598,8 @@ def progress_line(job: JobView, now: int, current_rate: float | None = None) -> 
         parts.append(f"arming {names}")
     if job.losses:
         parts.append(
-            f"lost {counted_text(len(job.losses), 'core')}, the last one {cut(job.losses[-1].shard.cause, CAUSE_CHARACTERS_SHOWN)}"
+            f"lost {counted_text(len(job.losses), 'core')}, the last one "
+            f"{cut(job.losses[-1].shard.cause, CAUSE_CHARACTERS_SHOWN)}"
         )
     tallies = [tally for run in job.workflows.values() for tally in run.tallies.values()]
     for error in frequent_errors(

@@ -1,4 +1,5 @@
-"""Text of others on lines of ours: in a log, an event or a table nobody can end a line, or steer a terminal, with a name.
+"""Text of others on lines of ours: in a log, an event or a table nobody can end a line, or steer a terminal, with a
+name.
 
 What does so is shown as it would be written in a program: nothing is lost, and nothing happens.
 """

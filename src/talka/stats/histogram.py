@@ -139,7 +139,8 @@ class CoarseHistogram(msgspec.Struct):
         _add(self.counts, other.counts)
 
     def blurred(self) -> "CoarseHistogram":
-        """The same to 1 part in 32: a quarter of the counters, each the highest of four, so that no value looks lower."""
+        """The same to 1 part in 32: a quarter of the counters, each the highest of four, so that no value looks
+        lower."""
         counts: dict[int, int] = {}
         for index, times in self.counts.items():
             index = index | 3 if index >= 2 << COARSE_PRECISION else index

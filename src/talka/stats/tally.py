@@ -163,15 +163,16 @@ class GeneratorTally(msgspec.Struct):
     """How well the generator itself kept up."""
 
     start_lag: Histogram = msgspec.field(default_factory=Histogram)
-    """Microseconds by which iterations started late (open model). Time queued for a free user is not ours, and left out."""
+    """Microseconds by which iterations started late (open model). Time queued for a free user is not ours, and left
+    out."""
     loop_lag: Histogram = msgspec.field(default_factory=Histogram)
     """Microseconds by which the event loop woke up late."""
     cpu_ns: int = 0
     wall_ns: int = 0
     max_rss_bytes: int = 0
     process: int = 0
-    """The process that CPU, loop lag and memory are of: shards of several workflows may run in one, and each tells all of
-    it. 0: unknown; -1: of several processes, as in what was merged."""
+    """The process that CPU, loop lag and memory are of: shards of several workflows may run in one, and each tells all
+    of it. 0: unknown; -1: of several processes, as in what was merged."""
     machine: Machine | None = None
     """Known from a shard's end on. Of what was merged, the one with the most going on."""
 
@@ -244,7 +245,8 @@ def add_counts(into: dict[Key, int], more: dict[Key, int]) -> None:
 
 
 def fold_codes(codes: dict[int, int]) -> None:
-    """Keep the lowest codes and count the others under 0. A choice by order of arrival would depend on who merges first."""
+    """Keep the lowest codes and count the others under 0. A choice by order of arrival would depend on who merges
+    first."""
     for code in sorted(codes.keys() - {0})[STATUS_CODES_KEPT:]:
         codes[0] = codes.get(0, 0) + codes.pop(code)
 

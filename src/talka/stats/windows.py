@@ -156,7 +156,8 @@ class Timeline:
                 into.vus = max(into.vus, old.vus)
 
     def lay_over(self, recent: Sequence[Window]) -> None:
-        """Show these as well, until others take their place: what is known so far of windows that will be added later."""
+        """Show these as well, until others take their place: what is known so far of windows that will be added
+        later."""
         self._recent = list(recent)
 
     @property

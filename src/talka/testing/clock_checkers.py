@@ -10,7 +10,8 @@ from talka.work.records import Change, MoveJob
 
 
 class SchedulesFire(Observer):
-    """D10: a schedule fires within its period once the clock is right and the manager is well. `right_from` says since when."""
+    """D10: a schedule fires within its period once the clock is right and the manager is well. `right_from` says since
+    when."""
 
     def __init__(self, chores: StoreChores, shell: StoreShell, period_ns: int, right_from: int) -> None:
         self._chores = chores

@@ -216,8 +216,8 @@ class Ledger:
 
 
 class Cores(Observer):
-    """Runs what workers ask for with StartCore, TellCore and KillCore. Cores live and stand still with their host; where the
-    worker alone is frozen they go on, until the end they were told of last."""
+    """Runs what workers ask for with StartCore, TellCore and KillCore. Cores live and stand still with their host;
+    where the worker alone is frozen they go on, until the end they were told of last."""
 
     def __init__(self, world: World, ledger: Ledger) -> None:
         self.ledger = ledger

@@ -1,4 +1,5 @@
-"""What must hold of dag jobs in a world, judged by what the store has, what clients were told and what handlers really ran.
+"""What must hold of dag jobs in a world, judged by what the store has, what clients were told and what handlers really
+ran.
 
 Each checker is an observer of its own. None knows a scenario or a safeguard.
 """

@@ -141,8 +141,8 @@ class RunListener:
 
 
 class SimulatedHandlerCores(Observer):
-    """Runs what workers ask for with StartHandlers, TellHandlers and EndHandlers. A core dies with its host, and goes on
-    while the agent beside it stands still, until the end that it was told of last."""
+    """Runs what workers ask for with StartHandlers, TellHandlers and EndHandlers. A core dies with its host, and goes
+    on while the agent beside it stands still, until the end that it was told of last."""
 
     def __init__(self, world: World, ledger: HandlerLedger) -> None:
         self.ledger = ledger

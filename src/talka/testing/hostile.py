@@ -1,7 +1,7 @@
 """A member of a world that has a worker's certificate and the secret, and says everything to everybody.
 
-What it names is real more often than not: it is told of jobs, attempts, fences and digests as if it had read them all on a
-worker's machine. It never says that it would take work, since of what it was given it may lie as it likes.
+What it names is real more often than not: it is told of jobs, attempts, fences and digests as if it had read them all
+on a worker's machine. It never says that it would take work, since of what it was given it may lie as it likes.
 """
 
 from collections.abc import Callable, Mapping, Sequence

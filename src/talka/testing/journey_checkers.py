@@ -1,4 +1,5 @@
-"""What must hold of the counts of jobs beyond how many iterations began: how they ended, what was called, what was handed on.
+"""What must hold of the counts of jobs beyond how many iterations began: how they ended, what was called, what was
+handed on.
 
 Judged as in `job_checkers`, by what cores really did and what is on record.
 """
@@ -18,7 +19,8 @@ from talka.wire.jobs import AttemptResult, decode_result
 from talka.work.lifecycle import TaskState
 
 SETTLED = (TaskState.COMPLETED, TaskState.CANCELLED)
-"""Workflows that ended with all their cores heard out. Where one failed the others are killed, and nobody promises more."""
+"""Workflows that ended with all their cores heard out. Where one failed the others are killed, and nobody promises
+more."""
 
 
 class RecordsChecked(Observer):
@@ -126,7 +128,8 @@ class JourneysAddUp(RecordsChecked):
             world.violate("I6", f"{what}, {' '.join(key).strip()}: {text}")
 
     def _as_accepted(self, world: World, what: str, job: str, runs: Sequence[CoreRun], tally: Tally) -> None:
-        """A result is the sum of its attempts; of one that was given up without a result nobody else knows the counts."""
+        """A result is the sum of its attempts; of one that was given up without a result nobody else knows the
+        counts."""
         attempts = dict.fromkeys(run.attempt for run in runs if run.started)
         if not all((job, attempt) in self._accepted for attempt in attempts):
             return
@@ -170,8 +173,8 @@ def _share(failed: int, ok: int) -> float:
 
 
 class ValuesAreHandedOn(RecordsChecked):
-    """Every core of a workflow gets what those before it left: of each the value of the lowest shard that has one, whoever
-    leads the job by then."""
+    """Every core of a workflow gets what those before it left: of each the value of the lowest shard that has one,
+    whoever leads the job by then."""
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__()

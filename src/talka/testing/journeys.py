@@ -20,7 +20,8 @@ LONG_JOURNEY_NS: Final = 3_000 * MILLISECOND
 NAMES_PER_CORE: Final = 120
 """Where the names of calls are made of ids. Two cores have more than a result has room for."""
 PAGE: Final = "page"
-"""A step of two calls, `FIRST` and `SECOND`, made when an iteration begins. Every seventh fails with its second call."""
+"""A step of two calls, `FIRST` and `SECOND`, made when an iteration begins. Every seventh fails with its second
+call."""
 BUY: Final = "buy"
 """The step after it, with one call under its own name. Every third is skipped; of the others every fifth raises."""
 LOOK: Final = "look"

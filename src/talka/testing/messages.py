@@ -1,7 +1,7 @@
 """Messages of any type, made out of their annotations: for whoever sends what it should not.
 
-What is known of a world (names of jobs, fences, digests) stands in `known` by the name of the field, and is used more often
-than not: a message that names nothing real would be refused for that alone.
+What is known of a world (names of jobs, fences, digests) stands in `known` by the name of the field, and is used more
+often than not: a message that names nothing real would be refused for that alone.
 """
 
 import string

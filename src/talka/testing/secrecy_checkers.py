@@ -11,7 +11,8 @@ from talka.wire.shards import BundleSource
 
 
 class VariablesStaySealed(Observer):
-    """Cores get the variables of their job, and no frame to a worker shows a value. `by_digest` are those of bundles."""
+    """Cores get the variables of their job, and no frame to a worker shows a value. `by_digest` are those of
+    bundles."""
 
     def __init__(
         self, world: World, by_digest: Mapping[str, Mapping[str, str]], is_worker: Callable[[str], bool]

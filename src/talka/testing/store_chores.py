@@ -113,8 +113,8 @@ class StoreChores(Observer):
 
 
 class StoreRival:
-    """Another manager that takes the store while the first one lives, and changes something. It is gone at once: whether the
-    first one notices is what matters."""
+    """Another manager that takes the store while the first one lives, and changes something. It is gone at once:
+    whether the first one notices is what matters."""
 
     def __init__(self, world: World, shell: StoreShell) -> None:
         self.struck = 0

@@ -162,7 +162,8 @@ def task_of(asked: ApiQuestion, end: str = "") -> str:
 
 
 def is_named(asked: ApiQuestion, word: str) -> bool:
-    """Names of tasks may have slashes, which are then written %2F: `a%2Fwhy` is a task, `a/why` a question about one."""
+    """Names of tasks may have slashes, which are then written %2F: `a%2Fwhy` is a task, `a/why` a question about
+    one."""
     raw: bytes = asked.request.scope.get("raw_path", b"")
     return raw.lower().endswith(f"%2f{word}".encode())
 

@@ -37,7 +37,8 @@ class EventWatches:
         self._open = 0
 
     async def watch(self, websocket: WebSocket, control: Control) -> None:
-        """Until the final update, or until the watcher goes. Errors before the first update are the caller's to tell."""
+        """Until the final update, or until the watcher goes. Errors before the first update are the caller's to
+        tell."""
         job_id = checked_job_id(websocket.path_params["id"])
         steps = choice(websocket, "steps", ("0", "1"))
         kind = choice(websocket, "format", ("json", "msgpack"))

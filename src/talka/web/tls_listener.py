@@ -1,5 +1,5 @@
-"""Connections that begin with TLS. asyncio's own server counts nobody before a handshake is over, and strangers need not
-end one: here each stands in line from the moment it is accepted.
+"""Connections that begin with TLS. asyncio's own server counts nobody before a handshake is over, and strangers need
+not end one: here each stands in line from the moment it is accepted.
 
 Decision: docs/decisions/0035-strangers-give-way.md.
 """
@@ -88,7 +88,8 @@ class TlsListener:
 
 
 def _end(task: "asyncio.Task[None]", sock: socket.socket, guest: Guest) -> None:
-    """It does not speak TLS, or not ours, or not in time; or it gave way. Whatever it was, it was a stranger's doing."""
+    """It does not speak TLS, or not ours, or not in time; or it gave way. Whatever it was, it was a stranger's
+    doing."""
     if task.cancelled() or task.exception() is not None:
         guest.left()
         with contextlib.suppress(OSError):

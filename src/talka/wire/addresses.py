@@ -74,7 +74,8 @@ def parse_name(text: str) -> str:
     labels = name.removesuffix(".").split(".")
     if len(name) > NAME_LIMIT or not all(_LABEL.fullmatch(label) for label in labels):
         raise BadAddress(
-            f"{shown(text)} is not a host name: it has parts of 1 to 63 letters, digits, - and _, with dots between them"
+            f"{shown(text)} is not a host name: it has parts of 1 to 63 letters, digits, - and _, with dots between "
+            "them"
         )
     return name.lower()
 

@@ -1,6 +1,6 @@
 """Names of attempts. A fence is a number of one store in one of its lives: another copy of the store gives the same
-numbers out again, so whatever is said of attempts says whose they are. All of it is an attempt's name, and a result must match all of it:
-store and life, told once in each message; job, task and fence, told with each attempt.
+numbers out again, so whatever is said of attempts says whose they are. All of it is an attempt's name, and a result
+must match all of it: store and life, told once in each message; job, task and fence, told with each attempt.
 
 Decision: docs/decisions/0031-whose-attempt-it-is.md.
 """

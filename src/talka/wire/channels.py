@@ -1,4 +1,5 @@
-"""What all conversations share: a base for messages, and a channel that knows its messages, their bytes and its error."""
+"""What all conversations share: a base for messages, and a channel that knows its messages, their bytes and its
+error."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, Final, Generic, TypeAlias, TypeVar, get_args
@@ -8,7 +9,8 @@ import msgspec
 from talka.errors import Invalid, TalkaError
 
 UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Invalid)
-"""What a decoder raises: beside its own errors it lets through those of text, of nesting and of the values' own checks."""
+"""What a decoder raises: beside its own errors it lets through those of text, of nesting and of the values' own
+checks."""
 
 Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Value = TypeVar("Value")

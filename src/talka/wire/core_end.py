@@ -1,5 +1,5 @@
-"""How a worker tells a core process, and the guard beside it, until when cores may run: instants of the machine's clock,
-one after the other in a pipe of its own. The latest counts.
+"""How a worker tells a core process, and the guard beside it, until when cores may run: instants of the machine's
+clock, one after the other in a pipe of its own. The latest counts.
 
 Decision: docs/decisions/0032-a-core-ends-by-its-own-clock.md.
 """

@@ -13,7 +13,8 @@ from talka.errors import Untrusted
 FRAME_LIMIT_BYTES: Final = 1024 * 1024
 HEADER_BYTES: Final = 4
 COMPRESSED_FROM_BYTES: Final = 16 * 1024
-"""Below it, compressing costs more than it saves: a manager that gives out tasks spent a twentieth of its time on it."""
+"""Below it, compressing costs more than it saves: a manager that gives out tasks spent a twentieth of its time on
+it."""
 PROBE_BYTES: Final = 2 * 1024
 """From the middle of a content, compressed first: whether the rest is worth it."""
 PROBE_LIMIT_PERCENT: Final = 60

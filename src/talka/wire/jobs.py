@@ -43,7 +43,8 @@ LINE_CHARACTERS_LIMIT: Final = 400
 """Of a ViewUpdate's content: with what is around it, it fits a frame."""
 
 Fence: TypeAlias = tuple[Count, Count, Count]
-"""Parent term, term, sequence: compared from the left. Drawn by the leader whenever a job gets a new leading manager."""
+"""Parent term, term, sequence: compared from the left. Drawn by the leader whenever a job gets a new leading
+manager."""
 JobName = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
 
@@ -95,11 +96,13 @@ class Beat(Message, frozen=True, tag=1):
     facts: WorkerFacts
     running: Annotated[tuple[Running, ...], msgspec.Meta(max_length=RUNNING_LIMIT)] = ()
     epoch: Count = 0
-    """The highest epoch of a store of dag jobs that it has obeyed; 0: none. No manager gives it tasks under a lower one."""
+    """The highest epoch of a store of dag jobs that it has obeyed; 0: none. No manager gives it tasks under a lower
+    one."""
     of: StoreLife = NOWHERE
     """Whose that was."""
     names: bool = False
-    """It tells whose attempts are that it tells of. Those of earlier versions do not, and are given no tasks of dag jobs."""
+    """It tells whose attempts are that it tells of. Those of earlier versions do not, and are given no tasks of dag
+    jobs."""
 
 
 class ManagerAt(msgspec.Struct, frozen=True, array_like=True):
@@ -172,8 +175,8 @@ class Assign(Message, frozen=True, tag=10):
     variables: Annotated[bytes, msgspec.Meta(max_length=ENVELOPE_LIMIT_BYTES)] = b""
     """Those of the job, sealed to this life of this worker for this attempt; empty when there are none."""
     life: Count = 0
-    """The boot of the manager that drew the attempt's number, as it is in the checkpoint: part of the attempt's name, and told
-    with all that is said of it. A register that was put back draws the same numbers again, in another life."""
+    """The boot of the manager that drew the attempt's number, as it is in the checkpoint: part of the attempt's name,
+    and told with all that is said of it. A register that was put back draws the same numbers again, in another life."""
 
 
 class Start(Message, frozen=True, tag=11):

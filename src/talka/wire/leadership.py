@@ -1,8 +1,9 @@
 """The conversation of a group's voters: who leads, and what the majority register holds.
 
-A voter that starts says VoterHello; peers answer VoterWelcome with what they remember of it. A candidate asks PreVote, then
-Vote. A leader sends Heartbeat, reads what voters hold with Collect, writes with Propose, brings a voter without state
-up to date with RegisterSnapshot, and gives leadership up with Released. Every message may be lost, doubled or overtaken.
+A voter that starts says VoterHello; peers answer VoterWelcome with what they remember of it. A candidate asks PreVote,
+then Vote. A leader sends Heartbeat, reads what voters hold with Collect, writes with Propose, brings a voter without
+state up to date with RegisterSnapshot, and gives leadership up with Released. Every message may be lost, doubled or
+overtaken.
 
 Raft (Ongaro, Ousterhout, 2014) section 5.2; Paxos Made Simple (Lamport, 2001) section 2.2.
 Decision: docs/decisions/0012-the-holes-of-leadership.md.

@@ -1,7 +1,7 @@
 """The conversation of members about who is alive: probes, gossip and anti-entropy. Channel 1 of a packet.
 
-A message goes from one member to another. An update is news of one member that rides on messages, encoded on its own, so
-that it is passed on without being encoded again. Everything that grows is bounded when it is decoded.
+A message goes from one member to another. An update is news of one member that rides on messages, encoded on its own,
+so that it is passed on without being encoded again. Everything that grows is bounded when it is decoded.
 
 SWIM (Das, Gupta, Motivala, 2002) sections 3 and 4.
 Decision: docs/decisions/0013-membership-measures-itself.md.

@@ -25,7 +25,8 @@ class BundleFacts(msgspec.Struct, frozen=True, array_like=True):
     env: dict[str, str] = {}
     """Variables that travel with the job. Never in an Assign: there they are sealed."""
     url: Annotated[str, msgspec.Meta(max_length=4096)] = ""
-    """Instead of a bundle: one request of this. Then there is no digest to fetch, and `digest` is of URL and request."""
+    """Instead of a bundle: one request of this. Then there is no digest to fetch, and `digest` is of URL and
+    request."""
     request: UrlRequest = PLAIN_GET
     """What is asked of `url`."""
     word: Annotated[bytes, msgspec.Meta(max_length=WORD_LIMIT_BYTES)] = b""

@@ -1,11 +1,13 @@
 """The conversation between a job's owner and the cores that run its shards.
 
 Owner: Arm, then Go, then an Ack for every report, Stop when it must end early. Core: Hello, then Armed or Refused,
-then reports: any number of StepTotals and MetricTotals, and one Totals that closes them. Totals are cumulative, so the latest wins;
-windows are sent until they are acknowledged. A core sends its next report when the last one was acknowledged.
+then reports: any number of StepTotals and MetricTotals, and one Totals that closes them. Totals are cumulative, so the
+latest wins; windows are sent until they are acknowledged. A core sends its next report when the last one was
+acknowledged.
 
 A core process may run shards of several workflows: on its connection every message is in an envelope with the number of
-its attempt, and an empty one ends that conversation: said by the owner, it is to be broken off; by the core, it is over.
+its attempt, and an empty one ends that conversation: said by the owner, it is to be broken off; by the core, it is
+over.
 
 Decision: docs/decisions/0017-a-worker-is-a-core-to-its-manager.md.
 """
@@ -26,7 +28,8 @@ PROTOCOL: Final = 1
 VALUE_LIMIT_BYTES: Final = 256 * 1024
 """The most a `Provide` may hand on, encoded: it must fit a frame together with others."""
 CONTEXT_PREFIX: Final = "self.context/"
-"""Before keys of `self.context` that are handed on to dependents, among what a workflow provides: no method has such a name."""
+"""Before keys of `self.context` that are handed on to dependents, among what a workflow provides: no method has such a
+name."""
 RECEIVED_LIMIT_BYTES: Final = 3 * VALUE_LIMIT_BYTES
 """The most a workflow may receive from all others together, for the same reason."""
 HEADERS_LIMIT: Final = 100
@@ -223,7 +226,8 @@ class Totals(Message, frozen=True, tag=15):
 
 class UnreadStep(Message, frozen=True, tag=17):
     """A `StepTotals` from a worker to its manager, which does not look at the tally yet: most are overtaken by the next
-    before anybody needs to. As bytes it is not walked through to find its end, which was a fifth of a manager's time."""
+    before anybody needs to. As bytes it is not walked through to find its end, which was a fifth of a manager's
+    time."""
 
     sequence: int
     name: str

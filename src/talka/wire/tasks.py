@@ -97,7 +97,8 @@ class HandlerProgress(msgspec.Struct, frozen=True, array_like=True):
     """JSON."""
 
 
-# Manager to worker. Tags from 60 on, as they are of the conversation about jobs. `epoch` is of the manager's life: a worker obeys the highest it has seen, which is on its disk.
+# Manager to worker. Tags from 60 on, as they are of the conversation about jobs. `epoch` is of the manager's life: a
+# worker obeys the highest it has seen, which is on its disk.
 
 
 class AssignTasks(Message, frozen=True, tag=60):
@@ -108,8 +109,8 @@ class AssignTasks(Message, frozen=True, tag=60):
     boot: Number = 0
     """The life of the worker that is meant; 0: any."""
     beat: Number = 0
-    """The last beat of the worker that the manager had heard. One of before the worker's present lease: it may have been
-    given up since, and is refused. 0: not known."""
+    """The last beat of the worker that the manager had heard. One of before the worker's present lease: it may have
+    been given up since, and is refused. 0: not known."""
     of: StoreLife = NOWHERE
     """Whose attempts these are: a worker forgets all others when it first obeys a higher epoch of another."""
 
@@ -170,8 +171,8 @@ class TaskProgress(Message, frozen=True, tag=65):
 
 
 class Held(Message, frozen=True, tag=66):
-    """The answer to AskHeld: attempts that wait or run here, or have ended and were not taken yet. In several parts when
-    there are many; those of one answer have its number."""
+    """The answer to AskHeld: attempts that wait or run here, or have ended and were not taken yet. In several parts
+    when there are many; those of one answer have its number."""
 
     epoch: Number
     fences: Annotated[tuple[Number, ...], msgspec.Meta(max_length=65_536)]
@@ -227,8 +228,8 @@ class Said(Message, frozen=True, tag=12):
 
 
 class Spent(Message, frozen=True, tag=13):
-    """An attempt in this core did not return, and processes that handlers started are left: give it nothing more, and end
-    it with them when nothing runs in it."""
+    """An attempt in this core did not return, and processes that handlers started are left: give it nothing more, and
+    end it with them when nothing runs in it."""
 
     processes: int = 1
     """How many they are."""

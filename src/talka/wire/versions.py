@@ -58,7 +58,8 @@ class Offer(msgspec.Struct, frozen=True, array_like=True):
         for names in (self.capabilities, self.required):
             if len(names) > CAPABILITIES_LIMIT or not all(1 <= len(name) <= CAPABILITY_LIMIT for name in names):
                 raise Invalid(
-                    f"an offer names at most {CAPABILITIES_LIMIT} capabilities of 1 to {CAPABILITY_LIMIT} characters each"
+                    f"an offer names at most {CAPABILITIES_LIMIT} capabilities of 1 to {CAPABILITY_LIMIT} characters "
+                    "each"
                 )
 
 

@@ -11,8 +11,8 @@ Value = TypeVar("Value")
 
 
 class HTTPMethod(Protocol):
-    """One request. `timeout` is seconds or a `Timeout`; `redirects` is how many are followed, or False. `name` is the row
-    under which it is counted, by default that of the method that makes it."""
+    """One request. `timeout` is seconds or a `Timeout`; `redirects` is how many are followed, or False. `name` is the
+    row under which it is counted, by default that of the method that makes it."""
 
     async def __call__(
         self,

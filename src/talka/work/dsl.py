@@ -269,8 +269,8 @@ class Workflow(metaclass=WorkflowType):
     verify: bool | str = True
     """TLS: True checks against the system's authorities, a string names a file of them, False checks nothing."""
     driver: Driver = "auto"
-    """Who runs its users on the native engine: the direct driver, which waits for nothing but calls of `client.http`, or
-    Tasks, which wait for anything. By default the direct one where reading the code shows that it will do."""
+    """Who runs its users on the native engine: the direct driver, which waits for nothing but calls of `client.http`,
+    or Tasks, which wait for anything. By default the direct one where reading the code shows that it will do."""
     users: Users = "auto"
     """fresh: every iteration is a user of its own, with a new object and no cookies. kept: users go on as they are. By
     default those of an arrival rate are fresh, those in a loop are kept."""
@@ -363,7 +363,8 @@ def metric(kind: MetricKind, *after: str | Declaration[Any]) -> Callable[[Callab
 
 
 def state(*workflows: str | type[Workflow]) -> Callable[[Callable[..., Any]], State[Any]]:
-    """Decorator: the method hands a value to other workflows (`-> Provide[T]`), or gets values of them (`-> Use[T]`)."""
+    """Decorator: the method hands a value to other workflows (`-> Provide[T]`), or gets values of them (`->
+    Use[T]`)."""
     return Bare.found_in(workflows, "state") or (lambda function: State(function, workflows))
 
 

@@ -1,8 +1,8 @@
 """What *failed* means, in one place for rules, reports and views: the worse of two shares.
 
 Steps fail when they raise or when a call in them fails. Requests fail by their answer, by having none, or by not being
-sent at all; also those that no step knows of, because an action or a check made them. What was skipped or interrupted is
-no part of either.
+sent at all; also those that no step knows of, because an action or a check made them. What was skipped or interrupted
+is no part of either.
 """
 
 from collections.abc import Iterable

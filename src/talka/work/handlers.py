@@ -1,7 +1,7 @@
 """Handlers as users write them: functions and command lines that run the tasks of dag jobs.
 
-A declaration is remembered in the module it is written in, so that importing a file again begins anew. Nothing here runs
-anything; `engine` does, in processes of its own.
+A declaration is remembered in the module it is written in, so that importing a file again begins anew. Nothing here
+runs anything; `engine` does, in processes of its own.
 """
 
 import inspect
@@ -50,8 +50,8 @@ class HandlerTask(Protocol):
 
     @property
     def fence(self) -> int:
-        """A number that grows with every attempt at any task. A system that the handler writes to can refuse a fence that
-        is smaller than the largest it has seen."""
+        """A number that grows with every attempt at any task. A system that the handler writes to can refuse a fence
+        that is smaller than the largest it has seen."""
 
     @property
     def key(self) -> str:
@@ -63,7 +63,8 @@ class HandlerTask(Protocol):
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether this attempt was asked to stop. An async handler is cancelled too; a plain function has to look here."""
+        """Whether this attempt was asked to stop. An async handler is cancelled too; a plain function has to look
+        here."""
 
     def heartbeat(self, details: Any = None) -> None:
         """Report progress. The latest details are shown to people, and given to the next attempt as `checkpoint`."""
@@ -101,8 +102,8 @@ class _Declaration(msgspec.Struct):
 
 
 def handler(name: str) -> Callable[[Function], Function]:
-    """Decorator: the function runs tasks whose handler is `name`. It gets one argument, a `HandlerTask`, and returns the
-    output of the task: anything that JSON can hold."""
+    """Decorator: the function runs tasks whose handler is `name`. It gets one argument, a `HandlerTask`, and returns
+    the output of the task: anything that JSON can hold."""
     frame = _caller()
     if callable(name):  # @handler without parentheses
         _declare(frame.f_globals, _Declaration(None, name, None, None, *_place_of(name, frame)))
@@ -116,9 +117,9 @@ def handler(name: str) -> Callable[[Function], Function]:
 
 
 def command(name: str, arguments: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
-    """Tasks whose handler is `name` are run by a program. It reads `{"config", "inputs", "checkpoint"}` as JSON from its
-    standard input, has TALKA_TASK, TALKA_JOB, TALKA_ATTEMPT and TALKA_FENCE in its environment, and what it writes to
-    its standard output is the task's output: JSON, or else text. Any exit code but 0 is a failure."""
+    """Tasks whose handler is `name` are run by a program. It reads `{"config", "inputs", "checkpoint"}` as JSON from
+    its standard input, has TALKA_TASK, TALKA_JOB, TALKA_ATTEMPT and TALKA_FENCE in its environment, and what it writes
+    to its standard output is the task's output: JSON, or else text. Any exit code but 0 is a failure."""
     frame = _caller()
     declaration = _Declaration(
         name, None, arguments, {} if env is None else env, frame.f_code.co_filename, frame.f_lineno

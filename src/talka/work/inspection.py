@@ -62,8 +62,8 @@ def inspect_workflows(
 ) -> tuple[WorkflowSpec, ...]:
     """Specifications of the classes, in an order in which dependencies come first.
 
-    `lines` tells where things stand in `file`: `"Class"` and `"Class.attribute"` to line numbers. `load` is what the file
-    has under this name: the load that classes with a `share` share.
+    `lines` tells where things stand in `file`: `"Class"` and `"Class.attribute"` to line numbers. `load` is what the
+    file has under this name: the load that classes with a `share` share.
     """
     reader = ClassReader(file, lines or {}, load)
     return reader.read(classes)
@@ -575,7 +575,8 @@ def feeds_of(workflow: type[Workflow]) -> dict[str, Feed]:
 
 def announcements_of(workflow: type[Workflow], nodes: Iterable[NodeSpec]) -> tuple[str, ...]:
     return tuple(
-        f"{workflow.__name__}.{node.name} runs but is not measured: it calls no client, and its return annotation is not a "
+        f"{workflow.__name__}.{node.name} runs but is not measured: it calls no client, and its return annotation is "
+        "not a "
         f"client's response (write @action if that is what you want)"
         for node in nodes
         if node.kind == "step" and not node.measured

@@ -1,5 +1,5 @@
-"""The states of jobs and tasks, and the legal moves between them. `move` is the only way a state changes; what has ended
-changes only by `begin_again`."""
+"""The states of jobs and tasks, and the legal moves between them. `move` is the only way a state changes; what has
+ended changes only by `begin_again`."""
 
 from enum import StrEnum
 from typing import Final, TypeVar

@@ -79,9 +79,9 @@ class Share(msgspec.Struct, frozen=True, array_like=True):
 def dealt(weights: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     """Which numbers of one round each weight gets; a round has as many as all weights together.
 
-    The i-th of weight w is wanted from floor(i * total / w) on and before ceil((i + 1) * total / w): then nobody is ever
-    a whole one ahead or behind. There is always an order that keeps all of these limits, and taking whoever is due first
-    finds it (Tijdeman, The chairman assignment problem, 1980).
+    The i-th of weight w is wanted from floor(i * total / w) on and before ceil((i + 1) * total / w): then nobody is
+    ever a whole one ahead or behind. There is always an order that keeps all of these limits, and taking whoever is due
+    first finds it (Tijdeman, The chairman assignment problem, 1980).
     """
     total = sum(weights)
     numbers: list[list[int]] = [[] for _ in weights]

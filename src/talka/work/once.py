@@ -1,7 +1,7 @@
 """Setups and teardowns that run once for a job: each kind becomes a workflow of its own, before and after the class's.
 
-So one core runs them, they are retried, told of and handed on as any workflow that measures nothing is, on one machine and
-on a cluster. The value of a setup reaches every core of the class by `self.context`.
+So one core runs them, they are retried, told of and handed on as any workflow that measures nothing is, on one machine
+and on a cluster. The value of a setup reaches every core of the class by `self.context`.
 """
 
 from collections.abc import Callable, Iterable

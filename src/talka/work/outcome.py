@@ -36,7 +36,8 @@ EXIT_CODES: Final[dict[int, str]] = {
     ExitCode.ABORTED: "Stopped early by an abort-on-fail threshold.",
     ExitCode.INCOMPLETE: (
         "The result is incomplete: cores or workers were lost, work was left unfinished, more than"
-        f" {DROPPED_PERCENT_ALLOWED} % of arrivals were dropped, there was no sample, or a workflow sent requests and none succeeded."
+        f" {DROPPED_PERCENT_ALLOWED} % of arrivals were dropped, there was no sample, or a workflow sent requests "
+        "and none succeeded."
     ),
     ExitCode.UNREACHABLE: "The cluster is unreachable or did not authorise the request.",
     ExitCode.JOB_FAILED: "A job ended failed.",

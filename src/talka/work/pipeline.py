@@ -73,8 +73,8 @@ class _Written(msgspec.Struct):
 
 
 class Dag:
-    """A job under construction. What is given as `retry`, `timeouts`, `limits` and `bounds` are mappings with the fields
-    that a pipeline file has."""
+    """A job under construction. What is given as `retry`, `timeouts`, `limits` and `bounds` are mappings with the
+    fields that a pipeline file has."""
 
     def __init__(
         self,

@@ -57,7 +57,8 @@ DISCOVERY: Final = RetryPolicy(
 
 
 def delay(policy: RetryPolicy, attempt: int, previous_ns: int, rng: Random) -> int:
-    """Nanoseconds to wait after failed attempt number `attempt` (from 1). `previous_ns`: the wait before, at first 0."""
+    """Nanoseconds to wait after failed attempt number `attempt` (from 1). `previous_ns`: the wait before, at first
+    0."""
     if attempt < 1:
         raise Invalid(f"attempts are counted from 1, not {attempt}")
     if policy.jitter == "decorrelated":

@@ -147,7 +147,8 @@ class WorkflowSpec:
     connections: Connections = "warm"
     share: int | None = None
     whole: LoadShape | None = None
-    """With a share: the load of the file, if it says one. `shape` is then the whole's too; `plan` is this workflow's."""
+    """With a share: the load of the file, if it says one. `shape` is then the whole's too; `plan` is this
+    workflow's."""
     once_before: tuple[NodeSpec, ...] = ()
     """Setups that run once for the job: see `work/once.py`, which makes a workflow of them. `once_after` likewise."""
     once_after: tuple[NodeSpec, ...] = ()

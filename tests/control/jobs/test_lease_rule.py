@@ -267,7 +267,8 @@ def test_a_value_that_this_version_cannot_read_is_told_and_waited_for_at_most(tr
     alarms = [one.text for _, one in trio.group.out if isinstance(one, Alarmed)]
 
     assert alarms == [
-        "the register's lease of workers cannot be read by this version: 1m are waited for; update this manager, or set "
+        "the register's lease of workers cannot be read by this version: 1m are waited for; update this manager, or "
+        "set "
         "it again: talka cluster lease D --to HOST:PORT"
     ]
     assert trio.beat() == SECOND // 2 and trio.registry.lease.count_ns == LONGEST_NS

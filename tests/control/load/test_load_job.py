@@ -533,6 +533,7 @@ def test_two_parents_with_different_values_for_a_key_are_an_error_that_names_it(
     run = driven.job.workflows["Shop"]
     assert driven.states["Shop"] == "failed" and run.refused is not None
     assert run.failure == (
-        "A and B, on which it depends, left different values in self.context['user']: use different keys, or delete one "
+        "A and B, on which it depends, left different values in self.context['user']: use different keys, or delete "
+        "one "
         "of them in a teardown"
     )

@@ -72,7 +72,8 @@ def keyholder_of(member: ClusterMember) -> KeyDistribution:
 
 
 class Group:
-    """Members, and a network that brings frames in any order it likes, some of them twice and datagrams perhaps never."""
+    """Members, and a network that brings frames in any order it likes, some of them twice and datagrams perhaps
+    never."""
 
     def __init__(self, *members: ClusterMember, seed: int = 1, loss: float = 0.0) -> None:
         self.rng = Random(seed)

@@ -1,5 +1,5 @@
-"""Attempts of load jobs: a register that was put back draws their numbers again, and what others did under them does not
-count."""
+"""Attempts of load jobs: a register that was put back draws their numbers again, and what others did under them does
+not count."""
 
 from hashlib import sha256
 

@@ -97,18 +97,24 @@ HEAD = "name: n\ntasks:\n  - id: a\n    handler: h\n"
 BROKEN = {
     "unknown field": (HEAD + "    prio: 5\n", '5: task a: unknown field "prio" (did you mean priority?)'),
     "unknown field of the job": ("nme: n\n" + HEAD, '1: unknown field "nme" (did you mean name?)'),
-    "field of the settings": ("on_failure: continue\n" + HEAD, '1: unknown field "on_failure": it belongs into settings'),
+    "field of the settings": ("on_failure: continue\n" + HEAD, '1: unknown field "on_failure": it belongs into '
+                                                               'settings'),
     "wrong type": (HEAD + "    priority: high\n", "5: task a: priority: must be a whole number, not text"),
-    "wrong type in a list": (HEAD + "    capabilities:\n    - gpu\n    - 5\n", "7: task a: capabilities[1]: must be text, not"),
+    "wrong type in a list": (HEAD + "    capabilities:\n    - gpu\n    - 5\n", "7: task a: capabilities[1]: must be "
+                                                                               "text, not"),
     "missing id": ("name: n\ntasks:\n  - handler: h\n", "3: task number 1: id is missing"),
     "missing handler": ("name: n\ntasks:\n  - id: a\n", "3: task a: handler is missing"),
     "missing key of a limit": (HEAD + "    limits:\n    - rate: 1/s\n", "6: task a: limits[0]: key is missing"),
-    "bad id": ("name: n\ntasks:\n  - id: a b\n    handler: h\n", "3: task a b: id: has a character that an id may not have"),
-    "empty id": ("name: n\ntasks:\n  - id: ''\n    handler: h\n", "3: task number 1: id: must have at least 1 character"),
+    "bad id": ("name: n\ntasks:\n  - id: a b\n    handler: h\n", "3: task a b: id: has a character that an id may "
+                                                                 "not have"),
+    "empty id": ("name: n\ntasks:\n  - id: ''\n    handler: h\n", "3: task number 1: id: must have at least 1 "
+                                                                  "character"),
     "bad duration": (HEAD + "    delay: soon\n", '5: task a: delay = "soon" is not a duration'),
-    "bad duration inside": (HEAD + "    retry:\n      max: 1\n      cap: x\n", '7: task a: retry.cap = "x" is not a duration'),
+    "bad duration inside": (HEAD + "    retry:\n      max: 1\n      cap: x\n", '7: task a: retry.cap = "x" is not a '
+                                                                               'duration'),
     "bad size": (HEAD + "    min_memory: lots\n", '5: task a: min_memory = "lots" is not a size'),
-    "bad rate": (HEAD + "    limits:\n    - {key: k, rate: fast}\n", '6: task a: limits[0].rate = "fast" is not a rate'),
+    "bad rate": (HEAD + "    limits:\n    - {key: k, rate: fast}\n", '6: task a: limits[0].rate = "fast" is not a '
+                                                                     'rate'),
     "bad priority": (HEAD + "    priority: 11\n", "5: task a: priority: must be at most 10"),
     "bad cron": ("schedule: 0 0 30 2 *\n" + HEAD, '1: schedule "0 0 30 2 *" is never due'),
     "schedule that is not text": ("schedule: 5\n" + HEAD, "1: schedule: must be text"),
@@ -118,7 +124,8 @@ BROKEN = {
     "retry that is none": (HEAD + "    retry: 5\n", "5: task a: retry: must have fields, such as max"),
     "limits that are no list": (HEAD + "    limits: {key: k}\n", "5: task a: limits: must be a list"),
     "limit that is none": (HEAD + "    limits:\n    - k\n", "6: task a: limits[0]: must have fields, such as key"),
-    "too many limits": (HEAD + "    limits: [" + "{key: k}, " * 9 + "]\n", "5: task a: limits: must have at most 8 entries"),
+    "too many limits": (HEAD + "    limits: [" + "{key: k}, " * 9 + "]\n", "5: task a: limits: must have at most 8 "
+                                                                           "entries"),
     "unknown dependency": (HEAD + "    depends_on: [b]\n", "5: task a: depends on b, but there is no such task"),
     "itself": (HEAD + "    depends_on:\n      - a\n", "6: task a: depends on itself"),
     "cycle": (
@@ -131,7 +138,8 @@ BROKEN = {
     "syntax": (HEAD + "    depends_on: [a\n", "6: this is not YAML: "),
     "undefined alias": (HEAD + "    retry: *r\n", "5: *r names nothing: there is no &r before it"),
     "alias inside itself": (HEAD + "    config: &c\n      - *c\n", "6: *c stands inside of what it names"),
-    "tag": (HEAD + "    config: !!python/name:os.system x\n", "5: the tag tag:yaml.org,2002:python/name:os.system is not"),
+    "tag": (HEAD + "    config: !!python/name:os.system x\n", "5: the tag tag:yaml.org,2002:python/name:os.system is "
+                                                              "not"),
     "tag of a list": (HEAD + "    config: !mine []\n", "5: the tag !mine is not read"),
     "merge key": (HEAD + "    config:\n      <<: {a: 1}\n", "6: merge keys are not read: write the fields out"),
     "key that is not text": (HEAD + "    config:\n      [a]: 1\n", "6: a key must be text"),
@@ -148,9 +156,11 @@ BROKEN = {
     "name missing": ("tasks:\n  - {id: a, handler: h}\n", "1: name is missing"),
     "name that is not text": ("name: [n]\n" + HEAD[8:], "1: name: must be text, not a list"),
     "tasks missing": ("name: n\n", "1: tasks is missing"),
-    "tasks that are no list": ("name: n\ntasks:\n  a: {handler: h}\n", "3: tasks: must be a list: begin each task with a"),
+    "tasks that are no list": ("name: n\ntasks:\n  a: {handler: h}\n", "3: tasks: must be a list: begin each task "
+                                                                       "with a"),
     "tasks that are none": ("name: n\ntasks: []\n", "2: tasks: must have at least 1 entry"),
-    "task that is none": ("name: n\ntasks:\n  - a\n", "3: task number 1: must have fields, such as id, handler, config"),
+    "task that is none": ("name: n\ntasks:\n  - a\n", "3: task number 1: must have fields, such as id, handler, "
+                                                      "config"),
     "another kind": ("kind: load\n" + HEAD, '1: kind: must be dag, not "load"'),
 }  # fmt: skip
 
@@ -172,11 +182,13 @@ BROKEN_JSON = {
     "unknown field": (JSON_HEAD + ',\n      "prio": 5}]}', '7: task a: unknown field "prio" (did you mean priority?)'),
     "duplicate key": (JSON_HEAD + ',\n      "id": "b"}]}', '7: "id" is there twice: first in line 5'),
     "wrong type": (JSON_HEAD + ',\n      "priority": "5"}]}', "7: task a: priority: must be a whole number, not text"),
-    "unknown dependency": (JSON_HEAD + ',\n      "depends_on": [\n "b"]}]}', "8: task a: depends on b, but there is no"),
+    "unknown dependency": (JSON_HEAD + ',\n      "depends_on": [\n "b"]}]}', "8: task a: depends on b, but there is "
+                                                                             "no"),
     "half a character": (JSON_HEAD + ',\n      "config": "\\ud800"}]}', "7: half a character: "),
     "number too large": (JSON_HEAD + ',\n      "config": ' + "9" * 5000 + "}]}", "7: the number "),
     "float too large": (JSON_HEAD + ',\n      "config": 1e999}]}', '7: "1e999" is not a number that JSON can hold'),
-    "nested too deeply": (JSON_HEAD + ',\n      "config": ' + "[" * 200 + "]" * 200 + "}]}", "7: this is nested more than"),
+    "nested too deeply": (JSON_HEAD + ',\n      "config": ' + "[" * 200 + "]" * 200 + "}]}", "7: this is nested more "
+                                                                                             "than"),
     "nested far too deeply": ("[" * 100_000, "1: this is nested more than 100 deep"),
     "empty": ("\n \n", "1: is empty: write name and tasks"),
     "text": ('"a"', "1: a pipeline has fields"),

@@ -30,7 +30,8 @@ from talka.work.lifecycle import JobState
         ),
         (
             new_life_event("/jobs.sqlite", StoreLife(0xAB, 0xCD), "it is a copy made by talka store backup"),
-            "the store /jobs.sqlite begins a new life, because it is a copy made by talka store backup: jobs go on as they"
+            "the store /jobs.sqlite begins a new life, because it is a copy made by talka store backup: jobs go on "
+            "as they"
             " are in it, and what workers still hold of the life before does not count",
         ),
         (
@@ -53,7 +54,8 @@ from talka.work.lifecycle import JobState
         ),
         (
             too_old_event("w2"),
-            "worker w2 is of a version that does not tell whose attempts it tells of, and is given no tasks of dag jobs:"
+            "worker w2 is of a version that does not tell whose attempts it tells of, and is given no tasks of dag "
+            "jobs:"
             " update it",
         ),
         ({"event": "store-back"}, "the store can be written again: dag jobs go on"),

@@ -206,8 +206,9 @@ names = st.sampled_from(NAMES)
 
 
 class Rivals(RuleBasedStateMachine):
-    """Managers that want one store, with clocks that begin anywhere and run fast or slow. Each may stand still for any time
-    and go on where it was. What must hold: only the last that got it writes, and one that renews in time is never robbed."""
+    """Managers that want one store, with clocks that begin anywhere and run fast or slow. Each may stand still for any
+    time and go on where it was. What must hold: only the last that got it writes, and one that renews in time is never
+    robbed."""
 
     @initialize(
         rates=st.lists(st.floats(0.95, 1.05), min_size=3, max_size=3),

@@ -1,4 +1,5 @@
-"""The HTML report: the verdict at a glance, every number of the document, and nothing that a document can smuggle in."""
+"""The HTML report: the verdict at a glance, every number of the document, and nothing that a document can smuggle
+in."""
 
 import base64
 import hashlib

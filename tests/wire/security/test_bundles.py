@@ -1,4 +1,5 @@
-"""The word of a manager for a bundle: it holds for one key, cluster and digest, and only who has the key can give it."""
+"""The word of a manager for a bundle: it holds for one key, cluster and digest, and only who has the key can give
+it."""
 
 import hmac
 

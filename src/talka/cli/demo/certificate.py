@@ -22,7 +22,8 @@ def write_certificate(files: TLSFiles, target: Path) -> None:
 
 
 def make_certificate(folder: Path, host: str) -> TLSFiles:
-    """A certificate signed by its own key, for `host` and every name of the loopback. Clients must be told to trust it."""
+    """A certificate signed by its own key, for `host` and every name of the loopback. Clients must be told to trust
+    it."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -1,8 +1,8 @@
 """A small HTTP/1.1 server to aim load at: its answers are known and its count of requests is exact.
 
 Every route answers every method alike, save HEAD (no body) and OPTIONS (what is allowed). No task is ever started: a
-connection is a protocol that answers from its callbacks, in the order in which it was asked. Answers carry no `Date`, as those
-of a server without a clock, so that the plain ones are bytes made once.
+connection is a protocol that answers from its callbacks, in the order in which it was asked. Answers carry no `Date`,
+as those of a server without a clock, so that the plain ones are bytes made once.
 """
 
 import asyncio
@@ -388,7 +388,8 @@ class DemoConnection(asyncio.Protocol):
         self._transport.abort()
 
     def rest(self) -> None:
-        """Closes the connection if the client did nothing since the last call and nobody but the client is waited for."""
+        """Closes the connection if the client did nothing since the last call and nobody but the client is waited
+        for."""
         if self._is_active or (self._is_pending() and not self._is_writing_paused):
             self._is_active = False
         elif self._is_writing_paused:

@@ -1,4 +1,5 @@
-"""The command `talka certs`: a cluster's authority and its certificates. What it needs is imported when it is called."""
+"""The command `talka certs`: a cluster's authority and its certificates. What it needs is imported when it is
+called."""
 
 import shlex
 import sys
@@ -83,7 +84,8 @@ def init(folder: str, cluster: str, environment: str, days: int) -> int:
         ("talka certs issue certs --name a --role manager --replace", "anew, before it expires"),
         ("talka certs issue certs --name w1 --role worker --datacenter eu", "of a datacenter"),
     ],
-    help="Make the certificate and key of a node. The authority in DIR signs it; its cluster and environment are the node's.",
+    help="Make the certificate and key of a node. The authority in DIR signs it; its cluster and environment are the "
+    "node's.",
 )
 @click.argument("folder", metavar="DIR")
 @click.option("--name", required=True, metavar="NAME", help="The name of the node, as in talka member --name.")
@@ -114,7 +116,8 @@ def issue_command(
         ("talka certs show certs/a.crt", "everything about one"),
         ("talka certs show certs --json", "for programs"),
     ],
-    help="Show what certificates say. PATH is a certificate, or a folder with some; the ca.crt beside them is the measure.",
+    help="Show what certificates say. PATH is a certificate, or a folder with some; the ca.crt beside them is the "
+    "measure.",
 )
 @click.argument("path", metavar="PATH")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")

@@ -296,7 +296,8 @@ def keys(
     say(table(("KEY", "USE"), [(key.id, "seals and opens" if key.is_primary else "opens") for key in facts.keys]))
     if repair is not None:
         tell(
-            "the keys of this member are repaired, and it tells the others: ask each of them, and repair those that differ"
+            "the keys of this member are repaired, and it tells the others: ask each of them, and repair those that "
+            "differ"
         )
     if facts.unconfirmed:
         tell(f"not confirmed yet by {', '.join(facts.unconfirmed[:10])}: keep the older keys until they are back")
@@ -351,7 +352,8 @@ def ask_one(where: dict[str, Any], question: "Question") -> bytes:
 
 
 def ask(where: dict[str, Any], work: Callable[["NodeAsker"], Any], more_secrets: tuple[str, ...] = ()) -> Any:
-    """`more_secrets`: under which it may be answered as well; the first of them asks where no --secret-file is given."""
+    """`more_secrets`: under which it may be answered as well; the first of them asks where no --secret-file is
+    given."""
     import asyncio
     from pathlib import Path
 

@@ -27,9 +27,12 @@ BEYOND_S: Final = 60.0
         ("talka cluster lease 2s --to HOST:PORT", "make it 2 s for all managers; waits until that is in force"),
     ],
     help=(
-        "The lease of workers: one that is silent for so long is given up, and its work given to others. It is one value"
-        " for the whole cluster. A change holds once the longer of the old and the new one is over; until then nothing is"
-        " given up early and nothing runs twice. Managers go on as they are; take --lease out of their settings, for one"
+        "The lease of workers: one that is silent for so long is given up, and its work given to others. It is one "
+        "value"
+        " for the whole cluster. A change holds once the longer of the old and the new one is over; until then "
+        "nothing is"
+        " given up early and nothing runs twice. Managers go on as they are; take --lease out of their settings, for "
+        "one"
         " that is started with another value is refused."
     ),
 )

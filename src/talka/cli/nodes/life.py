@@ -35,7 +35,8 @@ OWN_WORDS: Final = {
     "api": "the API is at {url}",
     "probes": "probes and metrics are at {url}",
     "few-files": (
-        "this process may have {files} files open, so at most {connections} connections are served at once, not {usual}:"
+        "this process may have {files} files open, so at most {connections} connections are served at once, not "
+        "{usual}:"
         " raise the limit to {wanted} (" + ADVICE + ")"
     ),
     "starting": "worker {name} starts, with {cores} cores",
@@ -255,7 +256,8 @@ async def live_up(options: ManagerOptions, api: Api, worker_at: Callable[[str], 
 
 def calm_collector() -> None:
     """What a node makes and drops are small structures without circles, tens of thousands a second: a collector that
-    looks at every 700 of them takes a fifth of its processor. One that looks at 400,000 at once stands still for 0.2 s."""
+    looks at every 700 of them takes a fifth of its processor. One that looks at 400,000 at once stands still for 0.2
+    s."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 5, 80)

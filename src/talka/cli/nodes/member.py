@@ -169,7 +169,8 @@ def member_sentence(event: dict[str, Any]) -> str:
 
 
 class Printer:
-    """Prints events. A pipe that nobody reads must not hold the member up: then lines wait, and at last are left out."""
+    """Prints events. A pipe that nobody reads must not hold the member up: then lines wait, and at last are left
+    out."""
 
     def __init__(self, loop: Any, as_json: bool, sentence: Callable[[dict[str, Any]], str] | None = None) -> None:
         """`sentence` says an event to people, in the words of a member when it is not given; empty: it is left out."""

@@ -72,7 +72,8 @@ LEASE = given(
     WORK,
     "--lease",
     metavar="D",
-    help="The lease of workers: a worker that is silent for this long is given up, and others get its work (the cluster's; 5s at first).",
+    help="The lease of workers: a worker that is silent for this long is given up, and others get its work (the "
+    "cluster's; 5s at first).",
 )
 HANDLERS = given(
     WORK, "--handlers", multiple=True, metavar="FILE.py", help="A file with handlers of pipelines. Repeatable."
@@ -94,7 +95,8 @@ json_option = click.option("--json", "as_json", is_flag=True, cls=Option, help="
     ],
     help=(
         "A manager, a worker and their API in one process, for this machine alone: no token is needed, so every user of"
-        " the machine can submit, unless it is --private. SIGTERM or Ctrl-C: it finishes what runs and stops; a second one ends it at once."
+        " the machine can submit, unless it is --private. SIGTERM or Ctrl-C: it finishes what runs and stops; a "
+        "second one ends it at once."
     ),
 )
 @options(
@@ -180,7 +182,8 @@ def own_secret(folder: "Path") -> str:
         ("talka manager … --api 10.0.0.1:8470 --token-key-file key", "with an API for others"),
     ],
     help=(
-        "Be a manager of a cluster: keep its jobs, give them to workers, and answer clients. Settings may also come from"
+        "Be a manager of a cluster: keep its jobs, give them to workers, and answer clients. Settings may also come "
+        "from"
         " TALKA_* and from [manager] in talka.toml. SIGTERM or Ctrl-C: it hands over and stops; a second one ends it"
         " at once."
     ),

@@ -1,8 +1,8 @@
 """`talka up --private`: a cluster of one machine that other users of it cannot use.
 
 Its token key and a token are in its data folder, for its user's eyes only. Commands of the same user find the token by
-the address they ask: a file in the user's own folder names it. That file is locked as long as the cluster is up, so that
-nobody who takes the address afterwards is shown the token.
+the address they ask: a file in the user's own folder names it. That file is locked as long as the cluster is up, so
+that nobody who takes the address afterwards is shown the token.
 """
 
 import contextlib

@@ -1,4 +1,5 @@
-"""What the commands of a cluster's nodes have in common: its secret and its ids. And `talka secret`, which makes one."""
+"""What the commands of a cluster's nodes have in common: its secret and its ids. And `talka secret`, which makes
+one."""
 
 from typing import Any
 

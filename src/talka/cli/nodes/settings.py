@@ -85,7 +85,8 @@ class NodeSettings:
         if not SHORTEST_LEASE_NS <= lease_ns <= LONGEST_LEASE_NS:
             shortest, longest = format_duration(SHORTEST_LEASE_NS), format_duration(LONGEST_LEASE_NS)
             raise BadSetting(
-                f"{self.label('lease')} = {shown(self._given['lease'].value)} is not possible: write {shortest} to {longest}"
+                f"{self.label('lease')} = {shown(self._given['lease'].value)} is not possible: write {shortest} to "
+                f"{longest}"
             )
         return OwnLease(lease_ns, self.label("lease"))
 

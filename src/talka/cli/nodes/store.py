@@ -85,7 +85,8 @@ def check(url: str) -> int:
     "backup",
     cls=CliCommand,
     examples=[("talka store backup copy.sqlite --store sqlite:///jobs.sqlite", "as it is at this instant")],
-    help="Copy a store to the new file TARGET, while it is in use. Large outputs are files of their own: copy them too.",
+    help="Copy a store to the new file TARGET, while it is in use. Large outputs are files of their own: copy them "
+    "too.",
 )
 @click.argument("target", metavar="TARGET")
 @store_option

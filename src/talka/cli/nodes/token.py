@@ -67,7 +67,8 @@ def key(output: str) -> int:
         ("talka token issue … --role operate --expires 8h -o ada.token", "in a file"),
     ],
     help=(
-        "Make a token. view: look. submit: also submit, change and cancel jobs. operate: also drain workers, replay dead"
+        "Make a token. view: look. submit: also submit, change and cancel jobs. operate: also drain workers, replay "
+        "dead"
         " letters and put schedules. admin: also read the audit log."
     ),
 )

@@ -1,7 +1,7 @@
 """How long leases are: two numbers that all voters of a group must count alike.
 
-The lease of workers is a value of the register. The first leader writes it; a voter that was told another one is not let
-in, and whoever leads goes by the register. It is changed by a command (`control/jobs/lease_rule.py`).
+The lease of workers is a value of the register. The first leader writes it; a voter that was told another one is not
+let in, and whoever leads goes by the register. It is changed by a command (`control/jobs/lease_rule.py`).
 
 The leader's own lease comes with the preset. It is promised before there is a register, so voters compare it with every
 vote and heartbeat, and a voter that starts with a shorter one than it promised by waits for the longer.
@@ -27,7 +27,8 @@ BY_LIMIT: Final = 500
 
 
 class LeaseTerms(msgspec.Struct, frozen=True, array_like=True):
-    """The value in the register. While it changes, renewals are of the shorter one, and the longer one is waited for."""
+    """The value in the register. While it changes, renewals are of the shorter one, and the longer one is waited
+    for."""
 
     lease_ns: int
     next_ns: int = 0
@@ -108,7 +109,8 @@ class LeaseFit:
         changing = f", which is being changed to {format_duration(terms.next_ns)}" if terms.next_ns else ""
         return (
             f"{label} is {own}, and the lease of this cluster is {held}{changing} (set by {terms.by or 'its leader'}): "
-            f"leave {label} away or write {held}; to change it for all managers: talka cluster lease {own} --to HOST:PORT"
+            f"leave {label} away or write {held}; to change it for all managers: talka cluster lease {own} --to "
+            "HOST:PORT"
         )
 
     def is_other(self, leader_ns: int) -> bool:

@@ -60,6 +60,9 @@ class PeerChecks:
         if not self._fit.is_other(lease_ns):
             return False
         theirs, own = format_duration(lease_ns), format_duration(self._fit.leader_ns)
-        text = f"{sender!r} counts a leader's lease as {theirs}, {self._name!r} as {own}: it was refused; give all the same --preset"
+        text = (
+            f"{sender!r} counts a leader's lease as {theirs}, {self._name!r} as {own}: it was refused; give all "
+            "the same --preset"
+        )
         self.alarm("lease", sender, text, out)
         return True

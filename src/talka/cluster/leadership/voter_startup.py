@@ -63,8 +63,8 @@ class VoterStartup:
         return VoterHello(record.disk_id, record.revision, record.admitted, record.group_id, self.digest, echo)
 
     def is_fresh(self, sender: str, message: VoterHello) -> bool:
-        """Whether this VoterHello was said after the last VoterWelcome, with the disk that one was for. A leader acts on no
-        other: one that was delayed, or played back, may be of a life whose disk is gone."""
+        """Whether this VoterHello was said after the last VoterWelcome, with the disk that one was for. A leader acts
+        on no other: one that was delayed, or played back, may be of a life whose disk is gone."""
         return message.echo > 0 and self._asked.get(sender) == (message.disk_id, message.echo)
 
     def welcome(self, sender: str, message: VoterHello, config: VoterConfig) -> VoterWelcome:

@@ -40,7 +40,8 @@ class VoterSync:
         self.hello_at = now
 
     def _promised_ns(self) -> int:
-        """How long a promise of an earlier life may run, which may have counted another lease; and count from now on."""
+        """How long a promise of an earlier life may run, which may have counted another lease; and count from now
+        on."""
         own_ns, record = self._config.lease_ns, self._acceptor.record
         voter_lease_ns = self._config.voter_lease_ns()
         if record.lease_ns < own_ns:

@@ -135,7 +135,8 @@ class Electorate:
         return 0 if name == self.me else now - self._heard.get(name, 0)
 
     def is_majority(self, now: int, names: Mapping[str, object], excluding: str = "") -> bool:
-        """Whether `names` are a majority. `excluding` is a voter whose own word does not count, though its seat does."""
+        """Whether `names` are a majority. `excluding` is a voter whose own word does not count, though its seat
+        does."""
         if self.pending is not None and not self._covers(now, self.pending, names, excluding):
             return False
         return self._covers(now, self.config, names, excluding)

@@ -138,7 +138,8 @@ class FederatedProber:
     def on_reply(
         self, now: int, group: str, sender: str, sender_boot: int, reply: WatchReply
     ) -> list[FederationEffect]:
-        """A reply to any watch since the last one answered counts: between sites it may come after the next was sent."""
+        """A reply to any watch since the last one answered counts: between sites it may come after the next was
+        sent."""
         out: list[FederationEffect] = []
         target = self._targets.get((group, sender))
         if target is None or not target.answered < reply.sequence <= target.asked:

@@ -108,7 +108,8 @@ class LocalHealth:
         self._change(1)
 
     def handled(self, now: int, age_ns: int) -> None:
-        """A datagram is handled so long after it arrived at this machine. Below 0 nobody knows how long: it says nothing."""
+        """A datagram is handled so long after it arrived at this machine. Below 0 nobody knows how long: it says
+        nothing."""
         if age_ns < 0:
             return
         if age_ns > self._config.lag_limit_ns:

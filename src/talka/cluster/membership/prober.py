@@ -25,7 +25,8 @@ RELAYS_LIMIT: Final = 256
 """Pings for others under way; more are not helped."""
 
 SayTo: TypeAlias = Callable[[list[MembershipEffect], str, MembershipMessage, Lane, Member | None], None]
-"""Appends a message for an address to the effects, with updates riding on it; the member is whom it goes to, if known."""
+"""Appends a message for an address to the effects, with updates riding on it; the member is whom it goes to, if
+known."""
 
 
 class Probe:
@@ -223,7 +224,8 @@ class Relay:
 
 
 class Relays:
-    """Pings sent for others. At four fifths of the timeout a nack says that no answer came yet; a late one still goes on."""
+    """Pings sent for others. At four fifths of the timeout a nack says that no answer came yet; a late one still goes
+    on."""
 
     __slots__ = ("_keep_ns", "_nack_after_ns", "_nacks", "_relays", "_say", "next_nack_at")
 

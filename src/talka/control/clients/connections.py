@@ -37,7 +37,8 @@ class ConnectionLimits(NamedTuple):
     probes: int = PROBES
     """The reserve."""
     burst: int = BURST
-    """So many more heads, and probes, there may be until it was looked which of them are whole, and answered, by now."""
+    """So many more heads, and probes, there may be until it was looked which of them are whole, and answered, by
+    now."""
 
     @property
     def files(self) -> int:

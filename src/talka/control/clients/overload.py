@@ -69,7 +69,8 @@ class Overload:
         self.level = Level.HEALTHY
 
     def sample(self, now: int, *, lag_ns: int, queue_age_ns: int, cpu_percent: int = 0) -> Level:
-        """The level with this sample: how late the loop ran, how old the oldest waiting message is, own processor use."""
+        """The level with this sample: how late the loop ran, how old the oldest waiting message is, own processor
+        use."""
         config = self._config
         found = Level.BUSY if cpu_percent >= config.cpu_percent else Level.HEALTHY
         for value, baseline in zip((lag_ns, queue_age_ns), self._baselines, strict=True):

@@ -8,7 +8,8 @@ from talka.control.dags.job import DagJob
 from talka.units import NEVER
 
 SPARE: Final = 1_000
-"""Instants at which nothing is due any more are left where they are until there are as many as jobs, and so many more."""
+"""Instants at which nothing is due any more are left where they are until there are as many as jobs, and so many
+more."""
 
 
 class JobTimers:

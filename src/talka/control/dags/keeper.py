@@ -53,7 +53,8 @@ from talka.work.records import (
 )
 
 UNTIL_BEAT: Final = ("lease", "draining", "cores", "full")
-"""Causes of refusals: a worker that gave one refuses whatever else it is given, and gets nothing until it beats again."""
+"""Causes of refusals: a worker that gave one refuses whatever else it is given, and gets nothing until it beats
+again."""
 ROWS_AT_ONCE: Final = 5_000
 NO_KEYS: Final[Mapping[str, tuple[bytes, str]]] = {}
 
@@ -77,7 +78,8 @@ class Edit(msgspec.Struct, frozen=True):
 
 
 class DagKeeper:
-    """Call what fits as things happen, and `tick` once `next_tick_at` has come; carry out what they return, in order."""
+    """Call what fits as things happen, and `tick` once `next_tick_at` has come; carry out what they return, in
+    order."""
 
     def __init__(
         self,

@@ -34,8 +34,8 @@ class AttemptResults:
         return BlobWanted(self._job, digest, size_bytes, holders)
 
     def fetched(self, digest: str, content: bytes | None) -> tuple[int, AttemptResult | None] | None:
-        """The attempt whose result was asked for under this digest, and the result: None where nobody has it, or it cannot
-        be read. None for both: nobody asked."""
+        """The attempt whose result was asked for under this digest, and the result: None where nobody has it, or it
+        cannot be read. None for both: nobody asked."""
         attempt = self._fetching.pop(digest, None)
         if attempt is None:
             return None

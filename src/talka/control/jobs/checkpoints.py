@@ -1,7 +1,7 @@
 """The checkpoints of a job on their way to the cluster's leader, and what waits until a majority has one on disk.
 
-One checkpoint at a time is on its way; what changes meanwhile goes with the next. Nothing that was held is done before a
-majority has the checkpoint on disk in which it was decided. See docs/decisions/0018-who-may-act-on-a-job.md.
+One checkpoint at a time is on its way; what changes meanwhile goes with the next. Nothing that was held is done before
+a majority has the checkpoint on disk in which it was decided. See docs/decisions/0018-who-may-act-on-a-job.md.
 """
 
 from typing import Final, TypeAlias
@@ -28,8 +28,8 @@ class AssignAttempt(msgspec.Struct, frozen=True):
 
 
 class StartAttempt(msgspec.Struct, frozen=True):
-    """Tell this attempt when to start, once the checkpoint says that it starts: load that ran must not be unknown to the
-    next manager."""
+    """Tell this attempt when to start, once the checkpoint says that it starts: load that ran must not be unknown to
+    the next manager."""
 
     attempt: int
     go: Go

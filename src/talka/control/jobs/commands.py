@@ -155,8 +155,8 @@ class Assignments:
         """Attempts whose workers have not told yet which key variables are sealed to."""
 
     def make(self, job: LoadJob, number: int, boot: int) -> Assign | None:
-        """The order for an attempt that runs; `boot` is its worker's life. None: the worker has not told its key yet, and
-        the attempt is among `waiting`. `CannotSeal` when it has none that can be used."""
+        """The order for an attempt that runs; `boot` is its worker's life. None: the worker has not told its key yet,
+        and the attempt is among `waiting`. `CannotSeal` when it has none that can be used."""
         run, shard, attempt = job.running()[number]
         part, order = shard.shard, self._entry.order
         sealed = self._sealed(number, attempt.place, boot)
@@ -185,7 +185,8 @@ class Assignments:
         )
 
     def _sealed(self, number: int, worker: str, boot: int) -> tuple[BundleFacts, bytes] | None:
-        """The bundle without its variables, and these sealed to the worker's life. None: it has not told its key yet."""
+        """The bundle without its variables, and these sealed to the worker's life. None: it has not told its key
+        yet."""
         bundle = self._entry.order.bundle
         if not bundle.env:
             return bundle, b""

@@ -48,7 +48,8 @@ class NotFree(Unavailable):
 
 
 class Fleet:
-    """Call `beat` for every beat, answer it with a renewal when `holds` says so, and `tick` once `next_tick_at` has come.
+    """Call `beat` for every beat, answer it with a renewal when `holds` says so, and `tick` once `next_tick_at` has
+    come.
 
     A name belongs to one life at a time. A new life from the same state folder proves the earlier one dead. One from
     another folder has to wait until the lease of the earlier one is over, so that two machines of one name do not take
@@ -149,7 +150,8 @@ class Fleet:
         """A grant names this life, and it may have a lease of an earlier leader; False when it is known to be over.
 
         Unless it was heard already, its lease counts from now; with `sole`, and where this process never heard it, also
-        the time a worker goes on without its only manager. `folder` is its state folder, where that is known. However many the entries name are expected.
+        the time a worker goes on without its only manager. `folder` is its state folder, where that is known. However
+        many the entries name are expected.
         """
         self._now = now
         found = self._find(name, boot)

@@ -67,7 +67,8 @@ DECISIONS: Final[dict[tuple[bool, bool, ProgressSignal], Decision]] = {
 
 
 def is_ready(state: Literal["healthy", "degraded", "draining"], load_percent: int, *, is_trusted: bool) -> bool:
-    """Whether a worker would take work: by what it says of itself, its load, and whether its breaker lets work through."""
+    """Whether a worker would take work: by what it says of itself, its load, and whether its breaker lets work
+    through."""
     return state == "healthy" and is_trusted and load_percent < LOAD_LIMIT_PERCENT
 
 
@@ -129,8 +130,8 @@ class CorrelatedFailure:
     def holds(self, now: int, silent_since: Sequence[int], known: int, *, is_due: bool) -> bool:
         """Whether evictions wait. Ask at every look at the fleet; a hold begins when the first eviction is due.
 
-        `silent_since` says when each silent one was last heard, `known` how many there are in all. Both count those that
-        were given up at most `window_ns` ago, or so long before the hold began: the fault may be the same.
+        `silent_since` says when each silent one was last heard, `known` how many there are in all. Both count those
+        that were given up at most `window_ns` ago, or so long before the hold began: the fault may be the same.
         """
         if not self._is_correlated(silent_since, known):
             self.until = None

@@ -85,8 +85,8 @@ def update_of(
 
 
 class _Windows:
-    """Windows that have settled, each told once, and those that have not. Long ago they are merged, and told where their
-    stretch begins.
+    """Windows that have settled, each told once, and those that have not. Long ago they are merged, and told where
+    their stretch begins.
 
     Who watches acknowledges windows of the job; those of workflows are told no further than that, and go with them.
     """

@@ -1,8 +1,9 @@
 """The lease of workers as the cluster's leader goes by it, and how it is changed.
 
-What the register holds is what counts. A change is written there first, with the lease that holds: from then on renewals
-are of the shorter of the two, and silence is counted by the longer, until nobody can have a longer lease than the new one.
-Only then the new one is written as the lease that holds. A leader that finds a change begun waits again from its start.
+What the register holds is what counts. A change is written there first, with the lease that holds: from then on
+renewals are of the shorter of the two, and silence is counted by the longer, until nobody can have a longer lease than
+the new one. Only then the new one is written as the lease that holds. A leader that finds a change begun waits again
+from its start.
 """
 
 from typing import Final

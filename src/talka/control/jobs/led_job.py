@@ -1,7 +1,7 @@
 """A job on a cluster, as the manager sees it that leads it: from the word of the leader to the end that is stored.
 
-A job that another manager led is taken over first: `TakeOver` finds out what the workers have. Then `RemoteLoad` runs it.
-See docs/decisions/0018-who-may-act-on-a-job.md.
+A job that another manager led is taken over first: `TakeOver` finds out what the workers have. Then `RemoteLoad` runs
+it. See docs/decisions/0018-who-may-act-on-a-job.md.
 """
 
 from collections.abc import Callable
@@ -117,7 +117,8 @@ class LedJob:
         return tuple(self._warnings)
 
     def is_caught_up(self) -> bool:
-        """Whether everything that ran when the job was taken over has told its counts: until then they seem to shrink."""
+        """Whether everything that ran when the job was taken over has told its counts: until then they seem to
+        shrink."""
         load = self._load
         return load is None or self._take_over.is_caught_up(load.job, load.losses)
 

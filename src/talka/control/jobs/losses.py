@@ -51,8 +51,8 @@ class Losses:
         return all(attempt in self._losses for attempt in attempts)
 
     def due(self, now: int, job: LoadJob) -> Iterator[tuple[int, str]]:
-        """Attempts, and the causes of their losses, that the load job is to be told of now: there are cores for the rest
-        of their plans, or nothing waits for any. Tell it of each before the next is drawn: it takes cores."""
+        """Attempts, and the causes of their losses, that the load job is to be told of now: there are cores for the
+        rest of their plans, or nothing waits for any. Tell it of each before the next is drawn: it takes cores."""
         for attempt in [attempt for attempt, loss in self._losses.items() if loss.is_stored]:
             loss = self._losses.get(attempt)
             if loss is None or self._waits(now, job, attempt, loss):

@@ -1,8 +1,8 @@
 """The load job of a led job: it thinks in cores, and here a core is an attempt on the cores of a worker.
 
-What the load job asks for becomes commands under the job's fence, and what must survive this manager is on a majority of
-managers' disks before anybody acts on it: the attempt before a worker is told of it, an attempt's result before it counts.
-See docs/decisions/0017-a-worker-is-a-core-to-its-manager.md, 0018-who-may-act-on-a-job.md and
+What the load job asks for becomes commands under the job's fence, and what must survive this manager is on a majority
+of managers' disks before anybody acts on it: the attempt before a worker is told of it, an attempt's result before it
+counts. See docs/decisions/0017-a-worker-is-a-core-to-its-manager.md, 0018-who-may-act-on-a-job.md and
 0019-results-are-blobs-on-a-majority.md.
 """
 
@@ -261,8 +261,8 @@ class RemoteLoad:
         return [*self.do(now, self._checkpoints.hold(CountResult(digest, result))), *self.checkpoint(now)]
 
     def _is_settled(self, result: AttemptResult) -> bool:
-        """Whether another result of the attempt counts, or none does any more: it was given up meanwhile, and another runs
-        all of it again, or its workflow has ended."""
+        """Whether another result of the attempt counts, or none does any more: it was given up meanwhile, and another
+        runs all of it again, or its workflow has ended."""
         if result.attempt in self._results.kept:
             return True
         return not result.is_lost and self._running(result.attempt) is None
@@ -424,6 +424,6 @@ class RemoteLoad:
 
 
 def _is_other(known: ShardAttempt, told: Report | Finished | AttemptResult) -> bool:
-    """Whether this is told of another attempt with the same number: a register that was put back drew it again. A worker of
-    a version before this one does not say."""
+    """Whether this is told of another attempt with the same number: a register that was put back drew it again. A
+    worker of a version before this one does not say."""
     return told.life not in (0, known.life)

@@ -21,8 +21,8 @@ FENCE_ROUNDS: Final = 30
 
 
 class TakeOver:
-    """Asks every worker until it has answered. The fence is on a worker's disk before it answers, so that nothing of the
-    manager before takes effect there any more."""
+    """Asks every worker until it has answered. The fence is on a worker's disk before it answers, so that nothing of
+    the manager before takes effect there any more."""
 
     def __init__(self, job: str, fence: Fence) -> None:
         self.results: dict[int, AttemptResult] = {}
@@ -69,7 +69,8 @@ class TakeOver:
             self._heard_at[worker] = now
 
     def forget_others(self, lives: Mapping[int, int]) -> None:
-        """Only what the checkpoint names with number and life is there: of another life, the number is of something else."""
+        """Only what the checkpoint names with number and life is there: of another life, the number is of something
+        else."""
         for worker, tasks in self._snapshots.items():
             self._snapshots[worker] = {
                 number: facts for number, facts in tasks.items() if facts.life in (0, lives.get(number, facts.life))

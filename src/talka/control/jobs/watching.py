@@ -215,7 +215,8 @@ class Audience:
         return merge.latest
 
     def over(self, now: int, led: LedJob | None) -> list[JobsEffect]:
-        """The job is led no more: those who listen find out from the entry, and are told a last time what was printed."""
+        """The job is led no more: those who listen find out from the entry, and are told a last time what was
+        printed."""
         effects: list[JobsEffect] = []
         if led is not None:
             for key, listener in [(key, one) for key, one in self._listeners.items() if one.job == led.name]:

@@ -12,7 +12,8 @@ from talka.work.load import RATE_PER_S, Plan
 
 RANK: Final[dict[Priority, int]] = {"exclusive": 0, "high": 1, "normal": 2, "auto": 3, "low": 4}
 WIDTH_LIMIT: Final = 64
-"""Workflows of a job beyond which all of them count as running at the same time: their order costs too much to look at."""
+"""Workflows of a job beyond which all of them count as running at the same time: their order costs too much to look
+at."""
 
 
 Seat: TypeAlias = tuple[str, int]
@@ -69,9 +70,9 @@ def allocate(
 
     `loads` has the cores of the job and what each carries; None: nothing runs on it. Workflows of a job that may run at
     the same time do. While there are empty cores for all of them each gets its own: the fewest that its priority may
-    have of a pool of `total`, highest priority first, and what is left goes round until everybody has the most it may have
-    or can use. Where there are fewer empty cores than claims, cores are shared, as evenly as their loads allow. Only an
-    exclusive workflow waits, for all cores of the job, and nobody starts before it or beside it.
+    have of a pool of `total`, highest priority first, and what is left goes round until everybody has the most it may
+    have or can use. Where there are fewer empty cores than claims, cores are shared, as evenly as their loads allow.
+    Only an exclusive workflow waits, for all cores of the job, and nobody starts before it or beside it.
     """
     ordered = sorted(claims, key=lambda claim: (not claim.runs_alone, RANK[claim.priority]))
     empty = [seat for seat, load in loads.items() if load is None]
@@ -170,8 +171,8 @@ def _pack(
 def demand(order: JobOrder, total: int) -> tuple[int, int]:
     """The fewest cores with which a job starts, and the most it may have, of a pool of `total`.
 
-    Workflows that can run at the same time add up, to the whole pool at most: where that is less than they would have, they
-    share cores. A job that asks for a number of cores gets no other, except where
+    Workflows that can run at the same time add up, to the whole pool at most: where that is less than they would have,
+    they share cores. A job that asks for a number of cores gets no other, except where
     it cannot use so many. The fewest exceed the pool only when more are asked for than it has, or when it has none:
     then the job waits for the pool to grow.
     """

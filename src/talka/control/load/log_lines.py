@@ -1,7 +1,7 @@
 """What a test prints: lines of an attempt's cores on its worker, and of a job's workers at the manager that leads it.
 
-They are shown to whoever follows the job. They are no result: rings are bounded, and what is shed on the way is not sent
-again; numbers tell that something is missing.
+They are shown to whoever follows the job. They are no result: rings are bounded, and what is shed on the way is not
+sent again; numbers tell that something is missing.
 """
 
 from collections import deque

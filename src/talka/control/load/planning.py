@@ -162,7 +162,8 @@ def plan_load_job(
 
 
 def flows_into(spec: WorkflowSpec, by_name: dict[str, WorkflowSpec]) -> list[tuple[str, str]]:
-    """(workflow, key) of every value that reaches the workflow: the user names the provider, and the other way round."""
+    """(workflow, key) of every value that reaches the workflow: the user names the provider, and the other way
+    round."""
     return [
         (source, provide.key)
         for use in spec.uses

@@ -1,8 +1,8 @@
 """One workflow's shards on cores, from the first that is armed to the last that has ended.
 
-A load job has one for each workflow, a worker has one for each attempt it was assigned. It arms, starts, counts, replaces
-what dies, stops, and says when all is over. Where a shard runs and what its end means is decided by whoever owns the
-group. See docs/decisions/0017-a-worker-is-a-core-to-its-manager.md and 0003-shards-and-lost-cores.md.
+A load job has one for each workflow, a worker has one for each attempt it was assigned. It arms, starts, counts,
+replaces what dies, stops, and says when all is over. Where a shard runs and what its end means is decided by whoever
+owns the group. See docs/decisions/0017-a-worker-is-a-core-to-its-manager.md and 0003-shards-and-lost-cores.md.
 """
 
 from collections.abc import Iterable, Sequence
@@ -66,7 +66,8 @@ class GroupOwner(Protocol):
     def on_started(self, attempt: ShardAttempt) -> None: ...
 
     def seats_for(self, group: "ShardGroup", shard: ShardRun) -> list[Seats]:
-        """Where the rest of a lost shard may run, worker by worker; fewer seats than shards: there is no room for all."""
+        """Where the rest of a lost shard may run, worker by worker; fewer seats than shards: there is no room for
+        all."""
 
     def on_windows(self, attempt: int, windows: Sequence[Window]) -> None: ...
 

@@ -106,7 +106,8 @@ def answer(
 ) -> tuple[bytes, Sequence[KeyEffect]]:
     """The content of the answer, and what it makes the member do. `Invalid` when it cannot be answered.
 
-    `asked_with`: the key of the question. `expected`: names of members remembered from earlier. `counts`: what the shell around the member has counted.
+    `asked_with`: the key of the question. `expected`: names of members remembered from earlier. `counts`: what the
+    shell around the member has counted.
     """
     keys = () if member.admission is None else member.admission.ring.accepted()
     if asked_with and asked_with not in keys and not isinstance(question, RepairKeys | AskKeys):

@@ -39,7 +39,8 @@ from talka.wire.security.sealing import BadSeal, Opened, Seal
 from talka.wire.versions import Offer, ProtocolVersion, disagreement
 
 PROOF_NS: Final = 3 * SECOND
-"""How long a nonce may be echoed, how long a frame is kept for its proof, and how old one may be that counts as fresh."""
+"""How long a nonce may be echoed, how long a frame is kept for its proof, and how old one may be that counts as
+fresh."""
 WELCOME_NS: Final = 10 * SECOND
 """How long a GreetingHello may be answered: a connection may have to be opened first."""
 ASK_AGAIN_NS: Final = SECOND // 4
@@ -316,7 +317,8 @@ class Admission:
         return "", ""
 
     def _pretends(self, who: Self, proven: Proven) -> bool:
-        """Whether it says another role than its certificate. With a datagram comes none: what follows is on a stream."""
+        """Whether it says another role than its certificate. With a datagram comes none: what follows is on a
+        stream."""
         return self.certified and proven.role is not None and who.role != proven.role
 
     def _meet_namesake(self, source: str, reason: str) -> list[AdmissionEffect]:

@@ -1,7 +1,7 @@
 """A node of the cluster as one pure thing: frames and time in, frames, writes and news out.
 
-It puts the state machines together and routes their news: a leader that membership holds for dead is asked about sooner, a
-member that doubts itself leads later or not at all. What a node runs and what the simulator runs is this.
+It puts the state machines together and routes their news: a leader that membership holds for dead is asked about
+sooner, a member that doubts itself leads later or not at all. What a node runs and what the simulator runs is this.
 
 docs/decisions/0015-one-member-one-loop.md.
 """
@@ -98,8 +98,8 @@ class JobsPart(Protocol[PartEffect_co]):
 
 
 class ClusterMember(Generic[PartEffect]):
-    """One node: a replay guard, and behind it any of membership, a prober of other groups, a voter, a receiver of commands, an
-    owner of leases, and a part that has to do with jobs."""
+    """One node: a replay guard, and behind it any of membership, a prober of other groups, a voter, a receiver of
+    commands, an owner of leases, and a part that has to do with jobs."""
 
     def __init__(
         self,
@@ -120,8 +120,8 @@ class ClusterMember(Generic[PartEffect]):
         admission: Admission | None = None,
         certified: bool = False,
     ) -> None:
-        """On a real network an `admission` stands before its `replay_guard`; without one every frame is taken as it is, and
-        `certified` says whether senders are proven all the same."""
+        """On a real network an `admission` stands before its `replay_guard`; without one every frame is taken as it is,
+        and `certified` says whether senders are proven all the same."""
         self.name = name
         self.membership = membership
         self.prober = prober

@@ -47,7 +47,8 @@ class StillNeeded(Invalid):
 
     def __init__(self, key_id: str, names: list[str]) -> None:
         super().__init__(
-            f"key {key_id} cannot be retired yet: {_some(names)} did not confirm the newer keys. Bring them back first, "
+            f"key {key_id} cannot be retired yet: {_some(names)} did not confirm the newer keys. Bring them back "
+            "first, "
             "or retire it by force: then they must be given the new secret by hand"
         )
         self.names = names
@@ -88,7 +89,8 @@ class KeyDistribution:
     def key_for(self, now: int, address: str) -> str:
         """The key to seal with for the node at this address, where ours might not open there; else nothing.
 
-        One that went away before the keys changed is spoken to under the key it had, or it could not hear that it is missed.
+        One that went away before the keys changed is spoken to under the key it had, or it could not hear that it is
+        missed.
         """
         if len(self.ring.accepted()) == 1:
             return ""

@@ -428,7 +428,8 @@ class PeerPool:
         return now + self._config.age_ns + self._rng.randint(0, self._config.age_ns // 10)
 
     def _plan(self, now: int) -> None:
-        """Say when `tick` is due: for a vacancy that somebody could fill, now or after a rest, and for old connections."""
+        """Say when `tick` is due: for a vacancy that somebody could fill, now or after a rest, and for old
+        connections."""
         config = self._config
         if not self._has_vacancy():
             self._replenish_at = NEVER

@@ -79,8 +79,8 @@ class ReplayGuard:
     def raise_floor(self, packet: Packet, floor: int) -> None:
         """Know this life, and take no frame of it that is numbered below `floor`.
 
-        Of what must not be heard twice, none that was sent before `packet`, with which the life became known: an earlier
-        life of this member may have heard it.
+        Of what must not be heard twice, none that was sent before `packet`, with which the life became known: an
+        earlier life of this member may have heard it.
         """
         is_new = not self.knows(packet)
         window = self._window_of(packet)

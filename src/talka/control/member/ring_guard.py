@@ -1,8 +1,9 @@
 """Who may bring keys, how far ahead they may be, and what is an alarm.
 
-Where there are certificates keys count only on a stream from a proven manager: a datagram proves nothing but the secret.
-A ring is expected when it is one change ahead and a member in view tells it, and from whom this node asked to be let in
-as long as it agreed with nobody yet: it may have been away. Every other change is an alarm, and so is what was refused.
+Where there are certificates keys count only on a stream from a proven manager: a datagram proves nothing but the
+secret. A ring is expected when it is one change ahead and a member in view tells it, and from whom this node asked to
+be let in as long as it agreed with nobody yet: it may have been away. Every other change is an alarm, and so is what
+was refused.
 
 docs/decisions/0030-keys-and-addresses-have-owners.md.
 """

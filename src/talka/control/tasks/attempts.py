@@ -250,5 +250,6 @@ class Attempts:
 
 
 def _is_others(worker: str, sender: str) -> bool:
-    """Whether a worker is known to have it, and is not this one. Whatever life of it speaks, its results are its own."""
+    """Whether a worker is known to have it, and is not this one. Whatever life of it speaks, its results are its
+    own."""
     return bool(worker) and not worker.startswith(f"{sender}#")

@@ -64,7 +64,8 @@ class _Fetching(msgspec.Struct, frozen=True):
 
 
 class Delivery:
-    """`give` tasks that have a fence and a worker; `Send`s carry those that are complete, a `ReadOutputs` asks for the rest."""
+    """`give` tasks that have a fence and a worker; `Send`s carry those that are complete, a `ReadOutputs` asks for the
+    rest."""
 
     def __init__(self, floor: EpochFloor, beat_of: Callable[[str], int]) -> None:
         """`beat_of` says which beat of a worker was heard last."""
@@ -196,7 +197,8 @@ class Delivery:
                 size += len(content) + len(one.id)
         if size > INPUTS_LIMIT_BYTES:
             text = (
-                f"its inputs have {size} bytes together, and {INPUTS_LIMIT_BYTES} may be passed on: let the tasks before"
+                f"its inputs have {size} bytes together, and {INPUTS_LIMIT_BYTES} may be passed on: let the tasks "
+                "before"
                 " it return where their data is"
             )
             given.unfit.append(Unfit(task, text))

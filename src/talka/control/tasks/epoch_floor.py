@@ -14,7 +14,8 @@ from talka.units import SECOND
 from talka.wire.attempts import StoreLife
 
 STEP_LIMIT: Final = 1024
-"""So much an epoch grows at once: a worker that names a huge one cannot use them up. The rest follows with its next beats."""
+"""So much an epoch grows at once: a worker that names a huge one cannot use them up. The rest follows with its next
+beats."""
 PAUSE_NS: Final = SECOND
 """Between two: who tells of ever higher ones, all the time, has used them up after weeks of alarms."""
 EPOCH_LIMIT: Final = (1 << 31) - 1

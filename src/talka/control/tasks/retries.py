@@ -1,7 +1,7 @@
 """What follows from an attempt that did not complete its task, and what a spec says about that: pure rules.
 
-A task that kills its process whenever it is alone in it is given up; one that died among others is not to blame yet, and
-runs alone from then on.
+A task that kills its process whenever it is alone in it is given up; one that died among others is not to blame yet,
+and runs alone from then on.
 
 Decisions: docs/decisions/0023-a-core-that-dies.md, docs/decisions/0024-corner-cases-of-tasks.md.
 """

@@ -21,8 +21,8 @@ def due(rows: Iterable[ScheduleRow], now_ms: int) -> list[ScheduleRow]:
 
 
 def run_key(row: ScheduleRow) -> str:
-    """Of the job that is submitted when a schedule is due: the same until the row has changed, so that it is one job also
-    when the manager dies in between. An instant that comes twice, because the clock went back, is another job."""
+    """Of the job that is submitted when a schedule is due: the same until the row has changed, so that it is one job
+    also when the manager dies in between. An instant that comes twice, because the clock went back, is another job."""
     return f"schedule/{row.name}/{row.next_ms}/{row.last_job}"
 
 

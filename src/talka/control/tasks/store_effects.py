@@ -31,8 +31,8 @@ class ReadOutputs(msgspec.Struct, frozen=True):
 
 
 class RaiseEpoch(msgspec.Struct, frozen=True):
-    """Let the store have this epoch, if its own is below, and answer with `on_epoch`: `worker` remembers the one before.
-    Until then it is given nothing."""
+    """Let the store have this epoch, if its own is below, and answer with `on_epoch`: `worker` remembers the one
+    before. Until then it is given nothing."""
 
     epoch: int
     worker: str

@@ -1,8 +1,9 @@
-"""Who may write to a store that one manager has at a time: by what each sees itself, never by what a clock of the day says.
+"""Who may write to a store that one manager has at a time: by what each sees itself, never by what a clock of the day
+says.
 
-The holder renews its lease again and again. Whoever wants it looks on, and takes it when nothing stirred for a whole lease
-and a margin. Clocks of two processes are never compared, and both may run fast, slow or stand still: what decides in the end
-is the epoch, which is looked up within every transaction.
+The holder renews its lease again and again. Whoever wants it looks on, and takes it when nothing stirred for a whole
+lease and a margin. Clocks of two processes are never compared, and both may run fast, slow or stand still: what decides
+in the end is the epoch, which is looked up within every transaction.
 
 Decision: docs/decisions/0034-no-clock-decides-who-has-the-store.md.
 """
@@ -25,8 +26,8 @@ Mark: TypeAlias = tuple[int, int]
 class Vigil:
     """Of one who wants the lease. Call `look` about every `look_ns`.
 
-    A longer time between two looks counts for no more than that: this process, or the whole machine, stood still, and the
-    holder may have too.
+    A longer time between two looks counts for no more than that: this process, or the whole machine, stood still, and
+    the holder may have too.
     """
 
     def __init__(self, *, silence_ns: int = LEASE_NS + MARGIN_NS, look_ns: int = LOOK_NS) -> None:

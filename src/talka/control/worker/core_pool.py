@@ -1,7 +1,7 @@
 """The cores of a worker: which attempts run in which process, whose each is, and how many are really free.
 
-An attempt has two numbers: its manager's, which names shards of a job on this worker (`AttemptKey`), and for each of those
-shards one that is drawn here, of the try that runs now.
+An attempt has two numbers: its manager's, which names shards of a job on this worker (`AttemptKey`), and for each of
+those shards one that is drawn here, of the try that runs now.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,8 @@ DEATH_LIMIT_NS: Final = 10 * SECOND
 AttemptKey = tuple[str, int]
 """A job, and its manager's number of an attempt: what an `Assign` names."""
 SeatKey = tuple[str, int, int]
-"""A core that a job may use: the job, 0, and its number; or, used by one attempt alone, the job, the attempt and a number."""
+"""A core that a job may use: the job, 0, and its number; or, used by one attempt alone, the job, the attempt and a
+number."""
 
 
 class CorePool:

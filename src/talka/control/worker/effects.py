@@ -12,8 +12,8 @@ from talka.wire.jobs import JobMessage, ManagerAt
 
 
 class CoresUntil(msgspec.Struct, frozen=True):
-    """Each core stops itself at this instant of its machine's clock, with all that it started, unless it is told a later
-    one before. Told with each renewal: a worker that stands still tells nothing, and its cores end by themselves.
+    """Each core stops itself at this instant of its machine's clock, with all that it started, unless it is told a
+    later one before. Told with each renewal: a worker that stands still tells nothing, and its cores end by themselves.
 
     See docs/decisions/0032-a-core-ends-by-its-own-clock.md.
     """

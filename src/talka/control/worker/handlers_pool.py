@@ -1,9 +1,9 @@
 """A worker's side of tasks of dag jobs: attempts that a manager assigns run in its handler cores (`HandlerRoom`), and
 their results are told until the manager has stored them (`HandlerOutbox`).
 
-An attempt is named by its fence, a number that one store in one of its lives never gives to another attempt. Each life of
-a manager has an epoch: the worker obeys the highest it has seen, once that is on disk. Of tasks nothing is written. All
-that is held here is of one life of one store: when another is obeyed, the rest is dropped, and that is told.
+An attempt is named by its fence, a number that one store in one of its lives never gives to another attempt. Each life
+of a manager has an epoch: the worker obeys the highest it has seen, once that is on disk. Of tasks nothing is written.
+All that is held here is of one life of one store: when another is obeyed, the rest is dropped, and that is told.
 See docs/decisions/0022-who-runs-a-task.md, 0031-whose-attempt-it-is.md, 0034-no-clock-decides-who-has-the-store.md.
 """
 
@@ -213,9 +213,9 @@ class HandlerPool:
         self.first_beat = beat
 
     def lease_ended(self, now: int) -> list[HandlerEffect]:
-        """Nothing goes on, and what waits for the disk does not begin: it was assigned under this lease. What ran is told
-        as refused once its process is gone: whoever still counts on it can give it to another. Results that were not
-        stored stay, for their fences say whether they count."""
+        """Nothing goes on, and what waits for the disk does not begin: it was assigned under this lease. What ran is
+        told as refused once its process is gone: whoever still counts on it can give it to another. Results that were
+        not stored stay, for their fences say whether they count."""
         self.has_lease = False
         self._held_back = [held for held in self._held_back if not isinstance(held[1], AssignTasks | TaskInputs)]
         self._early = EarlyInputs()

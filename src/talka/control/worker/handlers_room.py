@@ -46,8 +46,8 @@ NAMES_LIMIT: Final = 1024
 
 
 class HandlerRoom:
-    """Attempts are added, and given to cores by `fill`; results of those that end otherwise than by a core's word are in
-    `ended`."""
+    """Attempts are added, and given to cores by `fill`; results of those that end otherwise than by a core's word are
+    in `ended`."""
 
     def __init__(self, name: str, files: tuple[str, ...], limit: int) -> None:
         self.files = files

@@ -18,8 +18,8 @@ LATE_PERCENT: Final = 30
 LEAST_BEAT_NS: Final = SECOND // 100
 REFUSAL_COUNTS_NS: Final = 4 * SECOND
 """A connection that was refused so long ago says nothing of now. No manager that lives since has heard of this worker
-before it, so whatever lease it counts is longer; and it needs two seconds from its first connection to its first answer.
-Of a shorter lease it is less: those two seconds and two fifths of it."""
+before it, so whatever lease it counts is longer; and it needs two seconds from its first connection to its first
+answer. Of a shorter lease it is less: those two seconds and two fifths of it."""
 ANSWERS_AFTER_NS: Final = 2 * SECOND
 DISCONNECT_GRACE_NS: Final = 300 * SECOND
 

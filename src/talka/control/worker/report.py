@@ -49,7 +49,8 @@ class ShardsReport:
     def build(
         self, attempts: Sequence[ShardAttempt], summary: ShardsSummary, *, everything: bool, blurred: bool = False
     ) -> list[FromCore]:
-        """`blurred`: windows to 1 part in 32, which are a quarter of the work to whoever merges those of many workers."""
+        """`blurred`: windows to 1 part in 32, which are a quarter of the work to whoever merges those of many
+        workers."""
         self.sequence += 1
         tallies = [attempt.tally for attempt in attempts if attempt.sequence]
         report: list[FromCore] = []

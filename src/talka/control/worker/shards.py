@@ -250,8 +250,8 @@ class WorkerShards:
         return min((self._told(attempt, current) for _, _, attempt in self.attempts.values()), default=None)
 
     def _told(self, attempt: ShardAttempt, current: int) -> int:
-        """The last window that this attempt has told all of. One that has not begun will begin in the one that is open now,
-        or later."""
+        """The last window that this attempt has told all of. One that has not begun will begin in the one that is open
+        now, or later."""
         began = max(0, attempt.go_at_ns - self.job_origin_ns) // WINDOW_NS if attempt.go_at_ns else current
         return self._told_up_to.get(attempt.number, began - 1)
 

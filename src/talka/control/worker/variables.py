@@ -1,4 +1,5 @@
-"""Variables of jobs on their way into a worker: they come sealed to its present life, and are opened for one attempt."""
+"""Variables of jobs on their way into a worker: they come sealed to its present life, and are opened for one
+attempt."""
 
 import msgspec
 

@@ -301,8 +301,8 @@ class Caller:
     async def _connect(self, request: Request, limits: Timeout, total_due_ns: int) -> Connection:
         """A new connection. If there is none, the call was not sent and is counted so.
 
-        Where a server closes what it has just accepted, it depends on the instant who notices it first, we or the request
-        that is written: it counts as a request that failed either way.
+        Where a server closes what it has just accepted, it depends on the instant who notices it first, we or the
+        request that is written: it counts as a request that failed either way.
         """
         engine = self._engine
         url = request.url

@@ -1,4 +1,5 @@
-"""A core that runs handlers, told what to run over a socket. `python -m talka.engine.handlers.handler_core FD PPID END` is its process.
+"""A core that runs handlers, told what to run over a socket. `python -m talka.engine.handlers.handler_core FD PPID END`
+is its process.
 
 Coroutines run side by side on its event loop, plain functions and command lines one after the other beside it. All
 that is told goes out once per turn of the loop: what an attempt said before how it ended.

@@ -138,8 +138,8 @@ class HandlerSupervisor:
         files: int = 0,
         folder: str | None = None,
     ) -> None:
-        """It may be told things at once. It may set aside `share_bytes` of memory, unless it has a bound of its own, and
-        is in a `folder` of its own, which is its home too, if there is one for it."""
+        """It may be told things at once. It may set aside `share_bytes` of memory, unless it has a bound of its own,
+        and is in a `folder` of its own, which is its home too, if there is one for it."""
         try:
             child, sock = self.children.start(folder=folder, group_bytes=memory_bytes)
         except OSError as error:

@@ -1,4 +1,5 @@
-"""Reads a pipeline from a file: YAML, JSON, or Python that builds a `Dag`. Everything wrong is said with file and line."""
+"""Reads a pipeline from a file: YAML, JSON, or Python that builds a `Dag`. Everything wrong is said with file and
+line."""
 
 import difflib
 import types

@@ -1,7 +1,8 @@
 """A core process: shards of one workflow or of several, told and asked over one socket.
 
-`python -m talka.engine.load.core_process FD PARENT [END]` is started by `engine/load/supervisor.py`. What holds for the process is here
-(its connection, one reading of the test, warm-up, garbage collection, event-loop lag); a shard is `engine/load/core.py`.
+`python -m talka.engine.load.core_process FD PARENT [END]` is started by `engine/load/supervisor.py`. What holds for the
+process is here (its connection, one reading of the test, warm-up, garbage collection, event-loop lag); a shard is
+`engine/load/core.py`.
 """
 
 import asyncio

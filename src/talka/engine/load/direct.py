@@ -1,8 +1,8 @@
 """Which workflows may be driven without Tasks: a look at the users' code before it runs.
 
 The direct driver can wait for nothing but calls of Talka's HTTP client, and pauses. So every `await` that a step can
-reach must be on one, as far as reading the code tells; in doubt, Tasks run the workflow. Code of libraries is not read: a
-step may call it, but not await it. Should a foreign await slip through, the driver meets it and the step fails.
+reach must be on one, as far as reading the code tells; in doubt, Tasks run the workflow. Code of libraries is not read:
+a step may call it, but not await it. Should a foreign await slip through, the driver meets it and the step fails.
 
 Decision: docs/decisions/0026-direct-driver.md.
 """
@@ -148,7 +148,8 @@ class Look:
                     self._note_mentions(value)
 
     def _note_mentions(self, value: object) -> None:
-        """Steps that a method asks for which no step was seen to call: what it makes of them may be used all the same."""
+        """Steps that a method asks for which no step was seen to call: what it makes of them may be used all the
+        same."""
         if isinstance(value, property):
             value = value.fget
         function = underlying(value)

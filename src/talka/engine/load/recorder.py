@@ -54,8 +54,8 @@ class CallSource(Protocol):
 class Recorder:
     """Counts for one shard. `start` gives it the instant from which windows and samples are counted.
 
-    Times are sorted into histograms in heaps, as most of a heap are equal: the tallies are complete after `settle`, which
-    also brings in what `sources` have counted.
+    Times are sorted into histograms in heaps, as most of a heap are equal: the tallies are complete after `settle`,
+    which also brings in what `sources` have counted.
     """
 
     def __init__(self, spec: WorkflowSpec) -> None:

@@ -34,12 +34,14 @@ END_WAIT_S = 5
 TERMINATE_S = 0.2
 """Between asking and killing. Whoever calls has waited for the grace period already."""
 BREAK_OFF_S = 5.0
-"""An attempt that shares its process is broken off; where that takes longer, the process ends and the others with it."""
+"""An attempt that shares its process is broken off; where that takes longer, the process ends and the others with
+it."""
 LINE_BYTES_LIMIT = 4096
 
 
 class CoreThread:
-    """A core in a thread of this process, for classes no file holds. It cannot be killed; closing its socket ends it."""
+    """A core in a thread of this process, for classes no file holds. It cannot be killed; closing its socket ends
+    it."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -128,8 +130,8 @@ class Supervisor:
         confines: Confines | None = None,
         share_bytes: int = 0,
     ) -> None:
-        """`on_lines` is told what core processes print; it goes to our own stderr in any case. With a lease cores end by
-        themselves at what `tell_end` says. `share_bytes` of memory are what a core may set aside; 0: no bound."""
+        """`on_lines` is told what core processes print; it goes to our own stderr in any case. With a lease cores end
+        by themselves at what `tell_end` says. `share_bytes` of memory are what a core may set aside; 0: no bound."""
         self.children = CoreChildren(CORE_MODULE, has_lease=has_lease, confines=confines)
         self._on_message = on_message
         self._on_exit = on_exit
@@ -269,8 +271,8 @@ class Supervisor:
     async def _listen(
         self, process: int, shared: SharedProcess, file: IO[bytes], on_lines: Callable[[int, list[str]], None]
     ) -> None:
-        """Until nobody holds the other end; a child that left its group may hold it for ever, and whoever attends to the
-        process then cancels this. Lines are told of the first of its attempts: all are of one job."""
+        """Until nobody holds the other end; a child that left its group may hold it for ever, and whoever attends to
+        the process then cancels this. Lines are told of the first of its attempts: all are of one job."""
         reader = asyncio.StreamReader()
         loop = asyncio.get_running_loop()
         pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), file)

@@ -111,7 +111,8 @@ def received_context(values: Mapping[str, Mapping[str, bytes]]) -> dict[str, Any
 
 
 def handed_on(spec: WorkflowSpec, context: Mapping[str, Any], room_bytes: int) -> tuple[dict[str, bytes], list[str]]:
-    """What the shard leaves in `self.context` for its dependents, encoded, and what of it cannot be handed on, in words.
+    """What the shard leaves in `self.context` for its dependents, encoded, and what of it cannot be handed on, in
+    words.
 
     Nobody asked for it by name, so what does not fit is no failure: a context may well hold things that are no data.
     """

@@ -28,9 +28,9 @@ class StoreLease:
         vigil: Vigil | None = None,
         sleep: Callable[[int], None] = sleep_until,
     ) -> None:
-        """`owner` names a folder that is locked: whoever had the lease from there is dead, and this life gets an epoch of
-        its own at once. Of another owner it is not known whether it lives: it is looked at, until it stirs or has been
-        silent for so long that it may be taken from it."""
+        """`owner` names a folder that is locked: whoever had the lease from there is dead, and this life gets an epoch
+        of its own at once. Of another owner it is not known whether it lives: it is looked at, until it stirs or has
+        been silent for so long that it may be taken from it."""
         self._records = records
         self._owner = owner
         self.hold = Hold(boottime_ns())
@@ -65,7 +65,10 @@ class StoreLease:
             if not is_told:
                 is_told = True
                 seconds = -(-vigil.left_ns // SECOND)
-                text = f"another manager had the store (it worked in {found[0].owner}): unless it stirs, it is this one's in"
+                text = (
+                    f"another manager had the store (it worked in {found[0].owner}): unless it stirs, it is this "
+                    "one's in"
+                )
                 tell({"event": "alarm", "kind": "store", "text": f"{text} {seconds} s"})
             sleep(monotonic_ns() + LOOK_NS)
 
@@ -87,7 +90,8 @@ class StoreLease:
             raise self._lost()
         if kept[0].beat <= self._beat:
             raise StoreGone(
-                f"{self._records.place} is an older state of the store than this manager wrote: nothing more is kept or "
+                f"{self._records.place} is an older state of the store than this manager wrote: nothing more is kept "
+                "or "
                 "acknowledged; stop this manager, and start it again with the store it should have"
             )
         self._beat = kept[0].beat
@@ -103,7 +107,8 @@ class StoreLease:
 
     def _lost(self) -> StoreTaken:
         return StoreTaken(
-            f"another manager has taken the store {self._records.place}, and this one writes nothing more to it: have one "
+            f"another manager has taken the store {self._records.place}, and this one writes nothing more to it: "
+            "have one "
             "manager for a store, and start this one again when it should have the store"
         )
 

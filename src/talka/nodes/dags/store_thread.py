@@ -183,7 +183,8 @@ class StoreThread:
             sure = next((change for change in refused if type(change) in SURE), None)
             if sure is not None:
                 raise RecordsDiffer(
-                    f"the store did not take what this manager decided ({sure!r:.200}): what it has is not what was written "
+                    f"the store did not take what this manager decided ({sure!r:.200}): what it has is not what was "
+                    "written "
                     "to it, and this manager has to start again from there"
                 )
 

@@ -385,7 +385,10 @@ def generator(document: ResultDocument) -> str:
     if found.saturated:
         verdict = '<p class="unsure-text">! Saturated: the target may be faster than these numbers.</p>'
     elif found.verdict == "disturbed":
-        verdict = '<p class="unsure-text">! Disturbed: it was late while it was idle: something else on the machine delayed it.</p>'
+        verdict = (
+            '<p class="unsure-text">! Disturbed: it was late while it was idle: something else on the machine '
+            "delayed it.</p>"
+        )
     facts = [f"busiest core at {found.cpu * 100:.0f} % of a CPU"]
     for label, times in (("start lag", found.start_lag_ms), ("loop lag", found.loop_lag_ms)):
         if times is not None:
@@ -443,7 +446,8 @@ def section(title: str, content: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, kind: str = "") -> str:
-    """In a box of its own, which scrolls where the page is narrow. Cells are HTML; `>` before a head marks a column of numbers."""
+    """In a box of its own, which scrolls where the page is narrow. Cells are HTML; `>` before a head marks a column of
+    numbers."""
     heads = "".join(
         f'<th scope="col" class="number">{label[1:]}</th>' if label[:1] == ">" else f'<th scope="col">{label}</th>'
         for label in head

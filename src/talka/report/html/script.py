@@ -1,7 +1,7 @@
 """The script of a report: it shows the values under the pointer.
 
-All it reads is what the charts carry; it asks for nothing and changes nothing else. A page's policy names its digest, so
-no other script runs. It is written without < and &, so that the page stays well-formed XML.
+All it reads is what the charts carry; it asks for nothing and changes nothing else. A page's policy names its digest,
+so no other script runs. It is written without < and &, so that the page stays well-formed XML.
 """
 
 from typing import Final

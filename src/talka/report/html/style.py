@@ -20,7 +20,8 @@ STYLE: Final = """
 --grid:#2a3038;--main:#5bb8f0;--second:#f0a03c;--third:#4fd1a5;--fourth:#e58cc3;--fifth:#d6cb52;--bad:#ff8a7a;--good:#4fd1a5;--unsure:#f2c14e;--plan:#a3acb7;
 --bad-back:#8f1f18;--good-back:#00573f;--unsure-back:#6e4800}}
 *{box-sizing:border-box}
-body{margin:0;background:var(--back);color:var(--text);font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;
+body{margin:0;background:var(--back);color:var(--text);font:15px/1.5 system-ui,-apple-system,
+"Segoe UI",Roboto,sans-serif;
 overflow-wrap:anywhere;-webkit-text-size-adjust:100%}
 main{max-width:1240px;margin:0 auto;padding:16px}
 section{margin-top:28px}
@@ -121,7 +122,8 @@ details{margin:4px 0}summary{cursor:pointer;padding:2px 0}
 @media print{:root{color-scheme:light;--back:#fff;--card:#fff;--text:#000;--pale:#444;--rule:#bbb;--grid:#ddd;
 --main:#0072b2;--second:#b35900;--third:#00785a;--fourth:#a0417d;--fifth:#6b6100;--bad:#b3261e;--good:#00694f;--unsure:#7a5200;--plan:#444;
 --bad-back:#b3261e;--good-back:#00694f;--unsure-back:#8a5a00}
-body{font-size:12px}.note,.banner .facts,.legend,thead th{font-size:11px}.tile dd:not(.note){font-size:17px}.tiles{grid-template-columns:repeat(8,1fr)}main{max-width:none;padding:0}.charts{grid-template-columns:1fr 1fr}
+body{font-size:12px}.note,.banner .facts,.legend,thead th{font-size:11px}.tile dd:not(.note){font-size:17px}
+.tiles{grid-template-columns:repeat(8,1fr)}main{max-width:none;padding:0}.charts{grid-template-columns:1fr 1fr}
 .chart,.tile,tr,.banner,li{break-inside:avoid}h2{break-after:avoid}.scroll{overflow:visible}
 .frame{height:140px}table{font-size:10px}th,td{padding:2px 5px}.spark{width:70px;height:22px}
 .chart,.spark,.tile{print-color-adjust:exact;-webkit-print-color-adjust:exact}

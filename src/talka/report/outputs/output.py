@@ -73,7 +73,8 @@ class Output(Protocol):
 
 
 class Outputs:
-    """Runs each output in a daemon thread of its own. No call waits for an output, except `finish`, which has a limit."""
+    """Runs each output in a daemon thread of its own. No call waits for an output, except `finish`, which has a
+    limit."""
 
     def __init__(self, outputs: Sequence[Output]) -> None:
         self._lanes = [OutputLane(output) for output in outputs]
@@ -197,7 +198,8 @@ def told(error: BaseException) -> str:
 
 
 class WindowFeed:
-    """Gives the windows of one job to its outputs, each once. Call it while the job runs, `finish` when it has ended."""
+    """Gives the windows of one job to its outputs, each once. Call it while the job runs, `finish` when it has
+    ended."""
 
     def __init__(self, outputs: Outputs, name: str) -> None:
         self._outputs, self._name = outputs, name
@@ -241,7 +243,8 @@ def since_1970(instant: datetime) -> int:
 
 
 def parse_output(text: str, what: str = "--output") -> Output:
-    """The output that `KIND=TARGET` names. Files are checked now; servers are first talked to when there is a result."""
+    """The output that `KIND=TARGET` names. Files are checked now; servers are first talked to when there is a
+    result."""
     kind, equals, target = text.partition("=")
     if kind not in EXAMPLES:
         close = difflib.get_close_matches(kind, EXAMPLES, n=1)

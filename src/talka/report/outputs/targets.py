@@ -70,7 +70,8 @@ class HttpPlace:
 
 
 def http_place(target: str, what: str, *, default_path: str = "/") -> HttpPlace:
-    """`http(s)://[user:password@]host[:port]/path?query[#Header=value&…]`; the headers are sent, the fragment is not."""
+    """`http(s)://[user:password@]host[:port]/path?query[#Header=value&…]`; the headers are sent, the fragment is
+    not."""
     if not target.isascii() or not target.isprintable() or " " in target:
         raise BadOutput(f"{what}: an address has printable ASCII characters only and no spaces: write others as %XX")
     try:

@@ -66,8 +66,8 @@ class DagStore(Protocol):
     """Its commits do not wait for the disk, and a power cut may take the last of them."""
 
     def fence(self, lease: Lease) -> None:
-        """From now on every change of this handle is made under this lease: whether it is still held is looked up in the
-        same transaction. If it is not, `StoreTaken` is raised and nothing is done."""
+        """From now on every change of this handle is made under this lease: whether it is still held is looked up in
+        the same transaction. If it is not, `StoreTaken` is raised and nothing is done."""
 
     def checkpoint(self) -> None:
         """Bring what the log has to its place. Waits for the disk, which commits do not have to do then."""
@@ -112,8 +112,8 @@ class DagStore(Protocol):
 
     def schedules(self) -> list[ScheduleRow]: ...
     def sweep(self, grown_ms: int, kept_ms: int, keep: int, limit: int) -> int:
-        """The store has grown older by so much. Drop jobs whose end was seen when it was at least `kept_ms` younger, and
-        the oldest above `keep`; at most `limit` of them. How many went.
+        """The store has grown older by so much. Drop jobs whose end was seen when it was at least `kept_ms` younger,
+        and the oldest above `keep`; at most `limit` of them. How many went.
 
         Its age is what its managers have counted while they had it; clocks that can be set have no say in it."""
 
@@ -130,8 +130,8 @@ class Leases(Protocol):
         """Those that are still the owner's under the epoch given. Their beats have grown."""
 
     def take(self, owner: str, seen: Sequence[Lease]) -> list[Lease]:
-        """Those that are still as they were seen, from whoever had them, under new epochs. Only for who has watched them
-        for a whole lease by a clock of its own."""
+        """Those that are still as they were seen, from whoever had them, under new epochs. Only for who has watched
+        them for a whole lease by a clock of its own."""
 
     def release(self, owner: str, held: Sequence[tuple[str, int]]) -> int: ...
     def raise_epoch(self, owner: str, held: tuple[str, int], epoch: int) -> int:

@@ -69,8 +69,8 @@ class RecordsBroken(Unavailable):
 class SqliteFile:
     """Any thread may call: writers take turns, and so do readers, but neither waits for the other.
 
-    It is made if it is not there, and brought to this version; not so `as_it_is`, for those who only look. After a write
-    whose outcome nobody can know, further ones are refused, and a new start finds out.
+    It is made if it is not there, and brought to this version; not so `as_it_is`, for those who only look. After a
+    write whose outcome nobody can know, further ones are refused, and a new start finds out.
     """
 
     def __init__(self, path: str, synchronous: Synchronous = "FULL", *, as_it_is: bool = False) -> None:
@@ -224,13 +224,15 @@ class SqliteFile:
             except sqlite3.Error as error:
                 os.unlink(path)
                 raise RecordsUnavailable(
-                    f"{self.place} could not be copied to {path} ({error}): free some space there, or look after the disk"
+                    f"{self.place} could not be copied to {path} ({error}): free some space there, or look after the "
+                    "disk"
                 ) from error
             finally:
                 copy.close()
 
     def copy_into(self, other: "SqliteFile", *, is_marked: bool) -> None:
-        """As it is at one instant, in place of all that the other has. `is_marked`: it begins a life of its own there."""
+        """As it is at one instant, in place of all that the other has. `is_marked`: it begins a life of its own
+        there."""
         with self._reading, other._writing, self._sentences():
             copy = other._open_one(other._writer)
             self._open_one(self._reader).backup(copy)

@@ -105,7 +105,8 @@ class Shelf:
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
             connection.execute(f"PRAGMA user_version = {FORMAT}")
             connection.execute(
-                "CREATE TABLE IF NOT EXISTS shelf (key TEXT PRIMARY KEY, value BLOB NOT NULL, checksum INTEGER NOT NULL)"
+                "CREATE TABLE IF NOT EXISTS shelf (key TEXT PRIMARY KEY, value BLOB NOT NULL, checksum INTEGER NOT "
+                "NULL)"
             )
         sync_folder(self._path.parent)
         return connection

@@ -127,7 +127,8 @@ class PostgresHistory(History):
     def _perform(
         self, act: Callable[[Connection], Awaitable[Answer]], *, writes: bool, creates: bool, otherwise: Answer
     ) -> Answer:
-        """Act within a transaction and wait for it. `otherwise` where there is nothing yet and nothing is to be made."""
+        """Act within a transaction and wait for it. `otherwise` where there is nothing yet and nothing is to be
+        made."""
 
         async def perform() -> Answer:
             async with asyncio.timeout(CALL_S):
@@ -211,7 +212,8 @@ class PostgresHistory(History):
             case asyncpg.ClientConfigurationError() | ValueError():
                 # Not what the driver says: it would quote a password that was taken for something else.
                 return BadStore(
-                    f"{self.place} is not the address of a PostgreSQL database: write postgresql://USER:PASSWORD@HOST:PORT/DATABASE "
+                    f"{self.place} is not the address of a PostgreSQL database: write "
+                    "postgresql://USER:PASSWORD@HOST:PORT/DATABASE "
                     "with @ : / ? # % in a password as %40 %3A %2F %3F %23 %25"
                 )
             case _:

@@ -236,7 +236,8 @@ class History(abc.ABC):
 
 
 def open_history(url: str, *, keep_count: int = KEEP_COUNT) -> History:
-    """The history at `sqlite:///PATH`, a plain path, `sqlite:///:memory:` or `postgresql://…`. Nothing is touched yet."""
+    """The history at `sqlite:///PATH`, a plain path, `sqlite:///:memory:` or `postgresql://…`. Nothing is touched
+    yet."""
     if keep_count < 1:
         raise BadStore(f"a history that keeps {keep_count} runs keeps nothing: write a number above 0")
     scheme = SCHEME.match(url)

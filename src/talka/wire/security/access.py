@@ -55,7 +55,8 @@ LEAST: Final[dict[str, UserRole | None]] = {
 }
 """The least role that may do it; None: everybody, without a token."""
 OF_NODES: Final[dict[str, UserRole]] = {"lease": "admin"}
-"""Likewise what is no operation of the API: operators ask a manager's node for it, with its certificate or the secret."""
+"""Likewise what is no operation of the API: operators ask a manager's node for it, with its certificate or the
+secret."""
 
 
 class Asker(msgspec.Struct, frozen=True, array_like=True):

@@ -75,7 +75,8 @@ def _said(group: str, digest: str) -> bytes:
 
 
 def sign_for_earlier(secret: bytes, digest: str) -> bytes:
-    """What workers of protocol 1.0 look for: an HMAC under a key derived from the secret. Later ones do not look at it."""
+    """What workers of protocol 1.0 look for: an HMAC under a key derived from the secret. Later ones do not look at
+    it."""
     extracted = hmac.digest(_SALT, secret, "sha256")  # HKDF-SHA256 (RFC 5869) of one block
     derived = hmac.digest(extracted, _LABEL + b"\x01", "sha256")
     return hmac.digest(derived, digest.encode(), "sha256")

@@ -1,8 +1,8 @@
 """Variables of a job, sealed to one life of the one worker that runs a task of it.
 
 A worker draws an X25519 key pair for each of its lives and tells the public key. Whoever seals draws another pair for
-each envelope: the key is HKDF-SHA256 of what the two share, the cipher AES-256-GCM, and job, attempt, worker and life are
-authenticated with it. Randomness is passed in. An envelope is the sealer's public key, then ciphertext and tag.
+each envelope: the key is HKDF-SHA256 of what the two share, the cipher AES-256-GCM, and job, attempt, worker and life
+are authenticated with it. Randomness is passed in. An envelope is the sealer's public key, then ciphertext and tag.
 
 X25519: RFC 7748 section 6.1. HKDF: RFC 5869 section 2.
 Decision: docs/decisions/0029-signed-by-managers-sealed-to-workers.md.

@@ -29,8 +29,9 @@ MERGED_KEYS_LIMIT: Final = 32
 """Keys in use that a ring may have after merging: merging drops none, or its order would matter."""
 MERGED_RETIRED_LIMIT: Final = 512
 JUMP_LIMIT: Final = 2**20
-"""How far ahead a ring may be that is believed, in versions and in eras: as far as terms may be. No ring made by changes
-gets that far in its era, so none that is honest is refused; and however often somebody tries, there is room above."""
+"""How far ahead a ring may be that is believed, in versions and in eras: as far as terms may be. No ring made by
+changes gets that far in its era, so none that is honest is refused; and however often somebody tries, there is room
+above."""
 RING_LIMIT_BYTES: Final = 64 * 1024
 """More than the largest ring there can be."""
 HINT: Final = "Make a good one with: talka secret -o FILE"
@@ -231,7 +232,8 @@ class Keyring(msgspec.Struct, frozen=True, array_like=True):
         return _bounded(_ring(keys, max(self.primary, other.primary), self.era))
 
     def is_reached_by(self, other: "Keyring") -> bool:
-        """Whether a member that has this ring may believe the other one: it is not further ahead than changes can bring it."""
+        """Whether a member that has this ring may believe the other one: it is not further ahead than changes can bring
+        it."""
         if other.era == self.era:
             return other.version - self.version <= JUMP_LIMIT
         return other.era - self.era <= JUMP_LIMIT and (other.era < self.era or other.version <= JUMP_LIMIT)

@@ -58,8 +58,8 @@ MESSAGES: Final[list[tuple[int, type]]] = [
     for kind in channel.kinds
     for row in ENVELOPES.get(kind, (kind,))
 ]
-"""Every message between nodes, with the number of its conversation. A question stands for the Ask around it, a call for the
-ManagerCall."""
+"""Every message between nodes, with the number of its conversation. A question stands for the Ask around it, a call for
+the ManagerCall."""
 
 TABLE: Final[dict[type, Senders]] = {
     # Members probe each other over datagrams, which no certificate covers; records travel over streams alone.

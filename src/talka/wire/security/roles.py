@@ -47,7 +47,8 @@ MATRIX: Final[dict[Role, tuple[Role, ...]]] = {
 
 
 def may_connect(initiator: Role, target: Role, *, has_gates: bool = False) -> str:
-    """Nothing, or a sentence that says why the connection must not be. `has_gates`: the cluster has gates configured."""
+    """Nothing, or a sentence that says why the connection must not be. `has_gates`: the cluster has gates
+    configured."""
     targets = MATRIX[initiator]
     if target not in targets:
         allowed = " or ".join(a(role) for role in targets)

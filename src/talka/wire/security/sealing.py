@@ -68,11 +68,11 @@ class _Own:
 class Seal:
     """Seals what one life of one member sends, and opens what reaches it.
 
-    `boot` is drawn at random at every start, and a boot has one `Seal`: the same counter sealed twice under one key would
-    give both contents away.
+    `boot` is drawn at random at every start, and a boot has one `Seal`: the same counter sealed twice under one key
+    would give both contents away.
 
-    `spare` secrets open what is asked to be opened with them, and seal the answers: a ring that was taken over or spoilt can
-    be repaired under them.
+    `spare` secrets open what is asked to be opened with them, and seal the answers: a ring that was taken over or
+    spoilt can be repaired under them.
     """
 
     __slots__ = ("_boot", "_ciphers", "_floor", "_ids", "_own", "_primary", "_ring", "_secrets", "_spare")
