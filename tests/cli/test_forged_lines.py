@@ -17,8 +17,7 @@ from talka.cli.nodes.life import sentence
 from talka.cli.nodes.member import Printer
 from talka.cli.output import table
 from talka.cli.remote import LineTeller
-from talka.client.requests import JobFacts, JobUpdate
-from talka.wire.views import LogLine
+from talka.wire.views import JobFacts, JobUpdate, LogLine
 from talka.work.lifecycle import JobState
 
 LIMIT_S = 60

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from talka.client.client import Client
     from talka.client.dags import AnyJob
-    from talka.client.requests import JobFacts, WorkerView
     from talka.wire.task_views import DagFacts, TaskView
+    from talka.wire.views import JobFacts, WorkerView
 
 JOBS: Final = {
     "list": CommandEntry("Commands", "cluster_jobs:list_jobs", "the newest jobs and their states"),

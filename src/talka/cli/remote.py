@@ -10,7 +10,7 @@ import msgspec
 from talka.cli.jobs import Progress, Reporting
 from talka.cli.output import tell
 from talka.client.client import Client
-from talka.client.requests import ClusterUnreachable, JobFacts, JobOrder, JobUpdate, NoResult
+from talka.client.requests import ClusterUnreachable, NoResult
 from talka.client.watched_job import WatchedJob
 from talka.clock import monotonic_ns
 from talka.control.load.log_lines import news_in
@@ -20,6 +20,8 @@ from talka.report.document import ResultDocument, read
 from talka.report.tame import tame
 from talka.report.text import counted_text
 from talka.units import SECOND
+from talka.wire.entries import JobOrder
+from talka.wire.views import JobFacts, JobUpdate
 from talka.work.lifecycle import JobState
 from talka.work.outcome import ExitCode
 from talka.work.specs import Outlined
