@@ -565,23 +565,22 @@ class Registry:
 
     def workers(self, now: int) -> list[WorkerView]:
         views = []
-        for row in self.fleet.rows():
-            facts = row.facts
-            until = self.fleet.lease_over_at(row.name, row.boot)
+        for life in self.fleet.lives():
+            facts = life.facts
             views.append(
                 WorkerView(
-                    name=row.name,
-                    state=row.state,  # type: ignore[arg-type]
-                    reason=row.reason,
+                    name=life.name,
+                    state=life.state,
+                    reason=life.reason,
                     cores=facts.cores if facts else 0,
-                    free=row.free,
+                    free=life.free,
                     memory_bytes=facts.memory_bytes if facts else 0,
                     gpus=facts.gpus if facts else 0,
                     capabilities=list(facts.capabilities) if facts else [],
                     version=facts.version if facts else "",
-                    jobs=list(row.jobs),
-                    lease_ms=max(0, until - now) // MILLISECOND if until is not None else 0,
-                    address="" if row.source.startswith(HANDLE) else row.source,
+                    jobs=list(life.reserved),
+                    lease_ms=0 if life.is_lost else max(0, life.until - now) // MILLISECOND,
+                    address="" if life.source.startswith(HANDLE) else life.source,
                 )
             )
         return views
