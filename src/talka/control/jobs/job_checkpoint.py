@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from talka.control.load.load_job import ENDED, JobSpec, LoadJob
 from talka.control.load.shard_group import ShardGroup
 from talka.control.load.shard_run import LostShard, ShardAttempt, ShardRun
-from talka.control.load.times import JobWorkflow
 from talka.units import MILLISECOND
 from talka.wire.entries import (
     AttemptEntry,
@@ -29,20 +28,7 @@ def spec_of(job: str, order: JobOrder, cores: int) -> JobSpec:
     return JobSpec(
         job=job,
         source=source,
-        workflows=tuple(
-            JobWorkflow(
-                name=workflow.name,
-                plan=workflow.plan,
-                priority=workflow.priority,
-                is_test=workflow.is_test,
-                depends_on=frozenset(workflow.depends_on),
-                timeout_ns=workflow.timeout_ns,
-                thresholds=workflow.thresholds,
-                flows=workflow.flows,
-                is_teardown=workflow.is_teardown,
-            )
-            for workflow in order.workflows
-        ),
+        workflows=order.workflows,
         cores=cores,
         settings=order.settings,
         thresholds=order.thresholds,

@@ -8,7 +8,8 @@ import msgspec
 from talka.wire.entries import JobOrder, WorkflowOrder
 from talka.work.dsl import Priority
 from talka.work.graph import ancestors_of
-from talka.work.load import RATE_PER_S, Plan
+from talka.work.load import RATE_PER_S
+from talka.work.specs import WorkflowSpec
 
 RANK: Final[dict[Priority, int]] = {"exclusive": 0, "high": 1, "normal": 2, "auto": 3, "low": 4}
 WIDTH_LIMIT: Final = 64
@@ -42,9 +43,11 @@ class CoreClaim(msgspec.Struct, frozen=True):
         return min(fewest, own, self.useful), min(most, self.useful)
 
 
-def claim_of(name: str, plan: Plan, priority: Priority, is_test: bool, cores: int) -> CoreClaim:
+def claim_of(workflow: WorkflowOrder | WorkflowSpec, cores: int) -> CoreClaim:
+    plan = workflow.plan
     rates = [max(part.start, part.end) / RATE_PER_S for part in plan.segments] if plan.model == "open" else []
-    return CoreClaim(name, priority, is_test, plan.shards_for(cores), max(rates, default=float(plan.vus)))
+    weight = max(rates, default=float(plan.vus))
+    return CoreClaim(workflow.name, workflow.priority, workflow.is_test, plan.shards_for(cores), weight)
 
 
 def core_range(priority: Priority, total: int) -> tuple[int, int]:

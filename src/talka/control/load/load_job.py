@@ -9,16 +9,17 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from talka.control.load.allocation import CoreClaim, Seat, allocate, claim_of
+from talka.control.load.allocation import Seat, allocate, claim_of
 from talka.control.load.core_effects import CoreEffect, JobEnded, LoadEffect
-from talka.control.load.deadlines import Deadline, MoreTime
+from talka.control.load.deadlines import Deadline
 from talka.control.load.shard_group import ShardGroup
 from talka.control.load.shard_run import LostShard, Seats, ShardAttempt, ShardRun
-from talka.control.load.times import JobTimes, JobWorkflow
+from talka.control.load.times import JobTimes
 from talka.stats.tally import Tally, merged
 from talka.stats.windows import Timeline, Window
 from talka.units import SECOND
 from talka.wire.jobs import AttemptResult
+from talka.wire.orders import WorkflowOrder
 from talka.wire.shards import (
     CONTEXT_PREFIX,
     RECEIVED_LIMIT_BYTES,
@@ -42,7 +43,6 @@ START_DELAY_NS: Final = SECOND // 50
 JUDGE_EVERY_NS: Final = SECOND // 2
 MERGE_STEP_NS: Final = SECOND // 2500
 """What reading and merging one step of one attempt takes, about: two histograms of a thousand counters each."""
-EXTENSION_BASE_NS: Final = 30 * SECOND
 Interruption: TypeAlias = Literal["SIGINT", "SIGTERM", "cancel"]
 ENDED: Final = frozenset(
     {TaskState.COMPLETED, TaskState.FAILED, TaskState.CANCELLED, TaskState.TIMEOUT, TaskState.SKIPPED}
@@ -52,7 +52,7 @@ ENDED: Final = frozenset(
 class JobSpec(msgspec.Struct, frozen=True):
     job: str
     source: Source
-    workflows: tuple[JobWorkflow, ...]
+    workflows: tuple[WorkflowOrder, ...]
     cores: int
     settings: Settings
     thresholds: tuple[Threshold, ...] = ()
@@ -281,7 +281,7 @@ class LoadJob(JobTimes[ShardGroup]):
         if self.is_stopping:
             ready = [run for run in ready if run.spec.is_teardown]
         if ready and not any(run.is_under_way and run.runs_alone for run in self._runs()):
-            claims = [_claim_of(run.spec, self.cores) for run in ready]
+            claims = [claim_of(run.spec, self.cores) for run in ready]
             for name, seats in allocate(claims, self._loads(), total=self.pool).items():
                 effects += self._assign(now, self.workflows[name], seats)
         if not self.ended_ns and all(run.state in ENDED for run in self.workflows.values()):
@@ -371,7 +371,7 @@ class LoadJob(JobTimes[ShardGroup]):
     def _loads(self) -> dict[Seat, float | None]:
         """What each core has to carry; None: nothing runs on it."""
         return {
-            seat: sum(_claim_of(run.spec, self.cores).weight / run.cores for run in runs) if runs else None
+            seat: sum(claim_of(run.spec, self.cores).weight / run.cores for run in runs) if runs else None
             for seat, runs in self._sitting().items()
         }
 
@@ -499,16 +499,13 @@ class LoadJob(JobTimes[ShardGroup]):
         if self.places is None:
             return False
         if run.deadline is None:
-            run.deadline = Deadline(EXTENSION_BASE_NS, run.origin_ns + run.spec.timeout_ns)
+            run.deadline = Deadline(run.origin_ns + run.spec.timeout_ns)
         if now < run.deadline.until:
             return True
-        started = run.counts().started
-        has_progressed, run.started_before = started > run.started_before, started
-        granted = run.deadline.ask(now, has_progressed)
-        if not isinstance(granted, MoreTime):
-            return False
-        run.note(f"it was late and advanced, and was given {granted.ns / SECOND:g} s more")
-        return True
+        more_ns = run.deadline.extend(now, run.counts().started)
+        if more_ns:
+            run.note(f"it was late and advanced, and was given {more_ns / SECOND:g} s more")
+        return more_ns > 0
 
     def _check_thresholds(self, now: int) -> list[CoreEffect]:
         if now < self._judge_at_ns or not any(rule.abort for rule in self._rules()):
@@ -544,10 +541,6 @@ class LoadJob(JobTimes[ShardGroup]):
             if self.workflows[other].is_armed and not self.is_stopping:  # it waited for this one to get ready
                 effects += self.on_armed(now, self.workflows[other])
         return [*effects, *self._schedule(now)]
-
-
-def _claim_of(spec: JobWorkflow, cores: int) -> CoreClaim:
-    return claim_of(spec.name, spec.plan, spec.priority, spec.is_test, cores)
 
 
 def _are_different(one: bytes, other: bytes) -> bool:
