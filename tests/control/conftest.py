@@ -57,7 +57,7 @@ class Driven:
             match effect:
                 case StartCore(attempt=core, place=place):
                     assert core not in self.starts, "a number is given to one attempt only"
-                    group, shard, _ = self.job.running()[core]
+                    group, shard, _ = self.job.attempts[core]
                     self.starts[core], self.done[core], self.parts[core] = effect, shard.done_by_shard, shard.shard
                     self.workflows[core] = group.spec.name
                     if not place:
@@ -187,7 +187,7 @@ def job_of() -> Callable[..., Driven]:
             thresholds=tuple(parse_threshold(rule) for rule in thresholds),
         )
         driven = Driven(spec)
-        driven.job.places = None if places is None else dict(places)
+        driven.job.workers = None if places is None else dict(places)
         return driven
 
     return make

@@ -387,7 +387,7 @@ class Manager:
         return led.start(now)
 
     def _report_every_ms(self) -> int:
-        workers = sum(len(led.job.places or ()) for led in self.led.values() if led.job is not None)
+        workers = sum(len(led.job.workers or ()) for led in self.led.values() if led.job is not None)
         return report_interval_ms(self.level, workers)
 
     def _on_beat(self, now: int, sender: str, boot: int, source: str, beat: Beat) -> Sequence[ManagerEffect]:

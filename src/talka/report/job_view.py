@@ -94,6 +94,6 @@ def refresh(view: JobView, job: LoadJob) -> None:
 
 def _vus_of(job: LoadJob) -> Mapping[str, int]:
     found = dict.fromkeys(job.workflows, 0)
-    for run, _, attempt in job.running().values():
+    for run, _, attempt in job.attempts.values():
         found[run.spec.name] += attempt.vus
     return found

@@ -256,9 +256,7 @@ class Registry:
         check_order(order)
         job = new_job_id(self._rng)
         number = 1 + max((entry.number for entry in self.entries.values()), default=0)
-        if self.queue.is_full:
-            self.queue.push(now, job, order.priority, number)  # says why not
-        if not self.book.has_room():
+        if not (self.queue.is_full or self.book.has_room()):
             raise QueueFull(SLOTS)
         self.queue.push(now, job, order.priority, number)
         entry = JobEntry(
@@ -517,8 +515,7 @@ class Registry:
             if better is not entry:
                 effects += self.book.put(now, better, *self._lead(now, better))
             elif now >= self._lead_at.get(entry.job, 0):
-                self._lead_at[entry.job] = now + LEAD_AGAIN_NS
-                effects.append(LeadWanted(entry.job))
+                effects += self._lead(now, entry)
         effects += self._schedule(now)
         return effects
 

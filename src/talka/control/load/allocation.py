@@ -1,5 +1,6 @@
 """How many cores each workflow gets, out of the whole pool, by priority."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, TypeAlias
 
@@ -83,12 +84,12 @@ def allocate(
         return {}
     if ordered[0].runs_alone:
         wanted = min(ordered[0].useful, len(loads))
-        return {ordered[0].name: _taken(empty, wanted)} if len(empty) == len(loads) else {}
+        return {ordered[0].name: by_room(empty)[:wanted]} if len(empty) == len(loads) else {}
     if len(ordered) > len(empty):
         return _packed(ordered, loads, total)
     found: dict[str, tuple[Seat, ...]] = {}
     for name, cores in _dealt(ordered, total, len(loads), len(empty)).items():
-        found[name] = _taken(empty, cores)
+        found[name] = by_room(empty)[:cores]
         empty = [seat for seat in empty if seat not in found[name]]
     return found
 
@@ -129,13 +130,10 @@ def _dealt(ordered: Sequence[CoreClaim], total: int, own: int, free: int) -> dic
     return found
 
 
-def _taken(empty: Sequence[Seat], cores: int) -> tuple[Seat, ...]:
-    """So many of these, of workers that have the most first: fewer workers are fewer that can be lost."""
-    places: dict[str, list[Seat]] = {}
-    for seat in empty:
-        places.setdefault(seat[0], []).append(seat)
-    by_room = sorted(places, key=lambda place: (-len(places[place]), place))
-    return tuple(seat for place in by_room for seat in places[place])[:cores]
+def by_room(empty: Sequence[Seat]) -> tuple[Seat, ...]:
+    """Those of workers that have the most first: fewer workers are fewer that can be lost."""
+    room = Counter(place for place, _ in empty)
+    return tuple(sorted(empty, key=lambda seat: (-room[seat[0]], seat[0])))
 
 
 def _packed(

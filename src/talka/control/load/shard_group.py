@@ -253,11 +253,8 @@ class ShardGroup(WorkflowTimes):
                 return self._on_armed(now, shard)
             case Refused():
                 return self._refuse(now, message)
-            case StepTotals() | UnreadStep():
-                attempt.on_step_totals(message)
-                return []
-            case MetricTotals() | UnreadMetric():
-                attempt.on_metric_totals(message)
+            case StepTotals() | UnreadStep() | MetricTotals() | UnreadMetric():
+                attempt.on_part(message)
                 return []
             case Totals():  # pragma: no branch - the type checker sees that no message is left
                 return self._on_totals(now, number, message)

@@ -237,7 +237,7 @@ class WorkerShards:
         return tuple(sum(attempt.tally.started for attempt in shard.attempts) for shard in self._group.shards)
 
     def _gaps(self) -> tuple[Gap, ...]:
-        return tuple(Gap(*msgspec.structs.astuple(lost)[1:]) for lost in self.own_lost)
+        return tuple(lost.gap() for lost in self.own_lost)
 
     def _made_at_ns(self, now: int) -> int:
         """When the core that was silent longest took what it has counted."""
