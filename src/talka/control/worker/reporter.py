@@ -143,7 +143,7 @@ class ShardReporter:
         least_ms, most_ms = INTERVAL_LIMITS_MS
         self._interval_ns = min(max(every_ms, least_ms), most_ms) * MILLISECOND
         shards = self.shards
-        if shards is None or not shards.acknowledged(sequence):
+        if shards is None or not shards.reports.acknowledged(sequence):
             return
         if sequence == shards.reports.sequence:
             self._is_outstanding = False
@@ -166,7 +166,7 @@ class ShardReporter:
         self.lines.reset()
         self._lines_at = now if self.lines.has_news else NEVER
         if self.shards is not None:
-            self.shards.reset()
+            self.shards.reports.reset()
 
     def sayings(self, now: int) -> list[Saying]:
         """What is to be said now."""
