@@ -504,7 +504,7 @@ def hears_of_other_stores(right, self, now, sender, message):
 
 @variant("store_life", DagKeeper, "_on_result")
 def takes_results_of_other_tasks(right, self, now, sender, result):
-    task = self._attempts.running.get(result.fence)
+    task = self.attempts.running.get(result.fence)
     if task is not None:
         result = msgspec.structs.replace(result, task=task.id, job=task.job.row.id)
     right(self, now, sender, result)

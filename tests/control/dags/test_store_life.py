@@ -339,7 +339,7 @@ def test_nothing_is_given_to_a_worker_under_an_epoch_that_it_obeyed_for_another(
     play.beat("w", remembers=(wanted, ONE))
 
     (fence,) = play.handed
-    assert fence >> 32 == wanted == play.keeper.epoch
+    assert fence >> 32 == wanted == play.keeper.floor.epoch
     assert play.said(AssignTasks)[0].epoch == wanted
     assert play.keeper.floor.raised_total == 1
 

@@ -12,6 +12,7 @@ import pytest
 from talka.cluster.effects import Lane, Persist, PersistBlob, Send
 from talka.control.load.core_effects import KillCore, StartCore, TellCore
 from talka.control.member.signers import Signers
+from talka.control.tasks.parts import in_parts
 from talka.control.worker import held_shards
 from talka.control.worker.bundles import FETCHES_LIMIT, KEPT_LIMIT
 from talka.control.worker.composite import WAITING_LIMIT, Worker
@@ -33,7 +34,6 @@ from talka.control.worker.effects import (
 )
 from talka.control.worker.fences import IDLE_LIMIT_NS, JOBS_LIMIT
 from talka.control.worker.held_shards import STORED_LIMIT, STORED_OFFERED_NS
-from talka.control.worker.parts import in_parts
 from talka.control.worker.reporter import LINES_FLUSH_NS, REFUSAL_KEPT_NS
 from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import Window

@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Sequence
 from typing import Final, TypeAlias
 
 from talka.cluster.effects import Lane, Send
-from talka.control.worker.parts import in_parts
+from talka.control.tasks.parts import in_parts
 from talka.units import NEVER, SECOND
 from talka.wire.attempts import NOWHERE
 from talka.wire.jobs import CHANNEL, JobMessage

@@ -9,8 +9,8 @@ from typing import Final
 
 from talka.cluster.effects import Lane
 from talka.control.load.log_lines import ShardLines
+from talka.control.tasks.parts import in_parts
 from talka.control.worker.core_pool import SeatKey, seats_of
-from talka.control.worker.parts import in_parts
 from talka.control.worker.shards import ShardsStage, WorkerShards
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.jobs import REPORT_LIMIT_BYTES, Assign, Finished, JobMessage, LogLines, Report, Running, TaskFacts
