@@ -264,14 +264,11 @@ def kept_run(document: "ResultDocument") -> "KeptRun":
     from datetime import datetime
 
     from talka.stats import hdr
-    from talka.stats.histogram import Histogram
+    from talka.stats.histogram import merged
     from talka.store.history.runs import MOST_TEXT_CHARACTERS, KeptRun, packed
 
-    times = Histogram()
-    for workflow in document.workflows:
-        for step in workflow.steps:
-            if step.histogram is not None:
-                times.merge(hdr.decode(step.histogram))
+    steps = [step for workflow in document.workflows for step in workflow.steps]
+    times = merged(hdr.decode(step.histogram) for step in steps if step.histogram is not None)
     totals = document.totals
     return KeptRun(
         id=document.job.id,
