@@ -16,7 +16,6 @@ from talka.engine.clients.custom import CustomClient
 from talka.engine.load.executor import Executor
 from talka.engine.load.recorder import Recorder
 from talka.engine.load.steps import Iterations, VirtualUser
-from talka.engine.load.users import Unheard
 from talka.engine.process_start import new_event_loop
 from talka.units import MICROSECOND, MILLISECOND, SECOND
 from talka.work.dsl import Workflow, check, on_start, on_stop, step
@@ -149,7 +148,7 @@ class Run:
 
     def new_workflow(self, position: int) -> Workflow:
         workflow = self.spec.workflow()
-        workflow.client = cast(Any, SimpleNamespace(http=None, custom=CustomClient(Unheard())))
+        workflow.client = cast(Any, SimpleNamespace(http=None, custom=CustomClient()))
         workflow.position = position  # type: ignore[attr-defined]
         return workflow
 
