@@ -6,12 +6,12 @@ from typing import Final
 import msgspec
 
 from talka.testing.host import Host
-from talka.testing.hostile import HostileNode, Known, identities
-from talka.testing.job_checkers import leading_registry, manager_on
 from talka.testing.world import Boot, Observer, World
 from talka.wire.entries import JobOrder
 from talka.wire.security.roles import Role
 from talka.wire.tasks import HandlerProgress, TaskResult
+from tests.sim.checkers.jobs import leading_registry, manager_on
+from tests.sim.hostile_node import HostileNode, Known, identities
 
 NAME: Final = "x0"
 PLANNED: Final = "planned"

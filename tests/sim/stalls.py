@@ -6,10 +6,10 @@ The grace that workers have without their only manager is for those that this pr
 from functools import partial
 from typing import Final
 
-from talka.testing.job_checkers import manager_on
 from talka.testing.world import World
 from talka.units import MILLISECOND, SECOND
 from tests.sim import dags
+from tests.sim.checkers.jobs import manager_on
 
 DEAD: Final = "w0"
 STRUCK_AT: Final = 10 * SECOND

@@ -2,6 +2,8 @@
 
 It routes: messages to the part they are for, news of one part to another. What a node runs and what the simulator runs
 is this.
+
+Decision: docs/decisions/0015-one-member-one-loop.md.
 """
 
 from collections.abc import Callable, Iterable, Sequence

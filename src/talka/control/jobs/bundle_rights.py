@@ -2,6 +2,8 @@
 
 Asked only of those whose certificate says that they are workers. Every manager can say, from what its own disk holds of
 the register: it may be a moment behind, and the worker asks another one then.
+
+Decision: docs/decisions/0028-one-table-of-roles.md.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -2,6 +2,8 @@
 
 A worker stops its tasks when four fifths of its lease are over, counted from when it sent a beat; the leader counts the
 whole lease and the drift of clocks from when it answered. Only after that, or on proof, is a life of a worker lost.
+
+Decision: docs/decisions/0033-one-lease.md.
 """
 
 from collections import OrderedDict

@@ -2,6 +2,8 @@
 
 Every decision is an entry of the majority register, and nobody is told of it before a majority has it on disk. The
 registry lives as long as a term: a new leader reads the entries and goes on.
+
+Decision: docs/decisions/0020-cores-are-granted-per-job.md.
 """
 
 from collections.abc import Callable

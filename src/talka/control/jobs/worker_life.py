@@ -1,4 +1,7 @@
-"""One life of one worker, as the cluster's leader keeps it: what it said of itself, its signals, its reserved cores."""
+"""One life of one worker, as the cluster's leader keeps it: what it said of itself, its signals, its reserved cores.
+
+Decision: docs/decisions/0033-one-lease.md.
+"""
 
 from collections import OrderedDict
 from collections.abc import Mapping

@@ -1,4 +1,7 @@
-"""How many cores each workflow gets, out of the whole pool, by priority."""
+"""How many cores each workflow gets, out of the whole pool, by priority.
+
+Decision: docs/decisions/0020-cores-are-granted-per-job.md.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, TypeAlias

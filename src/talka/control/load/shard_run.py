@@ -1,4 +1,7 @@
-"""One shard of a workflow while it runs: its attempts, what each has counted, and the gaps between them."""
+"""One shard of a workflow while it runs: its attempts, what each has counted, and the gaps between them.
+
+Decision: docs/decisions/0003-shards-and-lost-cores.md.
+"""
 
 from typing import Final, Literal, TypeAlias
 
