@@ -51,8 +51,9 @@ def options(*made: Callable[[Function], Function]) -> Callable[[Function], Funct
     return decorate
 
 
-def option(*names: str, section: str, **kwargs: Any) -> Callable[[Function], Function]:
-    return click.option(*names, cls=Option, section=section, **kwargs)
+def option(section: str, names: str, metavar: str | None, help: str, **kwargs: Any) -> Callable[[Function], Function]:
+    """`names`: its flags and, where it is not the last of them, its parameter, with spaces between."""
+    return click.option(*names.split(), cls=Option, section=section, metavar=metavar, help=help, **kwargs)
 
 
 class CliCommand(click.Command):

@@ -170,8 +170,8 @@ class SourceUnreadable(Invalid):
     ("talka init shop --from-openapi openapi.json", "a test with a step for each operation"),
 )
 @click.argument("folder", default=".", type=click.Path(readable=False), metavar="[DIR]")
-@click.option("--from-har", "har", metavar="FILE", help="Make the test from a recording of a browser or a proxy.")
-@click.option("--from-openapi", "openapi", metavar="FILE", help="Make the test from the description of an API.")
+@click.option("--from-har", "har", metavar="FILE", help="Make the test from a recording (HAR) of a browser or proxy.")
+@click.option("--from-openapi", "openapi", metavar="FILE", help="Make the test from an OpenAPI description.")
 @click.option("--force", is_flag=True, help="Overwrite files that are there.")
 def init(folder: str, har: str | None, openapi: str | None, force: bool) -> int:
     if har is not None and openapi is not None:
@@ -204,9 +204,7 @@ def read(path: str, flag: str) -> bytes:
         raise SourceUnreadable(f"{flag}: {path} cannot be read: {reason}") from None
     if len(content) > INPUT_LIMIT_BYTES:
         limit = INPUT_LIMIT_BYTES // 1024**2
-        raise SourceUnreadable(
-            f"{flag}: {path} is larger than {limit} MiB: save less of it, without the contents of answers"
-        )
+        raise SourceUnreadable(f"{flag}: {path} is larger than {limit} MiB: export it without the bodies of responses")
     return content
 
 
