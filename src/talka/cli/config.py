@@ -191,7 +191,8 @@ CHECKS: Mapping[str, Callable[[str, object], object]] = {
 # Flags and variables are texts. What does not read as its type stays a text, and its check says what is wrong.
 FROM_TEXT: Mapping[str, Callable[[str], object]] = {
     **dict.fromkeys(
-        ("vus", "iterations", "cores", "seed", "priority"), lambda text: int(text) if WHOLE.fullmatch(text) else text
+        ("vus", "iterations", "cores", "seed", "priority", "port"),
+        lambda text: int(text) if WHOLE.fullmatch(text) else text,
     ),
     **dict.fromkeys(("allow_partial", "keep"), lambda text: SWITCH.get(text.lower(), text)),
     "outputs": lambda text: [output.strip() for output in text.split(";") if output.strip()],
@@ -207,7 +208,7 @@ NODES = ("up", "manager", "worker")
 
 def read_settings(flags: Mapping[str, object]) -> CliSettings:
     """The value of every setting from the highest place that has one. `flags` may hold None for those not given."""
-    return settled([*layers_of_files(Path.cwd()), layer_of_environment(os.environ), layer_of_flags(flags)])
+    return settled([*layers_of_files(Path.cwd()), layer_of_environment(CHECKS), layer_of_flags(flags)])
 
 
 def settled(layers: Iterable[Layer]) -> CliSettings:
@@ -232,11 +233,11 @@ def layer_of_flags(flags: Mapping[str, object]) -> Layer:
     return layer
 
 
-def layer_of_environment(environment: Mapping[str, str]) -> Layer:
+def layer_of_environment(known: Iterable[str]) -> Layer:
     layer = {}
-    for name in CHECKS:
+    for name in known:
         variable = f"TALKA_{name.upper()}"
-        if text := environment.get(variable):
+        if text := os.environ.get(variable):
             layer[name] = GivenSetting(from_text(name, text), variable, variable)
     return layer
 
@@ -301,11 +302,11 @@ def layer_of_node(kind: str, flags: Mapping[str, object], known: Collection[str]
     for table, path, section in tables_of_files(Path.cwd()):
         part = table.get(kind, {}) if isinstance(table, dict) else {}
         layer |= layer_of_table(part, path, f"[tool.talka.{kind}] " if section else f"[{kind}] ", known, paths)
-    for name in known:
-        variable = f"TALKA_{name.upper()}"
-        if text := os.environ.get(variable):
-            layer[name] = GivenSetting(text, variable, variable)
-    return layer | layer_of_flags({name: value for name, value in flags.items() if name in known})
+    return (
+        layer
+        | layer_of_environment(known)
+        | layer_of_flags({name: value for name, value in flags.items() if name in known})
+    )
 
 
 def shown_path(path: Path) -> str:
@@ -327,14 +328,11 @@ def core_environment(named: Iterable[str]) -> dict[str, str]:
     worker's environment is theirs to read."""
     names = list(named)
     for name in names:
-        if name.startswith(OWN_PREFIX):
-            raise BadSetting(
-                f"--core-env {name} is not possible: settings of Talka are not for tests and handlers to read"
-            )
-        if name not in os.environ:
-            raise BadSetting(
-                f"--core-env {name} is not possible: there is no such variable here; set it, or leave it out"
-            )
+        is_own = name.startswith(OWN_PREFIX)
+        if is_own or name not in os.environ:
+            own = "settings of Talka are not for tests and handlers to read"
+            reason = own if is_own else "there is no such variable here; set it, or leave it out"
+            raise BadSetting(f"--core-env {name} is not possible: {reason}")
     wanted = CORE_VARIABLES.union(names)
     return {name: text for name, text in os.environ.items() if name in wanted or name.startswith(CORE_PREFIXES)}
 

@@ -1,4 +1,4 @@
-"""What commands that ask a cluster over its API have in common. What they need is imported when they are called."""
+"""What commands that ask a cluster over its API have in common."""
 
 from collections.abc import Callable, Coroutine
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The command `talka history`, and keeping a result. What it needs is imported when it is called, for a quick help."""
+"""The command `talka history`, and keeping a result."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Commands that take a test: run, check, debug. What they need is imported when they are called, for a quick help."""
+"""Commands that take a test: run, check, debug."""
 
 import contextlib
 import sys

@@ -1,5 +1,4 @@
-"""The command `talka submit`: a test or a pipeline on a cluster. What it needs is imported when it is called, for a
-quick help."""
+"""The command `talka submit`: a test or a pipeline on a cluster."""
 
 import contextlib
 import sys

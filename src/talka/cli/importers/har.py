@@ -121,7 +121,8 @@ def draft_from_har(content: bytes, name: str) -> Draft:
         pause_s = pause_between(busy_until.get(exchange.origin), exchange.started_s)
         request = replace(request_of(exchange, secrets), pause_s=pause_s)
         by_origin.setdefault(exchange.origin, []).append(request)
-        busy_until[exchange.origin] = max_known(busy_until.get(exchange.origin), exchange.ended_s)
+        ends = (busy_until.get(exchange.origin), exchange.ended_s)
+        busy_until[exchange.origin] = max((end for end in ends if end is not None), default=None)
     return draft(by_origin, secrets, notes, name)
 
 
@@ -130,10 +131,6 @@ def pause_between(ended_s: float | None, started_s: float | None) -> float:
     if ended_s is None or started_s is None or started_s - ended_s < LEAST_PAUSE_S:
         return 0.0
     return min(round(started_s - ended_s, 1), MOST_PAUSE_S)
-
-
-def max_known(one: float | None, other: float | None) -> float | None:
-    return other if one is None else one if other is None else max(one, other)
 
 
 def draft(by_origin: Mapping[str, list[DraftRequest]], secrets: "SecretValues", notes: list[str], name: str) -> Draft:

@@ -185,7 +185,7 @@ def init(folder: str, har: str | None, openapi: str | None, force: bool) -> int:
         from talka.cli.importers.openapi import draft_from_openapi
 
         draft = draft_from_openapi(read(openapi, "--from-openapi"), Path(openapi).name)
-    files = project() if draft is None else project_of(draft)
+    files = project(draft)
     write_all(Path(folder), files, force)
     tell(f"wrote {', '.join(files)} in {folder}")
     for note in draft.notes if draft is not None else ():
@@ -211,11 +211,9 @@ def read(path: str, flag: str) -> bytes:
 # What is written.
 
 
-def project() -> dict[str, str]:
-    return {TEST: FIRST_TEST, SETTINGS: FIRST_SETTINGS, WORKFLOW: DEMO_WORKFLOW}
-
-
-def project_of(draft: "Draft") -> dict[str, str]:
+def project(draft: "Draft | None") -> dict[str, str]:
+    if draft is None:
+        return {TEST: FIRST_TEST, SETTINGS: FIRST_SETTINGS, WORKFLOW: DEMO_WORKFLOW}
     from talka.cli.importers.test_writer import written
 
     return {TEST: written(draft), SETTINGS: FIRST_SETTINGS, WORKFLOW: workflow_for(draft)}
@@ -289,15 +287,10 @@ def folders_for(files: list[Path]) -> Iterator[None]:
                     parent.mkdir()
                     made.append(parent)
         yield
-    except OSError as error:
-        take_away(made)
+    except BaseException as error:
+        for folder in reversed(made):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        if not isinstance(error, OSError):
+            raise
         raise CannotInit(f"{error.filename or files[0].parent}: the folder cannot be made: {error.strerror}") from None
-    except BaseException:
-        take_away(made)
-        raise
-
-
-def take_away(folders: list[Path]) -> None:
-    for folder in reversed(folders):
-        with contextlib.suppress(OSError):
-            folder.rmdir()

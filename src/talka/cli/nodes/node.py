@@ -1,7 +1,4 @@
-"""The commands that are a node: `talka up`, `talka manager`, `talka worker`.
-
-What they need is imported when they are called, for a quick help.
-"""
+"""The commands that are a node: `talka up`, `talka manager`, `talka worker`."""
 
 import contextlib
 import os
@@ -10,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from talka.cli.command import command, option, options
-from talka.cli.nodes.descriptors import check_descriptors
 from talka.errors import Invalid
 
 if TYPE_CHECKING:
@@ -309,7 +305,7 @@ def tokens_of(settings: "NodeSettings", cluster: str) -> "Tokens | None":
 )
 @json_option
 def worker(as_json: bool, handlers: tuple[str, ...], **flags: Any) -> int:
-    from talka.cli.nodes.secret import checked_id
+    from talka.cli.nodes.secret import check_descriptors, checked_id, read_secrets
     from talka.cli.nodes.settings import NodeSettings
 
     check_descriptors("a worker")
@@ -323,7 +319,6 @@ def worker(as_json: bool, handlers: tuple[str, ...], **flags: Any) -> int:
     files = checked_handlers(handlers)
     from talka.cli.config import core_environment
     from talka.cli.nodes.life import live_worker, run_node
-    from talka.cli.nodes.secret import read_secrets
     from talka.net.discovery import Candidates
     from talka.nodes.worker import WorkerOptions
 
