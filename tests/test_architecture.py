@@ -100,7 +100,7 @@ def test_imports_point_down_the_map() -> None:
 
 def test_only_what_chooses_and_wraps_the_native_engine_imports_it() -> None:
     users = {str(file) for file, _, module in imports() if module == "talka._native"}
-    assert users <= {"engine/load/native.py", "engine/clients/native_http.py"}
+    assert users <= {"engine/load/native.py", "engine/load/native_executor.py", "engine/clients/native_http.py"}
 
 
 def test_decisions_import_no_io() -> None:

@@ -13,9 +13,9 @@ from typing import IO
 import pytest
 
 from talka.cli.cluster_jobs import facts_text
-from talka.cli.nodes.cluster import table
 from talka.cli.nodes.life import sentence
 from talka.cli.nodes.member import Printer
+from talka.cli.output import table
 from talka.cli.remote import LineTeller
 from talka.wire.views import JobFacts, JobUpdate, LogLine
 from talka.work.lifecycle import JobState

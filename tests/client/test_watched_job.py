@@ -12,7 +12,6 @@ from talka.control.jobs.job_checkpoint import spec_of
 from talka.control.jobs.job_view import update_of
 from talka.control.load.core_effects import StartCore
 from talka.control.load.load_job import LoadJob
-from talka.report.job_view import view_of
 from talka.report.summary import progress_line
 from talka.stats.tally import Exchanges, StepTally, Tally
 from talka.stats.windows import WINDOW_NS, StepWindow, Window
@@ -25,6 +24,7 @@ from talka.work.lifecycle import JobState, TaskState
 from talka.work.load import Plan, Segment
 from talka.work.specs import NodeOutline
 from talka.work.thresholds import parse_threshold
+from tests.report.documents import view_of
 
 NOW = 5_000 * SECOND
 SIZE = Size(120, 40)

@@ -144,7 +144,7 @@ class RemoteJob:
             return f"job {self.id} goes on being cancelled: talka jobs show {self.id} tells what became of it"
         if self._cancels:
             return f"job {self.id} may not have been cancelled: talka jobs cancel {self.id} does it"
-        return f"job {self.id} goes on: talka jobs watch {self.id} shows it again, talka jobs cancel {self.id} ends it"
+        return goes_on(self.id)
 
 
 class LineTeller:
@@ -164,6 +164,10 @@ class LineTeller:
         for line in lines:
             self._number = line.number
             self._say(tame(f"{line.worker}: {line.text}"))
+
+
+def goes_on(id: str) -> str:
+    return f"job {id} goes on: talka jobs watch {id} shows it again, talka jobs cancel {id} ends it"
 
 
 def waiting_text(facts: JobFacts) -> str:
