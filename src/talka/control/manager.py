@@ -246,7 +246,7 @@ class Manager:
         """The clock of the day was set: what is put down from now on tells the new one."""
         self._wall_offset_ns = wall_offset_ns
         if self.registry is not None:
-            self.registry.set_wall_offset(wall_offset_ns)
+            self.registry.wall_offset_ns = wall_offset_ns
         if self.keeper is not None:
             self.keeper.set_wall_offset(wall_offset_ns)
 
@@ -446,9 +446,8 @@ class Manager:
                 case CallEnded() if self.watches.owns(effect.number):
                     open_effects += self.watches.on_facts(now, effect)
                 case _:
-                    passed_on: PassedOn = (
-                        effect  # the type checker finds an effect that is in no case and not passed on
-                    )
+                    # The type checker finds an effect that is in no case and not passed on.
+                    passed_on: PassedOn = effect
                     out.append(passed_on)
         self._set_timer()
         return out

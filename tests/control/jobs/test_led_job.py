@@ -977,7 +977,7 @@ def test_what_is_known_of_a_job_is_told() -> None:
     assert led.led.name == "b4k7"
     assert led.led.facts().state is JobState.DISPATCHING, "as it is stored"
     assert led.led.workers() == {"w1": 1, "w2": 1}
-    assert led.led.warnings() == ()
+    assert led.led.warnings == []
 
 
 # What the test prints.

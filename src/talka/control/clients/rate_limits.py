@@ -88,8 +88,6 @@ class RateLimits:
     At `clients_limit` the client that asked longest ago is forgotten, and has all its requests again when it returns.
     """
 
-    __slots__ = ("_clients", "_clients_limit", "_limits", "_other", "level", "refused")
-
     def __init__(
         self, limits: Mapping[str, RateLimit] = LIMITS, *, other: RateLimit = OTHER, clients_limit: int = CLIENTS_LIMIT
     ) -> None:

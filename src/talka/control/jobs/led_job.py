@@ -71,6 +71,8 @@ class LedJob:
         self.fence = entry.fence
         self.next_tick_at = 0
         self.lines = JobLines()
+        self.warnings: list[str] = []
+        """What a reader of the result should know besides what the load job tells."""
         self._load: RemoteLoad | None = None
         """None until what the workers have is known."""
         self._life = life
@@ -84,7 +86,6 @@ class LedJob:
         self._results = AttemptResults(entry.job)
         self._document: JobDocument | None = None
         """Once the job has ended and its document is made."""
-        self._warnings: list[str] = []
 
     # -- what is known
 
@@ -111,10 +112,6 @@ class LedJob:
     def workers(self) -> dict[str, int]:
         """Number of cores that the job may use now, per worker."""
         return self._workers.cores()
-
-    def warnings(self) -> tuple[str, ...]:
-        """What a reader of the result should know besides what the load job tells."""
-        return tuple(self._warnings)
 
     def is_caught_up(self) -> bool:
         """Whether everything that ran when the job was taken over has told its counts: until then they seem to
@@ -196,7 +193,7 @@ class LedJob:
         attempt, result = fetched
         if self._load is None:
             if result is None:
-                self._warnings.append(f"the result of task {attempt} was kept and cannot be found: it is missing")
+                self.warnings.append(f"the result of task {attempt} was kept and cannot be found: it is missing")
             self._take_over.results[attempt] = result or AttemptResult(self.name, attempt, merged([]), [], is_lost=True)
             return self._take_up_if_known(now)
         if result is None or content is None or (result.job, result.attempt) != (self.name, attempt):
