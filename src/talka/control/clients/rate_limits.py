@@ -66,13 +66,10 @@ SHARE_PERCENT: Final[dict[Level, int]] = {
 """Of each limit, at each level of overload; at least one request is left."""
 
 
-class _Window:
-    __slots__ = ("count", "index", "previous")
-
-    def __init__(self) -> None:
-        self.index = 0
-        self.count = 0
-        self.previous = 0
+class _Window(msgspec.Struct):
+    index: int = 0
+    count: int = 0
+    previous: int = 0
 
     def move_to(self, index: int) -> None:
         if index == self.index:
