@@ -100,7 +100,7 @@ def known_of_dags(world: World, manager: Host, hosts: tuple[str, ...]) -> Known:
     found = manager_on(manager)
     if found is None or found.keeper is None:
         return known
-    running = found.keeper._attempts.running
+    running = found.keeper.attempts.running
     if running:
         fences = list(running)
         known |= {"fence": fences, "fences": [tuple(fences[:3])], "began": [tuple(fences[:3])]}

@@ -26,7 +26,6 @@ from talka.control.blobs.replicated_blobs import (
     piece_of,
 )
 from talka.control.clients.overload import Level, report_interval_ms
-from talka.control.dags.dag_effects import DagEffect
 from talka.control.dags.keeper import DagKeeper
 from talka.control.jobs.bundle_rights import BundleRights
 from talka.control.jobs.effects import (
@@ -47,7 +46,7 @@ from talka.control.jobs.worker_life import HeardLives
 from talka.control.member.clock_offsets import ClockOffsets
 from talka.control.member.leader_calls import CallEnded, LeaderCalls
 from talka.control.member.voter import Voter, VoterEffect
-from talka.control.tasks.store_effects import StoreEffect
+from talka.control.tasks.store_effects import DagEffect, StoreEffect
 from talka.errors import Untrusted
 from talka.units import NEVER, SECOND
 from talka.wire.entries import JobEntry, decode_checkpoint, decode_entry
@@ -264,7 +263,7 @@ class Manager:
         effects: list[ManagerEffect] = []
         if self.registry is None or self.keeper is None:
             return effects
-        for name, boot, folder in self.keeper.expected():
+        for name, boot, folder in self.keeper.attempts.expected():
             if not self.registry.fleet.expect(now, name, boot, folder=folder, sole=True):
                 effects.append(WorkerLost(name, boot, "it was gone before its tasks were known"))
         return effects

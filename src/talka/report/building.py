@@ -29,7 +29,7 @@ from talka.report.document import (
 from talka.report.generator import cpu_of, late_from_us, median_of, verdict_of, worst
 from talka.report.over_time import step_rows, timeline_of
 from talka.stats import hdr
-from talka.stats.histogram import Histogram
+from talka.stats.histogram import Histogram, merged
 from talka.stats.machine import Machine
 from talka.stats.tally import (
     OTHER_CALLS,
@@ -456,10 +456,7 @@ def loop_lag_of(job: LoadJob) -> Histogram:
             rest.append(health)
         elif process not in longest or health.wall_ns > longest[process].wall_ns:
             longest[process] = health
-    whole = Histogram()
-    for health in [*longest.values(), *rest]:
-        whole.merge(health.loop_lag)
-    return whole
+    return merged(health.loop_lag for health in [*longest.values(), *rest])
 
 
 def attempts_of(job: LoadJob) -> list[ShardAttempt]:

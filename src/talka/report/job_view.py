@@ -67,12 +67,6 @@ class JobView(JobTimes[WorkflowView]):
         return sum(run.vus for run in self.workflows.values())
 
 
-def view_of(job: LoadJob) -> JobView:
-    view = JobView(job.spec)
-    refresh(view, job)
-    return view
-
-
 def refresh(view: JobView, job: LoadJob) -> None:
     """Bring the view to what is known now. It shares tallies and timelines with the job: nothing is copied that
     costs."""

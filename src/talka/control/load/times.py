@@ -7,7 +7,7 @@ from talka.wire.orders import WorkflowOrder
 from talka.work.lifecycle import TaskState
 
 
-class Times:
+class LoadTimes:
     """Instants are 0 until they have come."""
 
     def __init__(self) -> None:
@@ -19,7 +19,7 @@ class Times:
         return max(0, (self.ended_ns or now) - self.origin_ns) if self.origin_ns else 0
 
 
-class WorkflowTimes(Times):
+class WorkflowTimes(LoadTimes):
     def __init__(self, spec: WorkflowOrder) -> None:
         super().__init__()
         self.spec = spec
@@ -46,7 +46,7 @@ class WorkflowTimes(Times):
 Run = TypeVar("Run", bound=WorkflowTimes)
 
 
-class JobTimes(Times, Generic[Run]):
+class JobTimes(LoadTimes, Generic[Run]):
     workflows: Mapping[str, Run]
 
     def span_ns(self, now: int) -> int:
