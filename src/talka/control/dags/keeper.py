@@ -36,7 +36,7 @@ from talka.control.tasks.task import DagTask
 from talka.errors import Invalid, TalkaError
 from talka.units import MILLISECOND, NEVER
 from talka.wire.attempts import NOWHERE, StoreLife
-from talka.wire.jobs import WorkerFacts
+from talka.wire.jobs import Beat
 from talka.wire.task_views import WhyView
 from talka.wire.tasks import Done, Held, TaskMessage, TaskProgress, TaskResult
 from talka.work.dag import DagSettings, DagSpec, TaskSpec, checked
@@ -279,32 +279,17 @@ class DagKeeper:
 
     # -- workers
 
-    def on_beat(
-        self,
-        now: int,
-        name: str,
-        boot: int,
-        facts: WorkerFacts,
-        free: int,
-        state: str,
-        number: int = 0,
-        *,
-        epoch: int = 0,
-        of: StoreLife = NOWHERE,
-        names: bool = True,
-    ) -> list[DagEffect]:
-        """A worker that may be given work lives. `free` are its cores that load jobs do not have; `number` is that of
-        its beat; `epoch` is the highest it has obeyed, of the store and life `of`; `names` says
-        whether it tells whose its attempts are."""
+    def on_beat(self, now: int, name: str, boot: int, beat: Beat, free: int, state: str) -> list[DagEffect]:
+        """A worker that may be given work lives. `free` are its cores that load jobs do not have."""
         floor = self.floor
-        if not names or floor.is_below(epoch, of):
+        if not beat.names or floor.is_below(beat.epoch, beat.of):
             self.dispatcher.remove_worker(now, name)
-            return [*(floor.too_high(now, name, epoch, of) if names else floor.too_old(name))]
+            return [*(floor.too_high(now, name, beat.epoch, beat.of) if beat.names else floor.too_old(name))]
         floor.forget(name)
-        is_foreign = epoch > 0 and not of.is_of(floor.life)
-        effects = self.attempts.heard(now, name, boot, facts.folder, number, is_foreign=is_foreign)
+        is_foreign = beat.epoch > 0 and not beat.of.is_of(floor.life)
+        effects = self.attempts.heard(now, name, boot, beat.facts.folder, beat.number, is_foreign=is_foreign)
         if self.attempts.knows(name):
-            self.dispatcher.set_worker(now, DispatchWorker.of(name, facts, free, state))
+            self.dispatcher.set_worker(now, DispatchWorker.of(name, beat.facts, free, state))
         return effects + self._out(now)
 
     def on_worker_lost(self, now: int, name: str, boot: int, cause: str) -> list[DagEffect]:
