@@ -88,6 +88,8 @@ class DagKeeper:
         self.dispatcher = Dispatcher(rng)
         self.attempts = Attempts(self.floor)
         self.shelf = DagShelf(next_number, rng)
+        self.jobs: Mapping[int, DagJob] = self.shelf.jobs
+        """By number, also drafts and those whose end is being kept."""
         self.stale_results = 0
         """Results of attempts that were not the last one given out: refused."""
         self.foreign_messages = 0
@@ -100,7 +102,7 @@ class DagKeeper:
         self._counter = 0
         tickets = count(1)
         self._delivery = Delivery(self.floor, self.attempts.beat_of, tickets)
-        self._timers = JobTimers(self.shelf.jobs)
+        self._timers = JobTimers(self.jobs)
         self._specs = SpecReading(tickets)
         self._commits = Commits()
 
@@ -262,11 +264,6 @@ class DagKeeper:
             raise Invalid(f"job {id} is not under way")
         return job
 
-    @property
-    def jobs(self) -> Mapping[int, DagJob]:
-        """By number, also drafts and those whose end is being kept."""
-        return self.shelf.jobs
-
     def job(self, id: str) -> DagJob | None:
         return self.shelf.find(id)
 
@@ -373,7 +370,7 @@ class DagKeeper:
             self._delivery.drop_spec(task)
             task.checkpoint = b""
             key = (job.row.number, task.index)
-            if task.dependents:
+            if job.dependents_of(task.index):
                 self._delivery.keep_output(key, result.output)
             # What waited for it is claimed in the same commit, and handed when that holds.
             self._commits.changes += job.completing(now, task, result.output, "", result.took_us)
@@ -466,7 +463,7 @@ class DagKeeper:
         for task in known:
             output, blob = keyed[task.key]
             self._delivery.drop_spec(task)
-            if not blob and task.dependents:
+            if not blob and job.dependents_of(task.index):
                 self._delivery.keep_output((job.row.number, task.index), output)
             self._commits.changes += job.completing(now, task, output, blob, 0)
         for task in known:

@@ -79,10 +79,6 @@ class Limits:
         """Holders."""
         return len(self._held)
 
-    @property
-    def keys(self) -> int:
-        return len(self._keys)
-
     def say(self, now: int, limits: Iterable[Limit]) -> None:
         """Somebody who waits or runs names these."""
         for limit in limits:

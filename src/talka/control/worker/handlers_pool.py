@@ -7,6 +7,7 @@ All that is held here is of one life of one store: when another is obeyed, the r
 See docs/decisions/0022-who-runs-a-task.md, 0031-whose-attempt-it-is.md, 0034-no-clock-decides-who-has-the-store.md.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
@@ -14,6 +15,7 @@ import msgspec
 
 from talka.cluster.effects import Lane, Send
 from talka.control.worker.effects import AttemptsDropped, ExitFacts, HandlerEffect
+from talka.control.worker.handlers_attempt import without_run
 from talka.control.worker.handlers_inputs import EarlyInputs
 from talka.control.worker.handlers_outbox import HandlerOutbox
 from talka.control.worker.handlers_room import HandlerRoom
@@ -72,7 +74,7 @@ class HandlerPool:
         self.is_draining = False
         self.refused: dict[str, int] = {}
         """Messages that were not obeyed, by reason."""
-        self.outcomes: dict[str, int] = {}
+        self.outcomes: Counter[str] = Counter()
         """Results, by outcome."""
         self.repeated = 0
         """Tasks that were assigned again."""
@@ -284,8 +286,7 @@ class HandlerPool:
         return f"load tests have all cores of worker {self._name}"
 
     def _refuse(self, task: HandedTask, cause: str, text: str) -> None:
-        result = TaskResult(task.fence, "refused", cause=cause, error=text, job=task.job, task=task.id)
-        self.room.ended.append(result)
+        self.room.ended.append(without_run(task, "refused", cause, text))
 
     def _recall(self, now: int, fences: tuple[int, ...], grace_ns: int) -> list[HandlerEffect]:
         effects, unknown = self.room.recall(now, fences, grace_ns)
@@ -355,9 +356,7 @@ class HandlerPool:
         """Results are told, and the time of the next tick settled."""
         room, outbox = self.room, self._outbox
         if room.ended:
-            outcomes = self.outcomes
-            for result in room.ended:
-                outcomes[result.outcome] = outcomes.get(result.outcome, 0) + 1
+            self.outcomes.update([result.outcome for result in room.ended])
             outbox.put(room.ended)
             room.ended = []
         if room.began:

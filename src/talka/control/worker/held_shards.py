@@ -294,7 +294,7 @@ class HeldShards:
         problems = self.bundles.take_problems()
         for held in self:
             assign = held.assign
-            if assign is None or not held.waits_to_start:
+            if assign is None or held.shards is not None or held.stage != "arming":
                 continue
             bundle = assign.bundle
             if bundle.digest in problems:

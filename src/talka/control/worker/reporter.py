@@ -61,16 +61,8 @@ class ShardReporter:
         self._lines_at = NEVER
 
     @property
-    def waits_to_start(self) -> bool:
-        return self.shards is None and self.stage == "arming"
-
-    @property
-    def cores(self) -> int:
-        """Those it has or was promised, also where it shares them."""
-        return len(self.seats)
-
-    @property
     def seats(self) -> tuple[SeatKey, ...]:
+        """Cores that it has or was promised, also where it shares them."""
         return () if self.assign is None or self.stage == "ended" else seats_of(self.assign)
 
     @property
@@ -89,9 +81,8 @@ class ShardReporter:
         return max(self._news_ns + FLUSH_NS, self._reported_ns + self._interval_ns)
 
     def running(self) -> Running:
-        return Running(
-            self.job, self.attempt, self.cores, self.stage, 0 if self.shards is None else self.shards.started
-        )
+        started = 0 if self.shards is None else self.shards.started
+        return Running(self.job, self.attempt, len(self.seats), self.stage, started)
 
     def facts(self, now: int) -> TaskFacts:
         ages = (0, 0) if self._origins is None else (now - self._origins[0], now - self._origins[1])
