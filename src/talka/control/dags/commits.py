@@ -24,7 +24,6 @@ class After(msgspec.Struct):
     """With how it ended: it may run again since."""
 
     def join(self, other: "After") -> None:
-        """What follows from another commit follows too."""
         self.answers += other.answers
         self.hand += other.hand
         self.ended += other.ended
@@ -41,7 +40,6 @@ class Commits:
     def __init__(self) -> None:
         self.changes: list[Change] = []
         self.after = After()
-        """What follows once `changes` hold."""
         self._tickets = 0
         self._waiting: dict[int, After] = {}
         """By ticket, of commits that are on their way to the store."""

@@ -22,7 +22,6 @@ from talka.control.dags.rows import (
     given_up,
     queue_timeout_text,
     total_timeout_text,
-    tried_again,
 )
 from talka.control.tasks.retries import STOPPED, TOLD_TO_STOP, RetryVerdict, judged, longest_wait_ns
 from talka.control.tasks.task import DagTask
@@ -112,7 +111,6 @@ class DagJob(DagBook):
         return self._go_on(now, step)
 
     def loaded(self, now: int, task: DagTask, spec: TaskSpec, checkpoint: bytes) -> DagStep:
-        """The spec of a task was read from the store."""
         task.spec, task.checkpoint = spec, checkpoint
         if task.needs is not None:
             return NOTHING
@@ -160,7 +158,6 @@ class DagJob(DagBook):
     # -- attempts
 
     def claimed(self, now: int, task: DagTask, worker: str, fence: int) -> list[Change]:
-        """A ready task is given out."""
         self._move(task, _ASSIGNED)
         task.attempts += 1
         task.fence = fence
@@ -389,7 +386,9 @@ class DagJob(DagBook):
 
     def _try_again(self, now: int, step: DagStep, task: DagTask, verdict: RetryVerdict) -> None:
         task.ready_at = now + verdict.wait_ns
-        step.changes.append(tried_again(self._number, task, verdict, self._clock(task.ready_at)))
+        at_ms, cause, error = self._clock(task.ready_at), verdict.cause, verdict.error
+        tried = (task.attempts, task.deaths, cause, error, task.failures)
+        step.changes.append(Release(self._number, task.index, task.fence, at_ms, *tried))
         task.worker = ""
         self._move(task, _PENDING)
         if verdict.wait_ns:

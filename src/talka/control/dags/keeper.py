@@ -87,7 +87,7 @@ class DagKeeper:
         self.floor = EpochFloor(epoch, life)
         self.dispatcher = Dispatcher(rng)
         self.attempts = Attempts(self.floor)
-        self.shelf = DagShelf(next_number, rng)
+        self.shelf = DagShelf(next_number, rng, self._wall_ms)
         self.jobs: Mapping[int, DagJob] = self.shelf.jobs
         """By number, also drafts and those whose end is being kept."""
         self.stale_results = 0
@@ -97,7 +97,6 @@ class DagKeeper:
         self.silence_of: Callable[[int, str, int], str] = lambda now, name, boot: ""
         """What is waited for of a life of a worker that has tasks and is silent, to go on a sentence."""
         self.next_tick_at = NEVER
-        self._rng = rng
         self._wall_offset_ns = wall_offset_ns
         self._counter = 0
         tickets = count(1)
@@ -110,8 +109,7 @@ class DagKeeper:
 
     def restore_job(self, now: int, row: JobRow) -> None:
         """A job that had not ended. Its tasks follow in pages, then `restored`."""
-        settings = msgspec.json.decode(row.settings, type=DagSettings)
-        self.shelf.put(DagJob(row, settings, self._rng, self._wall_ms))
+        self.shelf.put(row, msgspec.json.decode(row.settings, type=DagSettings))
 
     def restore_tasks(self, now: int, job: int, live: Sequence[LiveTask]) -> None:
         self.jobs[job].restore(now, live)
@@ -148,17 +146,8 @@ class DagKeeper:
         self.shelf.check_room(jobs=1, tasks=len(spec.tasks))
         self.shelf.check_key(key)
         depends_on = checked(spec.tasks)
-        job = self.shelf.new_job(
-            now,
-            self._wall_ms,
-            name=spec.name,
-            settings=spec.settings,
-            state=JobState.RUNNING,
-            tasks=len(spec.tasks),
-            key=key,
-            digest=digest,
-            by=by,
-        )
+        tasks, state = len(spec.tasks), JobState.RUNNING
+        job = self.shelf.new_job(now, spec.name, spec.settings, state, tasks=tasks, key=key, digest=digest, by=by)
         self._commits.changes.append(PutJob(job.row))
         self._add_tasks(now, job, spec.tasks, depends_on)
         self._start(now, job, keyed)
@@ -171,9 +160,7 @@ class DagKeeper:
         """A job whose tasks come in parts: the name of the draft, which is the id of the job to be."""
         self.shelf.check_room(jobs=1, tasks=1)
         self.shelf.check_key(key)
-        job = self.shelf.new_job(
-            now, self._wall_ms, name=name, settings=settings, state=JobState.SUBMITTED, key=key, digest=digest, by=by
-        )
+        job = self.shelf.new_job(now, name, settings, JobState.SUBMITTED, key=key, digest=digest, by=by)
         self.shelf.drafts[job.row.id] = job
         return job.row.id
 
@@ -196,9 +183,8 @@ class DagKeeper:
             self._forget(job)  # nothing of it was written
             raise Invalid("the job has no tasks: give it at least one")
         del self.shelf.drafts[draft]
-        self._commits.changes.append(
-            MoveJob(job.row.number, JobState.RUNNING, self._wall_ms(now), tasks=len(job.tasks))
-        )
+        started = MoveJob(job.row.number, JobState.RUNNING, self._wall_ms(now), tasks=len(job.tasks))
+        self._commits.changes.append(started)
         self._start(now, job, keyed)
         self._commits.after.answers.append(CallAnswered(call, draft))
         return self._out(now)

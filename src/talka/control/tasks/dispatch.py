@@ -259,11 +259,9 @@ class Dispatcher:
 
     @property
     def ready(self) -> int:
-        """Tasks that wait here."""
         return len(self._ready)
 
     def remove(self, tasks: Iterable[DagTask]) -> None:
-        """These are not ready any more."""
         self._ready.remove(self._now, tasks)
 
     def assign(self, now: int, limit: int = 4096) -> list[tuple[DagTask, str]]:

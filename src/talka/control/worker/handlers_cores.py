@@ -57,7 +57,6 @@ class HandlerCores:
         return self._cores.get(number)
 
     def pop(self, number: int) -> CoreState | None:
-        """Its process is gone."""
         return self._cores.pop(number, None)
 
     def draw(self, now: int, *, is_bounded: bool) -> CoreState:

@@ -194,9 +194,8 @@ class HandlerOutbox:
             if len(fresh) <= TASKS_LIMIT and self._fresh_bytes <= BATCH_LIMIT_BYTES:
                 effects.append(self._done(now, fresh))  # the usual case, in which nothing is counted once more
             else:
-                effects += [
-                    self._done(now, part) for part in in_parts(fresh, result_bytes, BATCH_LIMIT_BYTES, TASKS_LIMIT)
-                ]
+                parts = in_parts(fresh, result_bytes, BATCH_LIMIT_BYTES, TASKS_LIMIT)
+                effects += [self._done(now, part) for part in parts]
             self._fresh, self._fresh_bytes = [], 0
         return effects
 

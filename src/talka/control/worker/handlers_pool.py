@@ -105,7 +105,6 @@ class HandlerPool:
         return not self.room.held and not len(self._outbox)
 
     def counts(self) -> dict[str, int]:
-        """For metrics."""
         room, outbox = self.room, self._outbox
         return {
             "handler_cores": room.cores.count,
@@ -311,23 +310,10 @@ class HandlerPool:
 
     def _tell_held(self, sender: str, epoch: int) -> list[HandlerEffect]:
         fences = [*self.room.held, *self._outbox.results]
-        parts = max(1, -(-len(fences) // HELD_LIMIT))
-        return [
-            Send(
-                CHANNEL,
-                sender,
-                Held(
-                    epoch,
-                    tuple(fences[part * HELD_LIMIT : (part + 1) * HELD_LIMIT]),
-                    part,
-                    parts,
-                    self._outbox.life,
-                    tuple(self._drops),
-                ),
-                Lane.RESULTS,
-            )
-            for part in range(parts)
-        ]
+        parts = [fences[first : first + HELD_LIMIT] for first in range(0, len(fences), HELD_LIMIT)] or [[]]
+        life, drops = self._outbox.life, tuple(self._drops)
+        told = [Held(epoch, tuple(part), number, len(parts), life, drops) for number, part in enumerate(parts)]
+        return [Send(CHANNEL, sender, held, Lane.RESULTS) for held in told]
 
     def _drop_others(self, now: int) -> list[HandlerEffect]:
         """Another store is obeyed, or another life of it: the numbers of what is here may be given out once more."""

@@ -258,7 +258,6 @@ class HandlerRoom:
         return [*(self.cores.end(now, core) for core in idle), *self.fill(now)]
 
     def try_again(self, now: int) -> list[HandlerEffect]:
-        """Load the files anew, if they could not be used."""
         if not self.problem or self.cores.loading:
             return []
         self._retry_at = now + RETRY_NS

@@ -67,7 +67,6 @@ class ShardReporter:
 
     @property
     def next_at(self) -> int:
-        """When something is to be said."""
         return min(self._milestone_at, self._report_at, self._lines_at)
 
     @property
@@ -160,7 +159,6 @@ class ShardReporter:
             self.shards.reports.reset()
 
     def sayings(self, now: int) -> list[Saying]:
-        """What is to be said now."""
         said: list[Saying] = []
         if now >= self._lines_at:
             said.append((LogLines(self.job, self.attempt, *self.lines.take()), Lane.STATISTICS))

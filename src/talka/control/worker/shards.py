@@ -151,7 +151,6 @@ class WorkerShards:
     # What is told of it.
 
     def arm_for(self, attempt: int) -> Arm | None:
-        """What this attempt is to run; None: it is over."""
         if attempt not in self.attempts:
             return None
         assign, (_, shard, _) = self.assign, self.attempts[attempt]
@@ -170,9 +169,8 @@ class WorkerShards:
         self.reports.windows.advance(self._frontier(now))
         starts, made_at_ns = self._starts(), self._made_at_ns(now)
         attempts = [attempt for shard in self._group.shards for attempt in shard.attempts]
-        parts, rest, windows = self.reports.build(
-            [attempt.tally for attempt in attempts if attempt.sequence], blurred=blurred
-        )
+        tallies = [attempt.tally for attempt in attempts if attempt.sequence]
+        parts, rest, windows = self.reports.build(tallies, blurred=blurred)
         totals = Totals(
             self.reports.sequence,
             rest,
@@ -236,10 +234,8 @@ class WorkerShards:
 
     def _made_at_ns(self, now: int) -> int:
         """When the core that was silent longest took what it has counted."""
-        told = [
-            max(attempt.reported_ns, attempt.go_at_ns) for _, _, attempt in self.attempts.values() if attempt.go_at_ns
-        ]
-        return min(told, default=now)
+        went = [attempt for _, _, attempt in self.attempts.values() if attempt.go_at_ns]
+        return min((max(attempt.reported_ns, attempt.go_at_ns) for attempt in went), default=now)
 
     def _frontier(self, now: int) -> int | None:
         """The last window that no core will add to; None when none will ever add to any."""
