@@ -46,9 +46,9 @@ class Hostility(Observer):
                 world.violate("role", f"job {record.job} is of nobody: {record.order.name!r}")
             if record.cancel not in ("", PLANNED):
                 world.violate("role", f"job {record.job} was cancelled by nobody: {record.cancel!r}")
-        for row in registry.fleet.rows():
-            if registry.fleet.is_drained(row.name):
-                world.violate("role", f"worker {row.name} was drained by nobody")
+        for life in registry.fleet.lives():
+            if life.is_drained:
+                world.violate("role", f"worker {life.name} was drained by nobody")
 
     def at_end(self, world: World) -> None:
         self.on_second(world)

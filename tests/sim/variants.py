@@ -421,7 +421,7 @@ def acts_before_it_is_stored(right, self, what):
 def adds_reports_up(right, self, now, number, message):
     """Reports say everything counted so far, and the latest wins; a repeated one changes nothing."""
     if isinstance(message, Totals) and not message.final:
-        attempt = self.running()[number][2]
+        attempt = self.attempts[number][2]
         message.tally.merge(attempt.tally)
         message = msgspec.structs.replace(message, sequence=attempt.sequence + 1)
     return right(self, now, number, message)

@@ -389,19 +389,19 @@ class Manager:
         return led.start(now)
 
     def _report_every_ms(self) -> int:
-        workers = sum(len(led.job.places or ()) for led in self.led.values() if led.job is not None)
+        workers = sum(len(led.job.workers or ()) for led in self.led.values() if led.job is not None)
         return report_interval_ms(self.level, workers)
 
     def _on_beat(self, now: int, sender: str, boot: int, source: str, beat: Beat) -> Sequence[ManagerEffect]:
         assert self.registry is not None
         effects = self.registry.on_beat(now, sender, boot, source, beat)
-        row = self.registry.fleet.row(sender)
-        if self.keeper is None or row is None or row.boot != boot or row.state == "offline":
+        life = self.registry.fleet.life(sender)
+        if self.keeper is None or life is None or life.boot != boot or life.is_lost:
             return effects
         # What became of its earlier lives comes first.
         return [
             *effects,
-            HeardOf(sender, boot, beat.facts, row.free, row.state, beat.number, beat.epoch, beat.of, beat.names),
+            HeardOf(sender, boot, beat.facts, life.free, life.state, beat.number, beat.epoch, beat.of, beat.names),
         ]
 
     def _on_checkpoint(self, now: int, sender: str, checkpoint: StoreCheckpoint) -> Sequence[ManagerEffect]:

@@ -13,13 +13,13 @@ import msgspec
 from talka.control.load.core_effects import CoreEffect
 from talka.control.load.shard_group import ShardGroup
 from talka.control.load.shard_run import LostShard, Seats, ShardAttempt, ShardRun
-from talka.control.load.times import JobWorkflow
 from talka.control.worker.core_pool import CorePool, seat_at
 from talka.control.worker.report import ShardsReport
 from talka.stats.tally import merged
 from talka.stats.windows import WINDOW_NS, Window
 from talka.units import NEVER, SECOND
 from talka.wire.jobs import Assign, AttemptResult, Start, encode_result
+from talka.wire.orders import WorkflowOrder
 from talka.wire.shards import Arm, FromCore, Gap, Refused, Source, Totals
 from talka.work.lifecycle import TaskState, move
 from talka.work.load import Shard
@@ -51,15 +51,17 @@ class WorkerShards:
         self._told_up_to: dict[int, int] = {}
         """Index of the last window that was told, by attempt: what it has not told yet is later."""
         self._is_cancelled = False
-        spec = JobWorkflow(
+        spec = WorkflowOrder(
             name=assign.workflow,
             plan=assign.plan,
             priority="auto",
             is_test=assign.is_test,
-            depends_on=frozenset(),
+            depends_on=(),
             timeout_ns=NEVER,
             thresholds=(),
             flows=(),
+            load="",
+            nodes=(),
         )
         self._group = ShardGroup(self, spec, grace_ns=assign.settings.grace_ns, ordered_slack_ns=ORDERED_SLACK_NS)
 
@@ -230,7 +232,7 @@ class WorkerShards:
         return tuple(sum(attempt.tally.started for attempt in shard.attempts) for shard in self._group.shards)
 
     def _gaps(self) -> tuple[Gap, ...]:
-        return tuple(Gap(*msgspec.structs.astuple(lost)[1:]) for lost in self.own_lost)
+        return tuple(lost.gap() for lost in self.own_lost)
 
     def _made_at_ns(self, now: int) -> int:
         """When the core that was silent longest took what it has counted."""
