@@ -17,7 +17,6 @@ from talka.control.dags.book import ENDED, FAILED, DagBook
 from talka.control.dags.rows import (
     again_text,
     attempt_of,
-    done,
     failed_text,
     given_up,
     queue_timeout_text,
@@ -168,7 +167,22 @@ class DagJob(DagBook):
     def completing(self, now: int, task: DagTask, output: bytes, blob: str, took_us: int) -> list[Change]:
         """It is done; who waits for it must not know before that is durable, and `completed` is called. One that was
         not given out is done too when another with its key was."""
-        change = done(self._number, task, output, blob, took_us, self._clock(now))
+        at_ms, fence, started_ms = self._clock(now), 0, 0
+        if task.worker:
+            fence, started_ms = task.fence, at_ms - took_us // 1000
+        change = Complete(
+            self._number,
+            task.index,
+            fence,
+            TaskState.COMPLETED,
+            at_ms,
+            output,
+            blob,
+            started_ms=started_ms,
+            worker=task.worker,
+            attempts=task.attempts,
+            key=task.key,
+        )
         self._move(task, TaskState.COMPLETED)
         task.worker = task.recall = ""
         return [change]

@@ -151,8 +151,7 @@ class DagKeeper:
         self._commits.changes.append(PutJob(job.row))
         self._add_tasks(now, job, spec.tasks, depends_on)
         self._start(now, job, keyed)
-        self._commits.after.answers.append(CallAnswered(call, job.row.id))
-        return self._out(now)
+        return self.confirm(now, call, job.row.id)
 
     def begin(
         self, now: int, name: str, settings: DagSettings, *, key: str = "", by: str = "", digest: str = ""
@@ -171,8 +170,7 @@ class DagKeeper:
         if tasks and not job.tasks:
             self._commits.changes.append(PutJob(job.row))
         self._add_tasks(now, job, tasks, depends_on)
-        self._commits.after.answers.append(CallAnswered(call, draft))
-        return self._out(now)
+        return self.confirm(now, call, draft)
 
     def end(
         self, now: int, call: int, draft: str, *, keyed: Mapping[str, tuple[bytes, str]] = NO_KEYS
@@ -186,8 +184,7 @@ class DagKeeper:
         started = MoveJob(job.row.number, JobState.RUNNING, self._wall_ms(now), tasks=len(job.tasks))
         self._commits.changes.append(started)
         self._start(now, job, keyed)
-        self._commits.after.answers.append(CallAnswered(call, draft))
-        return self._out(now)
+        return self.confirm(now, call, draft)
 
     def drop(self, now: int, draft: str) -> list[DagEffect]:
         job = self.shelf.drafts.get(draft)

@@ -12,23 +12,6 @@ from talka.work.lifecycle import TaskState
 from talka.work.records import AttemptRow, Complete, PutAttempt
 
 
-def done(number: int, task: DagTask, output: bytes, blob: str, took_us: int, at_ms: int) -> Complete:
-    is_given_out = bool(task.worker)
-    return Complete(
-        number,
-        task.index,
-        task.fence if is_given_out else 0,
-        TaskState.COMPLETED,
-        at_ms,
-        output,
-        blob,
-        started_ms=at_ms - took_us // 1000 if is_given_out else 0,
-        worker=task.worker,
-        attempts=task.attempts,
-        key=task.key,
-    )
-
-
 def attempt_of(number: int, task: DagTask, result: TaskResult, started_ms: int, at_ms: int) -> PutAttempt:
     row = AttemptRow(
         job=number,

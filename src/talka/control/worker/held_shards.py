@@ -319,8 +319,8 @@ class HeldShards:
         shards = held.shards
         if shards is None or shards.stage == held.stage:
             return out
-        if shards.refused is not None:
-            return out + self._refuse(now, held, shards.refused)
+        if shards.group.refused is not None:
+            return out + self._refuse(now, held, shards.group.refused)
         if shards.stage == "armed":
             held.armed(now)
             return [*out, ShardsNews(held.job, held.attempt, "armed")]

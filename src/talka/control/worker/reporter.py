@@ -95,7 +95,7 @@ class ShardReporter:
 
     def started(self, shards: WorkerShards) -> None:
         self.stage = "running"
-        self._origins = (shards.origin_ns, shards.job_origin_ns)
+        self._origins = (shards.group.origin_ns, shards.job_origin_ns)
 
     def refuse(self, now: int, refused: Refused) -> None:
         self.stage, self.shards, self.is_refused = "ended", None, True
