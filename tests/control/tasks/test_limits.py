@@ -59,7 +59,7 @@ def test_what_was_given_back_is_not_given_back_again() -> None:
     limits.give(1, 0)
     limits.give(1, 0)
     limits.give(7, 0)
-    assert len(limits) == 1
+    assert len(limits._held) == 1
     limits.take(3, TWO, 0)
     assert limits.refusal(TWO, 0) is not None
 
@@ -233,7 +233,7 @@ def test_what_is_held_is_what_was_taken_and_not_given_back(
             assert shown[key] == (holders, min([some for some in said if some], default=0))
     for fence in list(model):
         limits.give(fence, 0)
-    assert len(limits) == 0 and limits.views({}) == []
+    assert len(limits._held) == 0 and limits.views({}) == []
 
 
 @quick

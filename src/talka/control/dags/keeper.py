@@ -97,7 +97,8 @@ class DagKeeper:
         self.silence_of: Callable[[int, str, int], str] = lambda now, name, boot: ""
         """What is waited for of a life of a worker that has tasks and is silent, to go on a sentence."""
         self.next_tick_at = NEVER
-        self._wall_offset_ns = wall_offset_ns
+        self.wall_offset_ns = wall_offset_ns
+        """Of the clock of the day: what is put down tells it as it is set."""
         self._counter = 0
         tickets = count(1)
         self._delivery = Delivery(self.floor, self.attempts.beat_of, tickets)
@@ -408,14 +409,10 @@ class DagKeeper:
                 self.dispatcher.restore(now, task)
             self._look_after(now, job)
 
-    def set_wall_offset(self, wall_offset_ns: int) -> None:
-        """The clock of the day was set: what is put down from now on tells the new one."""
-        self._wall_offset_ns = wall_offset_ns
-
     # -- how it is done
 
     def _wall_ms(self, now: int) -> int:
-        return (now + self._wall_offset_ns) // MILLISECOND
+        return (now + self.wall_offset_ns) // MILLISECOND
 
     def _forget(self, job: DagJob) -> None:
         self.shelf.forget(job)

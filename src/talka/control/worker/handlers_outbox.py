@@ -81,13 +81,6 @@ class HandlerOutbox:
         self._flush_at = 0
         """Words are not told before this."""
 
-    def __contains__(self, fence: int) -> bool:
-        return fence in self.results
-
-    def __len__(self) -> int:
-        """Results that nobody has taken."""
-        return len(self.results)
-
     @property
     def is_full(self) -> bool:
         return len(self.results) >= RESULTS_LIMIT or self.size_bytes >= RESULTS_LIMIT_BYTES

@@ -102,7 +102,7 @@ class HandlerPool:
     @property
     def is_idle(self) -> bool:
         """Nothing waits or runs here, and every result was taken."""
-        return not self.room.held and not len(self._outbox)
+        return not self.room.held and not self._outbox.results
 
     def counts(self) -> dict[str, int]:
         room, outbox = self.room, self._outbox
@@ -116,7 +116,7 @@ class HandlerPool:
             "attempts_repeated_total": self.repeated,
             "attempts_dropped_total": self.dropped,
             "results_unknown_total": room.unknown_results,
-            "results_untaken": len(outbox),
+            "results_untaken": len(outbox.results),
             "results_untaken_bytes": outbox.size_bytes,
             "task_lines_dropped_total": outbox.lines_dropped,
             "task_progress_dropped_total": outbox.progress_dropped,
@@ -244,11 +244,11 @@ class HandlerPool:
         left = WAITING_LIMIT - room.waiting
         for task in message.tasks:
             fence = task.fence
-            if fence in held or fence in closed or fence in outbox or fence in closed_before:
+            if fence in held or fence in closed or fence in outbox.results or fence in closed_before:
                 self.repeated += 1
                 outbox.tell_again((fence,))
                 continue
-            if task.fed or fence in early:
+            if task.fed or fence in early.inputs:
                 fed = early.take(fence)
                 if len(fed) < task.fed and why is None:
                     self._refuse(task, "inputs", "inputs that were to come before the task were lost on the way")
@@ -292,7 +292,7 @@ class HandlerPool:
         for fence in unknown:
             if fence in self._closed or fence in self._closed_before:
                 continue  # its result is kept for good by whoever asks
-            if fence in self._outbox:
+            if fence in self._outbox.results:
                 self._outbox.tell_again((fence,))
             elif self._outbox.is_full:
                 self._count("busy")
@@ -321,7 +321,7 @@ class HandlerPool:
         former, outbox.life = outbox.life, self.obeyed.life
         if former.is_of(self.obeyed.life):
             return []
-        report = Dropped(former.store, former.life, len(room.held), len(outbox))
+        report = Dropped(former.store, former.life, len(room.held), len(outbox.results))
         effects = room.drop_all(now)
         outbox.drop_all()
         self._closed, self._closed_before = {}, {}

@@ -118,7 +118,7 @@ class HandlerRoom:
         waiting[task.fence] = attempt
 
     def loaded(self, now: int, number: int, message: Loaded) -> list[HandlerEffect]:
-        core = self.cores.get(number)
+        core = self.cores.by_number.get(number)
         if core is None or core.stage is not CoreStage.LOADING:
             return []
         if message.problem:
@@ -142,7 +142,7 @@ class HandlerRoom:
 
     def ran(self, now: int, number: int, results: Iterable[TaskResult]) -> list[HandlerEffect]:
         """Results of attempts that are in this core are in `ended` then; `fill` has to follow."""
-        core = self.cores.get(number)
+        core = self.cores.by_number.get(number)
         ended, held = self.ended, self.held
         for result in results:
             attempt = None if core is None else core.tasks.pop(result.fence, None)
@@ -161,7 +161,7 @@ class HandlerRoom:
 
     def spent(self, now: int, number: int) -> list[HandlerEffect]:
         """What runs in this core may end as it would; then it ends, with what an attempt left behind."""
-        core = self.cores.get(number)
+        core = self.cores.by_number.get(number)
         if core is None or core.stage is not CoreStage.READY or core.is_spent:
             return []
         core.is_spent = True
@@ -178,7 +178,7 @@ class HandlerRoom:
         return effects + self.fill(now)
 
     def exited(self, now: int, number: int, facts: ExitFacts) -> list[HandlerEffect]:
-        core = self.cores.pop(number)
+        core = self.cores.by_number.pop(number, None)
         if core is None:
             return []
         effects: list[HandlerEffect] = []
