@@ -247,7 +247,7 @@ class Manager:
         if self.registry is not None:
             self.registry.wall_offset_ns = wall_offset_ns
         if self.keeper is not None:
-            self.keeper.set_wall_offset(wall_offset_ns)
+            self.keeper.wall_offset_ns = wall_offset_ns
 
     def act(self, now: int, effects: list[ManagerEffect]) -> list[ManagerEffect]:
         """Carry out what the keeper of dag jobs answered to the shell."""
