@@ -20,9 +20,9 @@ from talka.report.document import ResultDocument, read
 from talka.report.tame import tame
 from talka.report.text import counted_text
 from talka.units import SECOND
+from talka.wire.orders import Outlined
 from talka.work.lifecycle import JobState
 from talka.work.outcome import ExitCode
-from talka.work.specs import Outlined
 
 Signal = Literal["SIGINT", "SIGTERM"]
 
