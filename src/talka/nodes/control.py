@@ -3,7 +3,7 @@
 import asyncio
 import copy
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, assert_never
 
 import msgspec
 
@@ -84,6 +84,8 @@ REQUESTS: Final = {
 """What is left undone under load; what is not named here is always done."""
 
 Told = TypeVar("Told")
+Answered: TypeAlias = CallEnded | BlobKept | BlobFailed | BlobReady | Updated | WatchFailed
+"""What somebody who asked waits for."""
 
 
 class ManagerControl:
@@ -103,7 +105,7 @@ class ManagerControl:
 
     # -- answers that arrive
 
-    def on_news(self, news: object) -> None:
+    def on_answer(self, news: Answered) -> None:
         match news:
             case CallEnded(number=number):
                 waiting = self._open.get(number)
@@ -126,7 +128,7 @@ class ManagerControl:
             case WatchFailed(number=number, text=text):
                 self._push(number, NoSuchJob(text))
             case _:
-                pass
+                assert_never(news)
 
     def _push(self, number: int, item: JobUpdate | TalkaError) -> None:
         queue = self._watchers.get(number)

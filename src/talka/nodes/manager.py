@@ -10,18 +10,19 @@ from typing import Final
 import msgspec
 
 from talka.clock import boottime_ns, both_clocks, cpu_ns, realtime_ns
-from talka.cluster.effects import PersistBlob
+from talka.cluster.effects import PersistBlob, Send, Transmit
 from talka.cluster.leadership.election import Phase
 from talka.cluster.leadership.lease_terms import LeaseDiffers, OtherLease, OwnLease
-from talka.control.blobs.replicated_blobs import LoadBlob, ServeBlob, piece_of
+from talka.control.blobs.replicated_blobs import BlobFailed, BlobKept, BlobReady, LoadBlob, ServeBlob, piece_of
 from talka.control.clients.overload import Overload, RequestKind
-from talka.control.jobs.effects import DocumentWanted
+from talka.control.jobs.effects import DocumentWanted, Forwarded, Updated, WatchFailed, WorkerLost
 from talka.control.jobs.entries import PREFIX
 from talka.control.jobs.job_checkpoint import closed_of
-from talka.control.manager import Manager
+from talka.control.manager import Manager, PassedOn
 from talka.control.member.admin_queries import STATES
 from talka.control.member.announcement import standing_of
-from talka.control.member.composite import JobsPart, QuestionAsked
+from talka.control.member.composite import JobsPart, MemberEffect, QuestionAsked
+from talka.control.member.leader_calls import CallEnded
 from talka.control.member.voter import Voter
 from talka.control.tasks.clock_watch import ClockWatch
 from talka.control.tasks.schedules import jump_text
@@ -35,10 +36,10 @@ from talka.control.tasks.store_effects import (
     WorkerTooOld,
 )
 from talka.errors import Invalid, TalkaError
-from talka.nodes.auditing import put_down_change
+from talka.nodes.auditing import put_down_change, put_down_forwarded
 from talka.nodes.control import ManagerControl
 from talka.nodes.dags.dag_service import DagService
-from talka.nodes.job_events import job_event_of
+from talka.nodes.job_events import JobNews, job_event_of
 from talka.nodes.member import MemberNode, MemberOptions
 from talka.nodes.member_events import Event
 from talka.nodes.runtime import Counts
@@ -79,7 +80,7 @@ class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
     was told another is refused."""
 
 
-class ManagerNode(MemberNode):
+class ManagerNode(MemberNode[PassedOn]):
     """One manager, from its files to its sockets. Its API is served by whoever starts it, through `control`."""
 
     def __init__(self, options: ManagerOptions, on_event: Callable[[Event], None]) -> None:
@@ -133,7 +134,7 @@ class ManagerNode(MemberNode):
     def sheds(self, request: RequestKind) -> bool:
         return self._overload.sheds(request)
 
-    def _make_part(self, voter: Voter | None) -> JobsPart[object]:
+    def _make_part(self, voter: Voter | None) -> JobsPart[PassedOn]:
         if voter is None:
             name = self._options.name
             raise Invalid(f"a manager is a voter, and {name} is none of {', '.join(self._options.voters) or 'them'}")
@@ -277,19 +278,16 @@ class ManagerNode(MemberNode):
         put_down_change(self.put_down, asked, reply.problem)
         self.runtime.do(self.member.answer(boottime_ns(), asked, reply))
 
-    def perform(self, effects: Sequence[object]) -> None:
+    def perform(self, effects: Sequence[PassedOn]) -> None:
         """Carry out what the manager answered to a call."""
         self.runtime.act(effects)
 
-    def _carry_out(self, effect: object) -> None:
+    def _carry_out(self, effect: MemberEffect | PassedOn) -> None:
         match effect:
+            case Transmit():
+                self.runtime.transmit(effect)
             case PersistBlob(ticket=ticket, digest=digest, content=content):
                 self.runtime.persist(ticket, self._blobs.put, digest, content, is_vital=False)
-            case _:
-                super()._carry_out(effect)
-
-    def _on_news(self, news: object) -> None:
-        match news:
             case LoadBlob(digest=digest):
                 self.perform(self.manager.on_loaded(boottime_ns(), digest, self._blobs.get(digest)))
             case ServeBlob(to=to, digest=digest, offset=offset):
@@ -300,15 +298,24 @@ class ManagerNode(MemberNode):
                 self.runtime.fail(OtherLease(text))
             case (
                 Commit() | ReadOutputs() | RaiseEpoch() | WorkerDropped() | WorkerTooOld() | CallAnswered() | DagEnded()
-            ) if self.dags is not None:
-                self.dags.carry_out(news)
+            ):
+                assert self.dags is not None, "nobody else has a keeper that asks for it"
+                self.dags.carry_out(effect)
+            case CallEnded() | BlobKept() | BlobFailed() | BlobReady() | Updated() | WatchFailed():
+                self.control.on_answer(effect)
+            case Send():
+                raise AssertionError("its member puts every message into a frame")
+            case _ if isinstance(effect, JobNews):
+                self._on_job_news(effect)
             case _:
-                self.control.on_news(news)
-                event = job_event_of(news)
-                if event is not None:
-                    self.evictions += event["event"] == "worker-lost"
-                    self.runtime.tell(event)
-                super()._on_news(news)
+                self._carry_out_own(effect)  # the type checker finds an effect of the manager that is in no case
+
+    def _on_job_news(self, news: JobNews) -> None:
+        if isinstance(news, Forwarded):
+            put_down_forwarded(self.put_down, news)
+        self.evictions += isinstance(news, WorkerLost)
+        if event := job_event_of(news):
+            self.runtime.tell(event)
 
     def _make_document(self, job: str) -> None:
         led = self.manager.led.get(job)

@@ -57,11 +57,8 @@ class QuestionAsked(msgspec.Struct, frozen=True):
     proven: Proven = NOBODY
 
 
-MemberEffect: TypeAlias = (
-    Transmit
-    | Persist
-    | PersistBlob
-    | MemberNews
+NodeNews: TypeAlias = (
+    MemberNews
     | LeadershipNews
     | FederationNews
     | HolderNews
@@ -69,13 +66,13 @@ MemberEffect: TypeAlias = (
     | QuorumFailed
     | CommandEnded
     | Applied
-    | Welcomed
-    | HelloDeclined
-    | RingChanged
     | RoleRefused
-    | QuestionAsked
 )
-"""What a member's shell carries out or tells of, beside what its jobs part tells."""
+"""What a member's shell tells of."""
+MemberEffect: TypeAlias = (
+    Transmit | Persist | PersistBlob | Welcomed | HelloDeclined | RingChanged | QuestionAsked | NodeNews
+)
+"""What a member's shell carries out or tells of, beside what its jobs part asks for."""
 PartEffect = TypeVar("PartEffect")
 PartEffect_co = TypeVar("PartEffect_co", covariant=True)
 
