@@ -9,7 +9,6 @@ from talka.cluster.leases import (
     REQUESTS_LIMIT,
     TTL_LEAST_NS,
     TTL_MOST_NS,
-    BadLeaseRecord,
     Busy,
     Ended,
     GrantedNow,
@@ -31,6 +30,7 @@ from talka.cluster.leases import (
 )
 from talka.errors import Unavailable, Untrusted
 from talka.units import NEVER
+from talka.wire.channels import BadMessage
 from tests.sim.variants import without
 
 TTL = 900_000_000
@@ -68,7 +68,7 @@ def holder_with(*, epoch: int = 5, asked_at: int = 0) -> LeaseHolder:
     ids=["empty", "no-msgpack", "epoch-0", "no-ttl", "no-text"],
 )
 def test_a_value_that_is_no_lease_stops_the_leader_that_reads_it(content: bytes) -> None:
-    with pytest.raises(BadLeaseRecord, match="the register holds a value that is no lease") as caught:
+    with pytest.raises(BadMessage, match="the register holds a value that is no lease") as caught:
         LeaseTable().take_over(0, {"k": content})
     assert isinstance(caught.value, Untrusted)
 

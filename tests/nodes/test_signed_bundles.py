@@ -13,7 +13,7 @@ from talka.control.load.planning import Overrides
 from talka.net.endorsing import Endorser
 from talka.nodes.manager import ManagerNode
 from talka.store.files.signing_key import NAME, BadSigningKey
-from talka.wire.entries import JobOrder
+from talka.wire.orders import JobOrder
 from talka.wire.security.bundles import SIGNER_PURPOSE, BundleSigner
 from talka.work.lifecycle import JobState
 from tests.nodes.small_cluster import SECRET, SmallCluster, small_cluster

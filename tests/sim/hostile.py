@@ -9,7 +9,7 @@ from talka.testing.host import Host
 from talka.testing.hostile import HostileNode, Known, identities
 from talka.testing.job_checkers import leading_registry, manager_on
 from talka.testing.world import Boot, Observer, World
-from talka.wire.entries import JobOrder
+from talka.wire.orders import JobOrder
 from talka.wire.security.roles import Role
 from talka.wire.tasks import HandlerProgress, TaskResult
 

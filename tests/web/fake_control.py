@@ -30,8 +30,7 @@ from talka.web.app import make_app
 from talka.web.audit import ApiAudit
 from talka.web.auth import Tokens
 from talka.web.server import WHOLE, listen, serve
-from talka.wire.entries import WorkflowOrder
-from talka.wire.jobs import BundleFacts
+from talka.wire.orders import BundleFacts, WorkflowOrder
 from talka.wire.security.access import Asker
 from talka.wire.shards import Settings
 from talka.work.lifecycle import JobState

@@ -26,7 +26,6 @@ from talka.control.jobs.effects import Updated, WatchFailed
 from talka.control.member.admin_queries import metrics_text
 from talka.control.member.leader_calls import CallEnded
 from talka.errors import Invalid, TalkaError, Unavailable
-from talka.wire.entries import JobOrder
 from talka.wire.manager_calls import (
     CancelJob,
     ClusterTold,
@@ -49,6 +48,7 @@ from talka.wire.manager_calls import (
     WorkersTold,
     WorkerTold,
 )
+from talka.wire.orders import JobOrder
 from talka.wire.security.access import Asker
 from talka.wire.views import (
     ClusterView,

@@ -51,8 +51,9 @@ from talka.store.files.blobs import Blobs
 from talka.units import SECOND
 from talka.version import VERSION
 from talka.wire.asking import AskAnswer, AskLease, ChangeLease, encode_content
-from talka.wire.entries import JobEntry, JobOrder, decode_checkpoint, decode_entry
+from talka.wire.entries import JobEntry, decode_checkpoint, decode_entry
 from talka.wire.jobs import ManagerAt
+from talka.wire.orders import JobOrder
 from talka.wire.security.bundles import sign_for_earlier
 from talka.work.lifecycle import JobState
 

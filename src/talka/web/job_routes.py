@@ -36,7 +36,8 @@ from talka.web.bodies import (
     type_of,
 )
 from talka.web.task_stream import submit_stream
-from talka.wire.entries import ORDER_LIMIT_BYTES, encode_order, shown
+from talka.wire.entries import ORDER_LIMIT_BYTES, encode_order
+from talka.wire.orders import shown
 from talka.work.lifecycle import JobState
 
 ORDER_JSON_LIMIT_BYTES: Final = 4 * ORDER_LIMIT_BYTES

@@ -12,7 +12,6 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from talka.errors import Untrusted
 from talka.wire.channels import Channel, Message, Number
 from talka.wire.packets import NAME_LIMIT
 
@@ -219,16 +218,12 @@ MembershipMessage: TypeAlias = GroupMessage | WatchGroup | WatchReply
 MemberUpdate: TypeAlias = Alive | Suspect | Dead | MemberHasLeft | Stated
 
 
-class BadMembershipMessage(Untrusted):
-    """Bytes that are not a message or an update of this conversation."""
-
-
 CHANNEL: Final[Channel[MembershipMessage]] = Channel(
-    1, "membership", MembershipMessage, BadMembershipMessage, "a member sent a malformed membership message"
+    1, "membership", MembershipMessage, "a member sent a malformed membership message"
 )
 encode, decode = CHANNEL.encode, CHANNEL.decode
 UPDATES: Final[Channel[MemberUpdate]] = Channel(
-    0, "updates", MemberUpdate, BadMembershipMessage, "a member sent a malformed membership update"
+    0, "updates", MemberUpdate, "a member sent a malformed membership update"
 )
 decode_update = UPDATES.decode
 _encode = msgspec.msgpack.Encoder().encode

@@ -24,12 +24,12 @@ from talka.cluster.membership.verdicts import VerdictLog
 from talka.cluster.membership.vouched import Notary, Vouched
 from talka.errors import Invalid
 from talka.units import NEVER, SECOND
+from talka.wire.channels import BadMessage
 from talka.wire.membership import (
     CHANNEL,
     PAYLOAD_LIMIT_BYTES,
     PEERS_LIMIT,
     Alive,
-    BadMembershipMessage,
     Gossip,
     GroupMessage,
     MemberHasLeft,
@@ -237,7 +237,7 @@ class Membership:
         for raw in updates[:UPDATES_LIMIT]:
             try:
                 update = decode_update(raw)
-            except BadMembershipMessage:
+            except BadMessage:
                 self.refused_updates += 1
                 break
             self._updates.apply(now, update, raw, sender, sender_boot, out)

@@ -18,11 +18,11 @@ from talka.control.member.replay_guard import REPEATABLE, ReplayGuard
 from talka.control.member.ring_guard import RingGuard
 from talka.units import SECOND
 from talka.wire import asking, greeting
+from talka.wire.channels import BadMessage
 from talka.wire.framing import BadContent, packed, unpacked
 from talka.wire.greeting import (
     NONCE_BYTES,
     TEXT_LIMIT,
-    BadGreeting,
     Challenge,
     GreetingHello,
     GreetingMessage,
@@ -193,7 +193,7 @@ class Admission:
         if packet.channel == greeting.CHANNEL.number:
             try:
                 message = greeting.decode(packet.body)
-            except BadGreeting:
+            except BadMessage:
                 unreadable = self._difference(packet.group) or ("body", "")
                 return self._turn_away(unreadable[0])
             if not isinstance(message, ShareRing):
