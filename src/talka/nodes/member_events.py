@@ -31,7 +31,7 @@ from talka.cluster.membership.news import (
 from talka.control.member.composite import NodeNews
 from talka.control.member.receiver import Applied
 from talka.control.member.role_check import RoleRefused
-from talka.control.member.voter import CommandEnded, QuorumFailed
+from talka.control.member.voter import CommandEnded
 
 Event: TypeAlias = dict[str, Any]
 
@@ -112,7 +112,7 @@ def event_of(news: NodeNews) -> Event | None:
             return None
         case LeaseDiffers() | LeaseGranted() | LeaseLost() | RenewDue() | LeaseExpired() | Applied():
             return None
-        case GroupMemberReachable() | GroupMemberUnreachable() | GroupStateLearned() | QuorumFailed() | CommandEnded():
+        case GroupMemberReachable() | GroupMemberUnreachable() | GroupStateLearned() | CommandEnded():
             return None
         case _:
             assert_never(news)

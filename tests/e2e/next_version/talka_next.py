@@ -55,7 +55,7 @@ from talka.control.member.admission import Admission, Welcomed  # noqa: E402
 from talka.control.member.composite import ClusterMember  # noqa: E402
 from talka.control.worker.composite import Worker  # noqa: E402
 from talka.nodes import runtime  # noqa: E402
-from talka.wire.versions import Offer, ProtocolVersion, negotiate  # noqa: E402
+from talka.wire.versions import ProtocolVersion  # noqa: E402
 
 runtime.CAPABILITIES = (*runtime.CAPABILITIES, CAPABILITY)  # type: ignore[assignment,misc]
 put_out, receive, carry_out = ClusterMember._out, Admission.receive, runtime.NodeRuntime.do
@@ -112,9 +112,9 @@ def tell(sender: str, what: str) -> list[object]:
 def greeted(self: Admission, *arguments: Any) -> tuple[Any, list[object]]:
     arrivals, out = receive(self, *arguments)
     for one in [one for one in out if isinstance(one, Welcomed)]:
-        theirs = Offer(ProtocolVersion.parse(one.who.version), tuple(one.who.capabilities), tuple(one.who.required))
-        agreed = negotiate(self._offer, theirs)
-        facts = {"name": one.name, "version": str(agreed.version), "capabilities": list(agreed.capabilities)}
+        version = min(self._offer.version, ProtocolVersion.parse(one.who.version))
+        capabilities = sorted({*self._offer.capabilities} & {*one.who.capabilities})
+        facts = {"name": one.name, "version": str(version), "capabilities": capabilities}
         out.append(Told({"event": "agreed", **facts}))
     return arrivals, out
 

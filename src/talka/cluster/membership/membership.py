@@ -20,6 +20,7 @@ from talka.cluster.membership.news import MembershipEffect
 from talka.cluster.membership.presets import MembershipConfig
 from talka.cluster.membership.prober import Prober
 from talka.cluster.membership.updates import UPDATES_LIMIT, Updates
+from talka.cluster.membership.verdicts import LIMIT as VERDICTS_LIMIT
 from talka.cluster.membership.verdicts import VerdictLog
 from talka.cluster.membership.vouched import Notary, Vouched
 from talka.errors import Invalid
@@ -93,7 +94,7 @@ class Membership:
             raise Invalid(f"member {name}: its metadata has {len(meta)} bytes; give at most {PAYLOAD_LIMIT_BYTES}")
         self.config = config
         self.health = LocalHealth(config)
-        self.audit = VerdictLog()
+        self.audit = VerdictLog(maxlen=VERDICTS_LIMIT)
         self.refused_updates = 0
         """Updates of others that could not be read."""
         self._rng = rng

@@ -223,7 +223,7 @@ def _audit(member: ClusterMember[Any], now: int) -> list[VerdictFacts]:
             str(verdict.boot),
             verdict.incarnation,
         )
-        for verdict in member.membership.audit.entries()
+        for verdict in member.membership.audit
     ]
 
 
@@ -270,7 +270,7 @@ def metrics_text(member: ClusterMember[Any], now: int, counts: Mapping[str, Mapp
         put("lag_gate_closed", "gauge", "1 while it gives no verdict.", {"": int(health.gate_closed(now))})
         put("incarnation", "gauge", "Times this member refuted an accusation.", {"": membership.incarnation})
         verdicts: dict[str, int] = {}
-        for verdict in membership.audit.entries():
+        for verdict in membership.audit:
             verdicts[verdict.verdict] = verdicts.get(verdict.verdict, 0) + 1
         put("recent_verdicts", "gauge", "The last verdicts given or heard, by kind.", verdicts, "verdict")
         blocked = sum(1 for other in membership.members() if other.blocked)

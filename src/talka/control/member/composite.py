@@ -24,7 +24,7 @@ from talka.control.member.owner import Owner
 from talka.control.member.receiver import FENCE_KEY, Applied, Receiver
 from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.role_check import NotForThisRole, RoleCheck, RoleRefused, why_not
-from talka.control.member.voter import CommandEnded, QuorumFailed, Voter
+from talka.control.member.voter import CommandEnded, Voter
 from talka.errors import Untrusted
 from talka.units import NEVER
 from talka.wire import asking, greeting, jobs, leadership, leases, membership
@@ -58,15 +58,7 @@ class QuestionAsked(msgspec.Struct, frozen=True):
 
 
 NodeNews: TypeAlias = (
-    MemberNews
-    | LeadershipNews
-    | FederationNews
-    | HolderNews
-    | LeaseExpired
-    | QuorumFailed
-    | CommandEnded
-    | Applied
-    | RoleRefused
+    MemberNews | LeadershipNews | FederationNews | HolderNews | LeaseExpired | CommandEnded | Applied | RoleRefused
 )
 """What a member's shell tells of."""
 MemberEffect: TypeAlias = (
