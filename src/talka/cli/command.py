@@ -84,12 +84,16 @@ class CliCommand(click.Command):
                 formatter.write_dl(records)
 
 
+def command(name: str, help: str, *examples: tuple[str, str]) -> Callable[[Callable[..., Any]], CliCommand]:
+    return click.command(name, cls=CliCommand, help=help, examples=examples)
+
+
 class CommandEntry(NamedTuple):
     """A command as the list of commands knows it, before its module is loaded."""
 
     section: str
     home: str
-    """Module and attribute, with a colon between."""
+    """Module below `talka.cli` and attribute, with a colon between."""
     summary: str
 
 
@@ -97,9 +101,9 @@ class LazyGroup(click.Group):
     """Lists commands from a table and imports the module of one only when it is called."""
 
     def __init__(
-        self, *args: Any, entries: Mapping[str, CommandEntry], examples: Sequence[tuple[str, str]], **kwargs: Any
+        self, name: str, help: str, entries: Mapping[str, CommandEntry], *examples: tuple[str, str], **kwargs: Any
     ) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(name, help=help, **kwargs)
         self.entries = entries
         self.examples = examples
 
@@ -110,7 +114,7 @@ class LazyGroup(click.Group):
         if cmd_name not in self.entries:
             return None
         module, _, attribute = self.entries[cmd_name].home.partition(":")
-        command = getattr(importlib.import_module(module), attribute)
+        command = getattr(importlib.import_module(f"talka.cli.{module}"), attribute)
         assert isinstance(command, click.Command)
         return command
 
@@ -143,6 +147,14 @@ class LazyGroup(click.Group):
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(widest), summary) for name, summary in records])
         click.Command.format_options(self, ctx, formatter)
+
+
+class ListingGroup(LazyGroup):
+    """Without a command, it lists."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        is_about_itself = bool(args) and (args[0] in ctx.help_option_names or not args[0].startswith("-"))
+        return super().parse_args(ctx, args if is_about_itself or ctx.resilient_parsing else ["list", *args])
 
 
 def write_opening(formatter: click.HelpFormatter, text: str, examples: Sequence[tuple[str, str]]) -> None:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from talka.cli.live.layout import FrameView, Line, Part, Size, Style, bar, clock_text, pulse, styled
-from talka.cli.nodes.cluster import table
+from talka.cli.output import facts_rows, table
 from talka.report.tame import tame
 from talka.report.text import TextPage, bytes_text, counted_text, cut, rate_text, seconds_text, sign, time_text
 from talka.units import SECOND
@@ -111,10 +111,6 @@ def task_text(task: TaskView) -> str:
         ("output", json_text(task.output)),
     ]
     return facts_rows(rows)
-
-
-def facts_rows(rows: Iterable[tuple[str, str]]) -> str:
-    return "\n".join(f"{word:<10} {tame(text)}" for word, text in rows if text)
 
 
 def json_text(value: msgspec.Raw) -> str:

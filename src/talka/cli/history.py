@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from talka.cli.command import CliCommand, CommandEntry, LazyGroup
-from talka.cli.output import ResultFile, columns_of, say, tell
+from talka.cli.command import CommandEntry, ListingGroup, command
+from talka.cli.output import ResultFile, columns_of, say, say_list, tell
 from talka.errors import Invalid
 
 if TYPE_CHECKING:
@@ -24,12 +24,10 @@ NAME_COLUMNS: Final = 30
 GAP: Final = 2
 NAMES_SHOWN: Final = 8
 COMMANDS: Final = {
-    "list": CommandEntry(
-        "Commands", "talka.cli.history:list_command", "list the newest kept runs (what it does by itself)"
-    ),
-    "show": CommandEntry("Commands", "talka.cli.history:show", "show the summary of a kept run, or write its result"),
-    "baseline": CommandEntry("Commands", "talka.cli.history:baseline", "name a kept run to compare others with"),
-    "forget": CommandEntry("Commands", "talka.cli.history:forget", "remove kept runs"),
+    "list": CommandEntry("Commands", "history:list_command", "list the newest kept runs (what it does by itself)"),
+    "show": CommandEntry("Commands", "history:show", "show the summary of a kept run, or write its result"),
+    "baseline": CommandEntry("Commands", "history:baseline", "name a kept run to compare others with"),
+    "forget": CommandEntry("Commands", "history:forget", "remove kept runs"),
 }
 
 
@@ -69,8 +67,7 @@ class OtherMeasures(Invalid):
     def __init__(self, id: str, measures: int, ours: int) -> None:
         super().__init__(
             f"run {id} was measured by rules {measures} and this version measures by rules {ours}: nothing that it "
-            "runs "
-            "could be compared with this baseline. Run the test again with --keep, and name that run"
+            "runs could be compared with this baseline. Run the test again with --keep, and name that run"
         )
         self.id, self.measures = id, measures
 
@@ -79,44 +76,28 @@ class NoPlace(Invalid):
     """There is no folder for the history."""
 
 
-class HistoryGroup(LazyGroup):
-    """`talka history` and `talka history --json` list."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        is_about_itself = bool(args) and (args[0] in ctx.help_option_names or not args[0].startswith("-"))
-        return super().parse_args(ctx, args if is_about_itself or ctx.resilient_parsing else ["list", *args])
-
-
 store_option = click.option(
     "--store", metavar="URL", help=f"A file, sqlite:///PATH or postgresql://USER@HOST/DATABASE ({DEFAULT_STORE})."
 )
 
 
-@click.group(
+history = ListingGroup(
     "history",
-    cls=HistoryGroup,
-    entries=COMMANDS,
-    examples=[
-        ("talka run shop.py --keep", "keep a result"),
-        ("talka history", "the newest of those kept"),
-        ("talka history show k7f", "the summary of one; the beginning of its id is enough"),
-        ("talka history baseline main k7f", "name it; talka compare --baseline main RESULT"),
-    ],
-    help="Results kept with talka run --keep: list, show, name and forget them.",
+    "Results kept with talka run --keep: list, show, name and forget them.",
+    COMMANDS,
+    ("talka run shop.py --keep", "keep a result"),
+    ("talka history", "the newest of those kept"),
+    ("talka history show k7f", "the summary of one; the beginning of its id is enough"),
+    ("talka history baseline main k7f", "name it; talka compare --baseline main RESULT"),
 )
-def history() -> None:
-    pass
 
 
-@click.command(
+@command(
     "list",
-    cls=CliCommand,
-    examples=[
-        ("talka history", "the newest 50"),
-        ("talka history --name shop.py --limit 5", "of one test"),
-        ("talka history --json", "for programs"),
-    ],
-    help="List the newest kept runs, newest first.",
+    "List the newest kept runs, newest first.",
+    ("talka history", "the newest 50"),
+    ("talka history --name shop.py --limit 5", "of one test"),
+    ("talka history --json", "for programs"),
 )
 @store_option
 @click.option("--name", metavar="NAME", help="Only runs of this name.")
@@ -125,28 +106,17 @@ def history() -> None:
 def list_command(store: str | None, name: str | None, limit: int, as_json: bool) -> int:
     with open_store(store) as kept:
         runs = kept.list(limit=limit, name=name)
-    if as_json:
-        import msgspec
-
-        say(msgspec.json.format(msgspec.json.encode({"runs": runs}), indent=1))
-    elif runs:
-        say(table(runs, width=columns_of(sys.stdout)))
-        if len(runs) == limit:
-            tell(f"these are the newest {limit}; --limit N shows more")
-    else:
-        of_name = "" if name is None else f" of {name!r}"
-        tell(f"no run{of_name} is kept in {kept.place}: talka run … --keep keeps one")
-    return 0
+    of_name = "" if name is None else f" of {name!r}"
+    none = f"no run{of_name} is kept in {kept.place}: talka run … --keep keeps one"
+    cut = f"these are the newest {limit}" if len(runs) == limit else ""
+    return say_list("runs", runs, as_json, lambda found: table(found, width=columns_of(sys.stdout)), none, cut)
 
 
-@click.command(
+@command(
     "show",
-    cls=CliCommand,
-    examples=[
-        ("talka history show k7f", "as it was at the end of the run"),
-        ("talka history show k7f --json result.json", "and the result document"),
-    ],
-    help="Show the summary of a kept run. ID is its id, or as much of its beginning as no other has.",
+    "Show the summary of a kept run. ID is its id, or as much of its beginning as no other has.",
+    ("talka history show k7f", "as it was at the end of the run"),
+    ("talka history show k7f --json result.json", "and the result document"),
 )
 @click.argument("id", metavar="ID")
 @store_option
@@ -173,11 +143,10 @@ def show(id: str, store: str | None, json_file: str | None) -> int:
     return 0
 
 
-@click.command(
+@command(
     "forget",
-    cls=CliCommand,
-    examples=[("talka history forget k7f 9wz", "two of them")],
-    help="Remove kept runs. All of them are there, or none is removed. ID is as for talka history show.",
+    "Remove kept runs. All of them are there, or none is removed. ID is as for talka history show.",
+    ("talka history forget k7f 9wz", "two of them"),
 )
 @click.argument("ids", nargs=-1, required=True, metavar="ID…")
 @store_option
@@ -198,18 +167,14 @@ def forget(ids: tuple[str, ...], store: str | None) -> int:
     return 0
 
 
-@click.command(
+@command(
     "baseline",
-    cls=CliCommand,
-    examples=[
-        ("talka history baseline main k7f", "the run k7f is what others are compared with"),
-        ("talka compare --baseline main result.json", "compare with it"),
-        ("talka history baseline", "which there are"),
-        ("talka history baseline main --forget", "let go of the name; the run stays"),
-    ],
-    help="Name a kept run to compare others with, or list these names. A run that has one is never let go. ID is as "
-    "for "
+    "Name a kept run to compare others with, or list these names. A run that has one is never let go. ID is as for "
     "talka history show.",
+    ("talka history baseline main k7f", "the run k7f is what others are compared with"),
+    ("talka compare --baseline main result.json", "compare with it"),
+    ("talka history baseline", "which there are"),
+    ("talka history baseline main --forget", "let go of the name; the run stays"),
 )
 @click.argument("name", metavar="[NAME]", required=False)
 @click.argument("id", metavar="[ID]", required=False)
@@ -299,14 +264,11 @@ def kept_run(document: "ResultDocument") -> "KeptRun":
     from datetime import datetime
 
     from talka.stats import hdr
-    from talka.stats.histogram import Histogram
+    from talka.stats.histogram import merged
     from talka.store.history.runs import MOST_TEXT_CHARACTERS, KeptRun, packed
 
-    times = Histogram()
-    for workflow in document.workflows:
-        for step in workflow.steps:
-            if step.histogram is not None:
-                times.merge(hdr.decode(step.histogram))
+    steps = [step for workflow in document.workflows for step in workflow.steps]
+    times = merged(hdr.decode(step.histogram) for step in steps if step.histogram is not None)
     totals = document.totals
     return KeptRun(
         id=document.job.id,

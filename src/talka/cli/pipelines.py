@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from talka.cli.config import BadSetting, CliSettings, wants_color, wants_live_view
-from talka.cli.connection import asked, client_of, token_hint
+from talka.cli.connection import answered, asked, client_of, submitted
 from talka.cli.dag_text import (
     FAILED_SHOWN,
     GIVEN_UP,
@@ -33,8 +33,8 @@ from talka.cli.dag_text import (
 from talka.cli.jobs import file_and_names, is_url
 from talka.cli.live.layout import FrameView, Size
 from talka.cli.live.screen import LiveView
-from talka.cli.output import CannotWrite, ResultFile, columns_of, say, tell
-from talka.cli.remote import LeftRunning, Signal
+from talka.cli.output import CannotWrite, ResultFile, columns_of, json_of, say, tell
+from talka.cli.remote import LeftRunning, Signal, goes_on
 from talka.client.client import Client
 from talka.client.requests import PAGE_LIMIT, ClusterUnreachable
 from talka.clock import monotonic_ns
@@ -146,12 +146,7 @@ def submit_pipeline(spec: DagSpec, settings: CliSettings, key: str, *, detach: b
     file = None if settings.json is None else ResultFile(settings.json, what=settings.named("json"))
     if spec.schedule:
         return put_schedule(client, spec, settings, file)
-    try:
-        with token_hint(settings):
-            facts = asyncio.run(client.submit_dag(spec, key))
-    except KeyboardInterrupt:
-        tell("interrupted while the job was being submitted: talka jobs list tells whether it was")
-        raise
+    facts = submitted(settings, client.submit_dag(spec, key))
     if detach:
         if file is not None:
             file.write(json_of(facts))
@@ -164,8 +159,7 @@ def submit_pipeline(spec: DagSpec, settings: CliSettings, key: str, *, detach: b
 
 
 def put_schedule(client: Client, spec: DagSpec, settings: CliSettings, file: ResultFile | None) -> int:
-    with token_hint(settings):
-        schedule = asyncio.run(client.put_schedule(spec))
+    schedule = answered(settings, client.put_schedule(spec))
     if file is not None:
         file.write(json_of(schedule))
     if file is None or not file.is_stdout:
@@ -174,10 +168,6 @@ def put_schedule(client: Client, spec: DagSpec, settings: CliSettings, file: Res
             " talka jobs schedules lists it"
         )
     return 0
-
-
-def json_of(value: object) -> bytes:
-    return tame_json(msgspec.json.format(msgspec.json.encode(value), indent=1))
 
 
 # Following.
@@ -212,7 +202,7 @@ def reported(result: DagResult, failed: Sequence[TaskView], file: ResultFile | N
 
 
 class Following:
-    """A job, from now to its end. A signal leaves it, and the job goes on."""
+    """A job, from now to its end, and the frames of its live view. A signal leaves it, and the job goes on."""
 
     def __init__(self, client: Client, facts: DagFacts, *, wants_outputs: bool) -> None:
         self.facts = facts
@@ -233,8 +223,14 @@ class Following:
             return asyncio.run(self._run(None, tells=ui != "none"))
         # Without a terminal for the result, the last frame is all that people see.
         keep = not sys.stdout.isatty()
-        with LiveView(LiveDag(self), sys.stderr, color=wants_color(sys.stderr), keep=keep) as view:
+        with LiveView(self, sys.stderr, color=wants_color(sys.stderr), keep=keep) as view:
             return asyncio.run(self._run(view, tells=False))
+
+    def opening(self, size: Size) -> FrameView:
+        return self.view(self, monotonic_ns(), size)
+
+    def view(self, job: "Following", now: int, size: Size) -> FrameView:
+        return live_view(job.facts, job.running, now, job.began_ns, job.pace, size)
 
     async def _run(self, view: "LiveView[Following] | None", *, tells: bool) -> DagResult:
         with signals_to(self._leave):
@@ -256,7 +252,7 @@ class Following:
                         await asyncio.gather(task, return_exceptions=True)
         if self._working.cancelled():
             assert self._signal is not None  # nothing else cancels it
-            raise LeftRunning(farewell(self.facts.id), self._signal)
+            raise LeftRunning(goes_on(self.facts.id), self._signal)
         return self._working.result()
 
     async def _work(self) -> DagResult:
@@ -286,23 +282,6 @@ class Following:
         assert self._working is not None
         self._signal = self._signal or name
         self._working.cancel()
-
-
-class LiveDag:
-    """Makes the frames of a live view."""
-
-    def __init__(self, job: Following) -> None:
-        self._job = job
-
-    def opening(self, size: Size) -> FrameView:
-        return self.view(self._job, monotonic_ns(), size)
-
-    def view(self, job: Following, now: int, size: Size) -> FrameView:
-        return live_view(job.facts, job.running, now, job.began_ns, job.pace, size)
-
-
-def farewell(id: str) -> str:
-    return f"job {id} goes on: talka jobs watch {id} shows it again, talka jobs cancel {id} ends it"
 
 
 # Results.

@@ -10,7 +10,7 @@ import msgspec
 from talka.cli.jobs import Progress, Reporting
 from talka.cli.output import tell
 from talka.client.client import Client
-from talka.client.requests import ClusterUnreachable, JobFacts, JobOrder, JobUpdate, NoResult
+from talka.client.requests import ClusterUnreachable, NoResult
 from talka.client.watched_job import WatchedJob
 from talka.clock import monotonic_ns
 from talka.control.load.log_lines import news_in
@@ -20,6 +20,8 @@ from talka.report.document import ResultDocument, read
 from talka.report.tame import tame
 from talka.report.text import counted_text
 from talka.units import SECOND
+from talka.wire.orders import JobOrder
+from talka.wire.views import JobFacts, JobUpdate
 from talka.work.lifecycle import JobState
 from talka.work.outcome import ExitCode
 from talka.work.specs import Outlined
@@ -142,7 +144,7 @@ class RemoteJob:
             return f"job {self.id} goes on being cancelled: talka jobs show {self.id} tells what became of it"
         if self._cancels:
             return f"job {self.id} may not have been cancelled: talka jobs cancel {self.id} does it"
-        return f"job {self.id} goes on: talka jobs watch {self.id} shows it again, talka jobs cancel {self.id} ends it"
+        return goes_on(self.id)
 
 
 class LineTeller:
@@ -162,6 +164,10 @@ class LineTeller:
         for line in lines:
             self._number = line.number
             self._say(tame(f"{line.worker}: {line.text}"))
+
+
+def goes_on(id: str) -> str:
+    return f"job {id} goes on: talka jobs watch {id} shows it again, talka jobs cancel {id} ends it"
 
 
 def waiting_text(facts: JobFacts) -> str:

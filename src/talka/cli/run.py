@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from talka.cli.command import CliCommand, option, options
+from talka.cli.command import command, option, options
 from talka.cli.output import ResultFile, harmless, say
 
 LOAD, REQUEST, RESULT, RUNNING = "Load (replaces what the file says)", "Request (of a URL)", "Result", "Running"
@@ -100,15 +100,12 @@ running_options = options(
 )
 
 
-@click.command(
+@command(
     "run",
-    cls=CliCommand,
-    examples=[
-        ("talka run shop.py", "all of the file, as it says"),
-        ("talka run https://staging.example.com/", "no file: 50/s for 10 s"),
-        ("talka run shop.py:Browse --rate 200/s --for 1m", "one workflow, other load"),
-    ],
-    help="Run a load test on this machine. TARGET is FILE, FILE:Class,Class or a URL.",
+    "Run a load test on this machine. TARGET is FILE, FILE:Class,Class or a URL.",
+    ("talka run shop.py", "all of the file, as it says"),
+    ("talka run https://staging.example.com/", "no file: 50/s for 10 s"),
+    ("talka run shop.py:Browse --rate 200/s --for 1m", "one workflow, other load"),
 )
 @target
 @load_options
@@ -133,14 +130,11 @@ def run(target: str, env: tuple[str, ...], **flags: Any) -> int:
     return reporting.report(reporting.carry_out(opening_of(job)))
 
 
-@click.command(
+@command(
     "check",
-    cls=CliCommand,
-    examples=[
-        ("talka check shop.py", "what is wrong with it, or what it would do"),
-        ("talka check shop.py:Browse --rate 200/s", "the plan with another load"),
-    ],
-    help="Find mistakes in a test and show its plan. Sends nothing. TARGET is as for talka run.",
+    "Find mistakes in a test and show its plan. Sends nothing. TARGET is as for talka run.",
+    ("talka check shop.py", "what is wrong with it, or what it would do"),
+    ("talka check shop.py:Browse --rate 200/s", "the plan with another load"),
 )
 @target
 @load_options
@@ -165,14 +159,11 @@ def check(target: str, env: tuple[str, ...], plan_file: str | None, **flags: Any
     return 0
 
 
-@click.command(
+@command(
     "debug",
-    cls=CliCommand,
-    examples=[
-        ("talka debug shop.py", "one user, one iteration of every workflow"),
-        ("talka debug shop.py:Browse", "of one, and of those it depends on"),
-    ],
-    help="Run each workflow once in this process and show every request. Breakpoints in the test work.",
+    "Run each workflow once in this process and show every request. Breakpoints in the test work.",
+    ("talka debug shop.py", "one user, one iteration of every workflow"),
+    ("talka debug shop.py:Browse", "of one, and of those it depends on"),
 )
 @target
 @request_options

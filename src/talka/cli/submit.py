@@ -5,9 +5,7 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-import click
-
-from talka.cli.command import CliCommand, Option, option
+from talka.cli.command import Option, command, option
 from talka.cli.connection import CLUSTER, api_options
 from talka.cli.output import say, tell
 from talka.cli.run import RESULT, RUNNING, env, load_options, request_options, result_options, running_options, target
@@ -22,19 +20,14 @@ WATCHED: Final = ("json", "html", "junit", "summary", "outputs", "keep", "store"
 """Settings that are about a result, which whoever detaches does not wait for."""
 
 
-@click.command(
+@command(
     "submit",
-    cls=CliCommand,
-    examples=[
-        ("talka submit shop.py --to 10.0.0.5:8470", "on that cluster, shown here like talka run"),
-        ("talka submit shop.py --env SHOP_TOKEN --cores 32", "with a variable, on at most 32 cores"),
-        ("talka submit shop.py --detach", "prints the job's id and leaves"),
-        ("talka submit etl.yaml", "a pipeline: its tasks run where their handlers are"),
-    ],
-    help=(
-        "Run a load test or a pipeline on a cluster. TARGET is FILE, FILE:Class,Class or a URL; of a pipeline, a file"
-        " of YAML or JSON, or FILE.py:NAME. Ctrl-C cancels a load test; a pipeline goes on without you."
-    ),
+    "Run a load test or a pipeline on a cluster. TARGET is FILE, FILE:Class,Class or a URL; of a pipeline, a file"
+    " of YAML or JSON, or FILE.py:NAME. Ctrl-C cancels a load test; a pipeline goes on without you.",
+    ("talka submit shop.py --to 10.0.0.5:8470", "on that cluster, shown here like talka run"),
+    ("talka submit shop.py --env SHOP_TOKEN --cores 32", "with a variable, on at most 32 cores"),
+    ("talka submit shop.py --detach", "prints the job's id and leaves"),
+    ("talka submit etl.yaml", "a pipeline: its tasks run where their handlers are"),
 )
 @target
 @load_options
@@ -69,7 +62,7 @@ def submit(target: str, env: tuple[str, ...], key: str | None, detach: bool, log
         return submit_pipeline(pipeline, settings, key or "", detach=detach)
     if detach:
         check_detached(settings, logs=logs)
-    from talka.cli.connection import client_of, token_hint
+    from talka.cli.connection import client_of, submitted
     from talka.cli.jobs import Reporting
     from talka.cli.remote import RemoteJob, followed
 
@@ -80,14 +73,7 @@ def submit(target: str, env: tuple[str, ...], key: str | None, detach: bool, log
     job = RemoteJob(client, submission.order, submission.specs, cancels=True, logs=logs)
     # Before anything is sent: it finds what cannot be written.
     reporting = None if detach else Reporting(job, settings, job.waiting)
-    import asyncio
-
-    try:
-        with token_hint(settings):
-            facts = asyncio.run(client.submit(submission.order, key or "", bundle=submission.bundle))
-    except KeyboardInterrupt:
-        tell("interrupted while the job was being submitted: talka jobs list tells whether it was")
-        raise
+    facts = submitted(settings, client.submit(submission.order, key or "", bundle=submission.bundle))
     job.submitted(facts)
     if reporting is None:
         say(facts.id)

@@ -2,6 +2,8 @@
 
 It routes: messages to the part they are for, news of one part to another. What a node runs and what the simulator runs
 is this.
+
+Decision: docs/decisions/0015-one-member-one-loop.md.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +24,6 @@ from talka.control.blobs.replicated_blobs import (
     piece_of,
 )
 from talka.control.clients.overload import Level, report_interval_ms
-from talka.control.dags.dag_effects import DagEffect
 from talka.control.dags.keeper import DagKeeper
 from talka.control.jobs.bundle_rights import BundleRights
 from talka.control.jobs.effects import (
@@ -43,6 +44,7 @@ from talka.control.jobs.worker_life import HeardLives
 from talka.control.member.clock_offsets import ClockOffsets
 from talka.control.member.leader_calls import CallEnded, LeaderCalls
 from talka.control.member.voter import Voter, VoterEffect
+from talka.control.tasks.store_effects import DagEffect
 from talka.errors import Untrusted
 from talka.units import NEVER, SECOND
 from talka.wire.attempts import StoreLife
@@ -267,7 +269,7 @@ class Manager:
         effects: list[ManagerEffect] = []
         if self.registry is None or self.keeper is None:
             return effects
-        for name, boot, folder in self.keeper.expected():
+        for name, boot, folder in self.keeper.attempts.expected():
             if not self.registry.fleet.expect(now, name, boot, folder=folder, sole=True):
                 effects.append(WorkerLost(name, boot, "it was gone before its tasks were known"))
         return effects
@@ -378,19 +380,19 @@ class Manager:
         return led.start(now)
 
     def _report_every_ms(self) -> int:
-        workers = sum(len(led.job.places or ()) for led in self.led.values() if led.job is not None)
+        workers = sum(len(led.job.workers or ()) for led in self.led.values() if led.job is not None)
         return report_interval_ms(self.level, workers)
 
     def _on_beat(self, now: int, sender: str, boot: int, source: str, beat: Beat) -> Sequence[ManagerEffect]:
         assert self.registry is not None
         effects = self.registry.on_beat(now, sender, boot, source, beat)
-        row = self.registry.fleet.row(sender)
-        if self.keeper is None or row is None or row.boot != boot or row.state == "offline":
+        life = self.registry.fleet.life(sender)
+        if self.keeper is None or life is None or life.boot != boot or life.is_lost:
             return effects
         # What became of its earlier lives comes first.
         return [
             *effects,
-            HeardOf(sender, boot, beat.facts, row.free, row.state, beat.number, beat.epoch, beat.of, beat.names),
+            HeardOf(sender, boot, beat.facts, life.free, life.state, beat.number, beat.epoch, beat.of, beat.names),
         ]
 
     def _on_checkpoint(self, now: int, sender: str, checkpoint: StoreCheckpoint) -> Sequence[ManagerEffect]:

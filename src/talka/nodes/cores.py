@@ -11,7 +11,7 @@ import msgspec
 
 from talka.clock import boottime_ns, monotonic_ns
 from talka.control.load.core_effects import KillCore, StartCore, TellCore
-from talka.control.worker.handlers_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
+from talka.control.worker.effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
 from talka.engine.handlers.handler_supervisor import HandlerSupervisor
 from talka.engine.load.supervisor import Supervisor
 from talka.errors import Invalid

@@ -28,11 +28,7 @@ from talka.control.worker.effects import (
     LeaseEnded,
     ManagersLearned,
     NeedBundle,
-    ShardsArmed,
-    ShardsEnded,
-    ShardsKilled,
     ShardsNews,
-    ShardsStarted,
     WorkerLeaseGranted,
 )
 from talka.nodes.dags.dag_events import dropped_text
@@ -146,14 +142,10 @@ def worker_event_of(news: WorkerNews) -> Event | None:
             return {"event": "lease", "manager": manager}
         case LeaseEnded(reason=reason):
             return {"event": "lease-ended", "reason": reason}
-        case ShardsArmed(job=job, attempt=attempt):
-            return {"event": "task-armed", "job": job, "attempt": attempt}
-        case ShardsStarted(job=job, attempt=attempt):
-            return {"event": "task-started", "job": job, "attempt": attempt}
-        case ShardsEnded(job=job, attempt=attempt):
-            return {"event": "task-ended", "job": job, "attempt": attempt}
-        case ShardsKilled(job=job, attempt=attempt, reason=reason):
+        case ShardsNews(job=job, attempt=attempt, what="killed", reason=reason):
             return {"event": "task-killed", "job": job, "attempt": attempt, "reason": reason}
+        case ShardsNews(job=job, attempt=attempt, what=what):
+            return {"event": f"task-{what}", "job": job, "attempt": attempt}
         case Drained():
             return {"event": "drained"}
         case ManagersLearned() | NeedBundle():

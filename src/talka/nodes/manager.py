@@ -14,7 +14,7 @@ from talka.cluster.effects import PersistBlob, Send, Transmit
 from talka.cluster.leadership.election import Phase
 from talka.cluster.leadership.lease_terms import LeaseDiffers, OtherLease, OwnLease
 from talka.control.blobs.replicated_blobs import BlobFailed, BlobKept, BlobReady, LoadBlob, ServeBlob, piece_of
-from talka.control.clients.overload import Overload, RequestKind
+from talka.control.clients.overload import Overload
 from talka.control.jobs.effects import DocumentWanted, Forwarded, Updated, WatchFailed, WorkerLost
 from talka.control.jobs.entries import PREFIX
 from talka.control.jobs.job_checkpoint import closed_of
@@ -132,9 +132,6 @@ class ManagerNode(MemberNode[PassedOn]):
         time."""
         return self.dags is None or not self.dags.is_doubtful(boottime_ns())
 
-    def sheds(self, request: RequestKind) -> bool:
-        return self._overload.sheds(request)
-
     def _make_part(self, voter: Voter | None) -> JobsPart[PassedOn]:
         if voter is None:
             name = self._options.name
@@ -213,7 +210,7 @@ class ManagerNode(MemberNode[PassedOn]):
             cpu_percent = 100 * (now_used_ns - used_ns) // max(1, now - at_ns)
             used_ns, at_ns = now_used_ns, now
             lag_ns = max(0, round((loop.time() - due) * SECOND))
-            self.manager.level = self._overload.sample(now, lag_ns=lag_ns, queue_age_ns=0, cpu_percent=cpu_percent)
+            self.manager.level = self._overload.sample(now, lag_ns=lag_ns, cpu_percent=cpu_percent)
             self._look_at_clock()
 
     def _look_at_clock(self) -> None:

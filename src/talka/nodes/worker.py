@@ -19,8 +19,16 @@ from talka.control.member.admin_queries import metrics_text
 from talka.control.member.admission import HelloDeclined, RingChanged, Welcomed
 from talka.control.member.composite import ClusterMember, MemberEffect, QuestionAsked
 from talka.control.worker.composite import Worker
-from talka.control.worker.effects import CoresUntil, Drained, ManagersLearned, WorkerEffect, WorkerLeaseGranted
-from talka.control.worker.handlers_effects import EndHandlers, StartHandlers, TellHandlers
+from talka.control.worker.effects import (
+    CoresUntil,
+    Drained,
+    EndHandlers,
+    ManagersLearned,
+    StartHandlers,
+    TellHandlers,
+    WorkerEffect,
+    WorkerLeaseGranted,
+)
 from talka.engine.hiding import hide
 from talka.errors import Invalid, TalkaError
 from talka.net.discovery import Candidates
@@ -145,7 +153,7 @@ class WorkerNode:
             self._confinement = Confinement.of(options.core_user, options.core_env, handlers, number)
             runtime.held.callback(self._confinement.close)
         self._cores = LoadCores(
-            self.worker.arm_for,
+            self.worker.shards.arm_for,
             share_bytes,
             partial(self._hear, self.worker.on_core_message),
             self._on_core_lines,

@@ -6,7 +6,8 @@ from typing import Final
 
 import msgspec
 
-from talka.control.load.load_job import LoadJob, WorkflowRun
+from talka.control.load.load_job import LoadJob
+from talka.control.load.shard_group import ShardGroup
 from talka.control.load.shard_run import LostShard, ShardAttempt
 from talka.report.document import (
     MEASURES,
@@ -28,7 +29,7 @@ from talka.report.document import (
 from talka.report.generator import cpu_of, late_from_us, median_of, verdict_of, worst
 from talka.report.over_time import step_rows, timeline_of
 from talka.stats import hdr
-from talka.stats.histogram import Histogram
+from talka.stats.histogram import Histogram, merged
 from talka.stats.machine import Machine
 from talka.stats.tally import (
     OTHER_CALLS,
@@ -177,7 +178,7 @@ def fold_rows(tallies: Mapping[str, Tally]) -> list[str]:
     ]
 
 
-def workflow_of(job: LoadJob, run: WorkflowRun, spec: Outlined, tally: Tally) -> Workflow:
+def workflow_of(job: LoadJob, run: ShardGroup, spec: Outlined, tally: Tally) -> Workflow:
     elapsed_s = run.elapsed_ns(job.ended_ns) / SECOND
     span_s = run.span_ns(job.ended_ns) / SECOND
     # Attempts do not tell: a core replaced before the start cost nothing, one lost at the end was not replaced.
@@ -218,7 +219,7 @@ def rows_of(spec: Outlined, tally: Tally) -> list[Node]:
     return [*listed, *(NodeOutline(name, "step", name in tally.steps) for name in others)]
 
 
-def implied_vus(run: WorkflowRun, tally: Tally, think_ns: int, span_s: float) -> float:
+def implied_vus(run: ShardGroup, tally: Tally, think_ns: int, span_s: float) -> float:
     """Little's law. Open model: from the send, as a call that waits for a free user keeps none busy."""
     if run.spec.plan.model == "open":
         calls = [call for by_name in tally.calls.values() for call in by_name.values()]
@@ -455,10 +456,7 @@ def loop_lag_of(job: LoadJob) -> Histogram:
             rest.append(health)
         elif process not in longest or health.wall_ns > longest[process].wall_ns:
             longest[process] = health
-    whole = Histogram()
-    for health in [*longest.values(), *rest]:
-        whole.merge(health.loop_lag)
-    return whole
+    return merged(health.loop_lag for health in [*longest.values(), *rest])
 
 
 def attempts_of(job: LoadJob) -> list[ShardAttempt]:

@@ -47,7 +47,7 @@ from talka.report.text import cleaned, counted_text, cut, seconds_text
 from talka.stats import comparison as statistics
 from talka.stats import hdr
 from talka.stats.comparison import WITHIN, WORSE, Estimate, TimeSlice, Unit
-from talka.stats.histogram import Histogram
+from talka.stats.histogram import Histogram, merged
 
 GREATEST: Final = 1e12
 """No count, rate, time in milliseconds or instant in seconds is beyond."""
@@ -327,13 +327,6 @@ def time_of(times: Histogram, stat: str) -> float | None:
     if not times.count:
         return None
     return round(times.mean / 1000, 3) if stat == "mean" else times.percentile(PERCENTILES[stat]) / 1000
-
-
-def merged(histograms: Iterable[Histogram]) -> Histogram:
-    whole = Histogram()
-    for histogram in histograms:
-        whole.merge(histogram)
-    return whole
 
 
 def listed(keys: Iterable[Key]) -> str:

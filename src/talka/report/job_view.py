@@ -10,9 +10,10 @@ import msgspec
 
 from talka.control.load.load_job import Interruption, JobSpec, LoadJob
 from talka.control.load.shard_run import LostShard
-from talka.control.load.times import JobTimes, JobWorkflow, WorkflowTimes
+from talka.control.load.times import JobTimes, WorkflowTimes
 from talka.stats.tally import Tally, fold_calls, merged
 from talka.stats.windows import Timeline
+from talka.wire.orders import WorkflowOrder
 from talka.work.thresholds import Verdict
 
 
@@ -25,7 +26,7 @@ class Loss(msgspec.Struct, frozen=True):
 
 
 class WorkflowView(WorkflowTimes):
-    def __init__(self, spec: JobWorkflow) -> None:
+    def __init__(self, spec: WorkflowOrder) -> None:
         super().__init__(spec)
         self.cores = 0
         self.vus = 0
@@ -66,12 +67,6 @@ class JobView(JobTimes[WorkflowView]):
         return sum(run.vus for run in self.workflows.values())
 
 
-def view_of(job: LoadJob) -> JobView:
-    view = JobView(job.spec)
-    refresh(view, job)
-    return view
-
-
 def refresh(view: JobView, job: LoadJob) -> None:
     """Bring the view to what is known now. It shares tallies and timelines with the job: nothing is copied that
     costs."""
@@ -93,6 +88,6 @@ def refresh(view: JobView, job: LoadJob) -> None:
 
 def _vus_of(job: LoadJob) -> Mapping[str, int]:
     found = dict.fromkeys(job.workflows, 0)
-    for run, _, attempt in job.running().values():
+    for run, _, attempt in job.attempts.values():
         found[run.spec.name] += attempt.vus
     return found

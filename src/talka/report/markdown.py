@@ -4,9 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from talka.report.document import ErrorSample, ResultDocument, Step, TimelineRow, Totals
-from talka.report.files import FilePlace
-from talka.report.outputs.output import JobInfo
+from talka.report.document import ErrorSample, ResultDocument, Step, Totals
 from talka.report.summary import (
     STATS,
     call_row,
@@ -23,22 +21,6 @@ from talka.report.text import bytes_text, cleaned, counted_text, rate_text, seco
 ROWS_SHOWN: Final = 200
 """CI systems drop a summary that is too long, all of it."""
 SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>()#+!|~&$@-])")
-
-
-class Markdown:
-    name = "markdown"
-
-    def __init__(self, path: str, what: str) -> None:
-        self._place = FilePlace(path, what)
-
-    def rows(self, rows: Sequence[TimelineRow], job: JobInfo) -> None:
-        pass  # a summary is about all of it
-
-    def finish(self, document: ResultDocument) -> None:
-        self._place.append(markdown(document).encode("utf-8", "replace"))
-
-    def close(self) -> None:
-        pass
 
 
 def markdown(document: ResultDocument) -> str:

@@ -36,7 +36,7 @@ from talka.report.text import (
     time_text,
 )
 from talka.stats import hdr
-from talka.stats.histogram import Histogram
+from talka.stats.histogram import add_counts, merged
 from talka.units import SECOND
 from talka.work.failures import of_all
 from talka.work.lifecycle import TaskState
@@ -550,8 +550,7 @@ def frequent_errors(steps: Iterable[Counted]) -> list[FrequentError]:
     counts: dict[str, int] = {}
     texts: dict[str, str] = {}
     for step in steps:
-        for kind, count in step.errors.items():
-            counts[kind] = counts.get(kind, 0) + count
+        add_counts(counts, step.errors)
         for sample in step.samples:
             texts.setdefault(sample.kind, sample.text)
     often = sorted(counts.items(), key=lambda item: -item[1])
@@ -589,9 +588,7 @@ def progress_line(job: JobView, now: int, current_rate: float | None = None) -> 
         average = rate_text(requests / elapsed_s if elapsed_s else 0.0)
         parts.append(average if current_rate is None else f"now {rate_text(current_rate)}, on average {average}")
         parts.append(f"failed {share_text(worst.failed, worst.ended)}")
-        times = Histogram()
-        for step in tally.steps.values():
-            times.merge(step.response_time)
+        times = merged(step.response_time for step in tally.steps.values())
         if times.count:
             parts += [f"p{percent} {time_text(times.percentile(percent) / 1000)}" for percent in (50, 99)]
     if arming:

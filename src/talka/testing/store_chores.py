@@ -5,12 +5,11 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from talka.control.dags.dag_effects import DagEffect
 from talka.control.dags.job import DagJob, DagStep
 from talka.control.dags.keeper import DagKeeper
 from talka.control.tasks.clock_watch import ClockWatch
 from talka.control.tasks.schedules import after_run, due, mended, run_key
-from talka.control.tasks.store_effects import CallAnswered, Commit
+from talka.control.tasks.store_effects import CallAnswered, Commit, DagEffect
 from talka.errors import TalkaError
 from talka.nodes.dags.store_hold import MANAGER_LEASE
 from talka.testing.host import Effects, Host

@@ -8,17 +8,7 @@ import msgspec
 from starlette.responses import Response
 
 from talka.client.dags import DAG_LIMIT_BYTES, DagControl
-from talka.client.requests import (
-    REASON_LIMIT,
-    CancelRequest,
-    Control,
-    JobOrder,
-    JobsPage,
-    NoResult,
-    NoSuchJob,
-    TooBusy,
-    TooLarge,
-)
+from talka.client.requests import REASON_LIMIT, CancelRequest, Control, NoResult, NoSuchJob, TooBusy, TooLarge
 from talka.errors import Invalid
 from talka.web import dags
 from talka.web.answers import ApiQuestion, json_answer
@@ -37,7 +27,8 @@ from talka.web.bodies import (
 )
 from talka.web.task_stream import submit_stream
 from talka.wire.entries import ORDER_LIMIT_BYTES, encode_order
-from talka.wire.orders import shown
+from talka.wire.orders import JobOrder, shown
+from talka.wire.views import JobsPage
 from talka.work.lifecycle import JobState
 
 ORDER_JSON_LIMIT_BYTES: Final = 4 * ORDER_LIMIT_BYTES

@@ -474,10 +474,6 @@ def decode_task(line: bytes) -> TaskSpec:
     return _decoded(_task_decoder, line, TaskSpec)
 
 
-def encode_dag(spec: DagSpec) -> bytes:
-    return _encoder.encode(spec)
-
-
 def encode_task(task: TaskSpec) -> bytes:
     return _encoder.encode(task)
 

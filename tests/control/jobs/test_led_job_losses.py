@@ -328,7 +328,7 @@ def test_after_five_minutes_without_cores_it_goes_on_without() -> None:
     led.granted(W1, W3)
 
     assert led.led.job is not None
-    assert list(led.led.job.running()) == [1]
+    assert list(led.led.job.attempts) == [1]
     assert [gap.cause for gap in led.led.job.lost] == ["died"]
     assert led.state is TaskState.RUNNING
 
@@ -338,11 +338,11 @@ def test_when_the_plan_is_over_nothing_waits_for_cores() -> None:
     led.granted(W1)
     led.later(59).tick()
     assert led.led.job is not None
-    assert list(led.led.job.running()) == [1, 2]
+    assert list(led.led.job.attempts) == [1, 2]
 
     led.later(2).tick()
 
-    assert list(led.led.job.running()) == [1]
+    assert list(led.led.job.attempts) == [1]
 
 
 def test_a_job_that_has_lost_everything_ends_when_its_plan_is_over() -> None:
@@ -379,7 +379,7 @@ def test_a_stop_is_not_said_to_a_worker_that_is_lost_and_nothing_of_it_is_waited
     led.later(1).tick()
 
     assert led.led.job is not None
-    assert list(led.led.job.running()) == [1]
+    assert list(led.led.job.attempts) == [1]
 
 
 def test_a_task_lost_before_the_start_is_replaced_before_any_begins() -> None:
@@ -570,7 +570,7 @@ def test_a_loss_whose_workflow_was_given_up_is_forgotten_while_others_go_on() ->
 
     assert led.led.job is not None
     assert led.state is TaskState.FAILED
-    assert list(led.led.job.running()) == [2]
+    assert list(led.led.job.attempts) == [2]
     assert led.offer("w1", 1)[2] == [Send(CHANNEL, "w1", ResultAccepted("b4k7", FENCE, 1), Lane.RESULTS)]
     led.granted(W2, W3)
     assert said(led.stored(), Assign) == []

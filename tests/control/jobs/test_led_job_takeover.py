@@ -181,7 +181,7 @@ class Heir:
     def running(self) -> dict[int, tuple[bool, int]]:
         """Attempts under way: whether each is armed, and when it went."""
         assert self.led.job is not None
-        return {core: (attempt.armed, attempt.go_at_ns) for core, (_, _, attempt) in self.led.job.running().items()}
+        return {core: (attempt.armed, attempt.go_at_ns) for core, (_, _, attempt) in self.led.job.attempts.items()}
 
     @property
     def state(self) -> TaskState:

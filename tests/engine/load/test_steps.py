@@ -12,7 +12,7 @@ from talka.engine.clients.custom import CustomClient
 from talka.engine.load.prepare import prepare
 from talka.engine.load.recorder import Recorder
 from talka.engine.load.steps import Iterations, VirtualUser
-from talka.engine.load.users import Unheard
+from talka.report.building import together
 from talka.stats.tally import CheckTally, StepTally
 from talka.units import MICROSECOND, SECOND
 from talka.work.arguments import URL
@@ -37,7 +37,7 @@ class Run:
 
     def new_user(self, position: int) -> VirtualUser:
         workflow = self.spec.workflow()
-        workflow.client = cast(Any, SimpleNamespace(http=None, custom=CustomClient(Unheard())))
+        workflow.client = cast(Any, SimpleNamespace(http=None, custom=CustomClient()))
         steps = {node.name: getattr(workflow, node.name) for node in self.spec.nodes if node.kind == "step"}
         return VirtualUser(position, workflow, steps, lambda: None)
 
@@ -640,7 +640,7 @@ async def test_the_first_call_takes_the_intended_start_and_response_time_is_neve
     await run.iterations.run(run.user, intended_ns)
     assert run.user.workflow.go.response.intended_ns == intended_ns  # type: ignore[attr-defined]
     run.recorder.settle()
-    calls = {name: run.tally.calls_of(name) for name in ("go", "twice", "later")}
+    calls = {name: together(run.tally.calls[name].values()) for name in ("go", "twice", "later")}
     assert run.step("go").response_time.min >= 60_000_000 > calls["go"].service_time.max
     assert run.step("twice").response_time.min >= 60_000_000, "a step runs from its intended start to its end"
     # The second call of a step, and steps of later layers, are due when they are made.

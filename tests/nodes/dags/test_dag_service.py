@@ -814,8 +814,8 @@ async def test_a_new_life_goes_on_with_a_higher_epoch(node_of: NodeOf, monkeypat
     old = await first.handed("b")
     await first.jobs.close()
     second = await node_of()
-    assert second.jobs.keeper.epoch > first.jobs.keeper.epoch
-    assert second.jobs.keeper.expected() == [("w", 1, 7)]
+    assert second.jobs.keeper.floor.epoch > first.jobs.keeper.floor.epoch
+    assert second.jobs.keeper.attempts.expected() == [("w", 1, 7)]
     await second.until(lambda: second.jobs.keeper.jobs[1].tasks[1].policy is not None)
     second.hear(done_of(second, old, "completed", output=b"7"))
     await second.until(lambda: old.fence in second.took)
@@ -849,7 +849,7 @@ async def test_an_epoch_that_a_worker_remembers_is_passed_through_the_store(node
     node = await node_of()
     facts = await node.jobs.submit_dag(dag({"a": ""}), "", "")
     node.perform(node.jobs.keeper.on_beat(boottime_ns(), "w", 1, WORKER, 4, "healthy", epoch=7, of=OTHERS))
-    await node.until(lambda: node.jobs.keeper.epoch == 8)
+    await node.until(lambda: node.jobs.keeper.floor.epoch == 8)
     (lease,) = node.records.leases("manager")
     assert lease.epoch == 8
     memory = StoreMemory(node.home).of(node.jobs.keeper.floor.life.store)
@@ -881,10 +881,10 @@ async def test_an_epoch_that_the_store_cannot_take_now_is_asked_for_again(
         patch.setattr(node.jobs._lease, "raise_to", full)
         node.perform(node.jobs.keeper.on_beat(boottime_ns(), "w", 1, WORKER, 4, "healthy", epoch=7, of=OTHERS))
         await node.until(lambda: not node.jobs.keeper.floor._is_raising)
-    assert (node.jobs.keeper.epoch, node.broken) == (1, [])
+    assert (node.jobs.keeper.floor.epoch, node.broken) == (1, [])
     later = boottime_ns() + PAUSE_NS
     node.perform(node.jobs.keeper.on_beat(later, "w", 1, WORKER, 4, "healthy", epoch=7, of=OTHERS))
-    await node.until(lambda: node.jobs.keeper.epoch == 8)
+    await node.until(lambda: node.jobs.keeper.floor.epoch == 8)
 
 
 async def test_a_manager_that_cannot_raise_its_epoch_because_another_has_the_store_stops(idle_node: Node) -> None:

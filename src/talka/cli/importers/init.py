@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from talka.cli.command import CliCommand
+from talka.cli.command import command
 from talka.cli.output import ResultFile, harmless, say, tell
 from talka.errors import Invalid
 
@@ -162,15 +162,12 @@ class SourceUnreadable(Invalid):
     """The recording or description cannot be read."""
 
 
-@click.command(
+@command(
     "init",
-    cls=CliCommand,
-    examples=[
-        ("talka init", "a first test, settings and a CI job, in this folder"),
-        ("talka init shop --from-har session.har", "a test that repeats a recording"),
-        ("talka init shop --from-openapi openapi.json", "a test with a step for each operation"),
-    ],
-    help="Write a load test that runs, with settings and a CI job, into DIR (this folder). Sends nothing.",
+    "Write a load test that runs, with settings and a CI job, into DIR (this folder). Sends nothing.",
+    ("talka init", "a first test, settings and a CI job, in this folder"),
+    ("talka init shop --from-har session.har", "a test that repeats a recording"),
+    ("talka init shop --from-openapi openapi.json", "a test with a step for each operation"),
 )
 @click.argument("folder", default=".", type=click.Path(readable=False), metavar="[DIR]")
 @click.option("--from-har", "har", metavar="FILE", help="Make the test from a recording of a browser or a proxy.")

@@ -35,9 +35,8 @@ OWN_WORDS: Final = {
     "api": "the API is at {url}",
     "probes": "probes and metrics are at {url}",
     "few-files": (
-        "this process may have {files} files open, so at most {connections} connections are served at once, not "
-        "{usual}:"
-        " raise the limit to {wanted} (" + ADVICE + ")"
+        "this process may have {files} files open, so at most {connections} connections are served at "
+        "once, not {usual}: raise the limit to {wanted} (" + ADVICE + ")"
     ),
     "starting": "worker {name} starts, with {cores} cores",
     "up": "ready at {address} with {cores} cores; try: talka submit FILE --to {address}",

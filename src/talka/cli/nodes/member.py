@@ -12,7 +12,7 @@ from typing import Any, Never
 
 import click
 
-from talka.cli.command import CliCommand
+from talka.cli.command import command
 from talka.cli.nodes.descriptors import check_descriptors
 from talka.cli.nodes.secret import Seconds, checked_id, cluster_option, environment_option, read_secrets
 from talka.cli.output import tell
@@ -25,18 +25,13 @@ PRESET_NAMES = ("default", "fast", "wan", "serf-lan")
 DEFAULT_FOLDER = "~/.local/state/talka"
 
 
-@click.command(
+@command(
     "member",
-    cls=CliCommand,
-    examples=[
-        ("talka member --name a --bind 127.0.0.1:8472 --secret-file s", "the first"),
-        ("talka member --name b --bind 127.0.0.1:8473 --seed 127.0.0.1:8472 …", "another"),
-        ("talka member … --voters a,b,c", "a, b and c elect a leader"),
-    ],
-    help=(
-        "Be a member of a cluster: tell who joins, is lost or leaves, and who leads, one line for each."
-        " UDP and TCP on one port. SIGTERM or Ctrl-C: it says good-bye and stops."
-    ),
+    "Be a member of a cluster: tell who joins, is lost or leaves, and who leads, one line for each."
+    " UDP and TCP on one port. SIGTERM or Ctrl-C: it says good-bye and stops.",
+    ("talka member --name a --bind 127.0.0.1:8472 --secret-file s", "the first"),
+    ("talka member --name b --bind 127.0.0.1:8473 --seed 127.0.0.1:8472 …", "another"),
+    ("talka member … --voters a,b,c", "a, b and c elect a leader"),
 )
 @click.option("--name", required=True, metavar="NAME", help="Its name, unique in the cluster.")
 @click.option("--bind", required=True, metavar="HOST:PORT", help="Where it listens, UDP and TCP.")

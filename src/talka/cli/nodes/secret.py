@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from talka.cli.command import CliCommand
+from talka.cli.command import command
 from talka.cli.output import tell
 from talka.errors import Invalid
 
@@ -35,11 +35,10 @@ environment_option = click.option(
 )
 
 
-@click.command(
+@command(
     "secret",
-    cls=CliCommand,
-    examples=[("talka secret -o secret", "once; every node of the cluster gets it")],
-    help="Make a cluster's secret. Every manager, worker and member of the cluster gets the file, and nobody else.",
+    "Make a cluster's secret. Every manager, worker and member of the cluster gets the file, and nobody else.",
+    ("talka secret -o secret", "once; every node of the cluster gets it"),
 )
 @click.option("-o", "--output", required=True, metavar="FILE", help="Where to write it, for your eyes only. Required.")
 def secret(output: str) -> int:

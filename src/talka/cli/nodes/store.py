@@ -5,31 +5,26 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from talka.cli.command import CliCommand, CommandEntry, LazyGroup
+from talka.cli.command import CommandEntry, LazyGroup, command
 from talka.cli.output import say, tell
 
 if TYPE_CHECKING:
     from talka.store.dags.sqlite_file import SqliteFile
 
 COMMANDS: Final = {
-    "migrate": CommandEntry("Commands", "talka.cli.nodes.store:migrate", "make a store, or bring one to this version"),
-    "check": CommandEntry("Commands", "talka.cli.nodes.store:check", "read all of it and tell what is wrong"),
-    "backup": CommandEntry("Commands", "talka.cli.nodes.store:backup", "copy it while it is in use"),
+    "migrate": CommandEntry("Commands", "nodes.store:migrate", "make a store, or bring one to this version"),
+    "check": CommandEntry("Commands", "nodes.store:check", "read all of it and tell what is wrong"),
+    "backup": CommandEntry("Commands", "nodes.store:backup", "copy it while it is in use"),
 }
 
 
-@click.group(
+store = LazyGroup(
     "store",
-    cls=LazyGroup,
-    entries=COMMANDS,
-    examples=[
-        ("talka store check --store sqlite:///jobs.sqlite", "is it whole?"),
-        ("talka store backup copy.sqlite --store sqlite:///jobs.sqlite", "a copy, while jobs run"),
-    ],
-    help="The store of dag jobs: bring it to this version, check it, copy it.",
+    "The store of dag jobs: bring it to this version, check it, copy it.",
+    COMMANDS,
+    ("talka store check --store sqlite:///jobs.sqlite", "is it whole?"),
+    ("talka store backup copy.sqlite --store sqlite:///jobs.sqlite", "a copy, while jobs run"),
 )
-def store() -> None:
-    pass
 
 
 store_option = click.option(
@@ -37,11 +32,10 @@ store_option = click.option(
 )
 
 
-@click.command(
+@command(
     "migrate",
-    cls=CliCommand,
-    examples=[("talka store migrate --store sqlite:///jobs.sqlite", "before the first start of a new version")],
-    help="Make a store, or bring one to this version. A manager does the same when it starts.",
+    "Make a store, or bring one to this version. A manager does the same when it starts.",
+    ("talka store migrate --store sqlite:///jobs.sqlite", "before the first start of a new version"),
 )
 @store_option
 def migrate(url: str) -> int:
@@ -56,11 +50,10 @@ def migrate(url: str) -> int:
     return 0
 
 
-@click.command(
+@command(
     "check",
-    cls=CliCommand,
-    examples=[("talka store check --store sqlite:///jobs.sqlite", "it may be in use meanwhile")],
-    help="Read all of a store and tell what is wrong. Nothing is changed; the exit code is 2 if anything is wrong.",
+    "Read all of a store and tell what is wrong. Nothing is changed; the exit code is 2 if anything is wrong.",
+    ("talka store check --store sqlite:///jobs.sqlite", "it may be in use meanwhile"),
 )
 @store_option
 def check(url: str) -> int:
@@ -81,12 +74,10 @@ def check(url: str) -> int:
     return ExitCode.USAGE
 
 
-@click.command(
+@command(
     "backup",
-    cls=CliCommand,
-    examples=[("talka store backup copy.sqlite --store sqlite:///jobs.sqlite", "as it is at this instant")],
-    help="Copy a store to the new file TARGET, while it is in use. Large outputs are files of their own: copy them "
-    "too.",
+    "Copy a store to the new file TARGET, while it is in use. Large outputs are files of their own: copy them too.",
+    ("talka store backup copy.sqlite --store sqlite:///jobs.sqlite", "as it is at this instant"),
 )
 @click.argument("target", metavar="TARGET")
 @store_option

@@ -5,6 +5,8 @@ request is not whole yet stands in a line of its own, in which the oldest of who
 request takes a place, and keeps it as long as it is served; a connection that rests between requests gives its place
 up to whoever asks. A probe that finds no place is served in a reserve: however many connections others hold, it is
 answered.
+
+Decision: docs/decisions/0035-strangers-give-way.md.
 """
 
 import ipaddress

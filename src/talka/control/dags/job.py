@@ -33,7 +33,7 @@ from talka.wire.tasks import TaskResult
 from talka.work.dag import DagSettings, TaskSpec
 from talka.work.durations import format_duration, parse_duration
 from talka.work.lifecycle import JobState, TaskState, begin_again, is_final, move
-from talka.work.records import Change, ClaimTask, Complete, EventRow, JobRow, LiveTask, MoveJob, PutEvent, Release
+from talka.work.records import Change, ClaimTask, Complete, EventRow, JobRow, MoveJob, PutEvent, Release
 
 AT_ONCE: Final = 10_000
 """Tasks that become ready or are cancelled in one step; the others follow in ticks, so that no step takes long."""
@@ -65,12 +65,10 @@ class DagJob(DagBook):
     """Call what fits as things happen, and `tick` once `next_tick_at` has come. When `is_over`, call `end` once."""
 
     def __init__(self, row: JobRow, settings: DagSettings, rng: Random, clock: Callable[[int], int]) -> None:
-        """`clock` tells the wall clock's milliseconds at an instant of the local one."""
-        super().__init__(row, settings)
+        super().__init__(row, settings, clock)
         self.next_tick_at = NEVER
         self._number = row.number
         self._rng = rng
-        self._clock = clock
         self._timers = Timers(self.tasks)
         self._backlog: deque[DagTask] = deque()
         """Pending ones that nothing holds back."""
@@ -91,12 +89,7 @@ class DagJob(DagBook):
         self._connect()
         self._set_deadlines(now)
         self._backlog.extend([task for task in self.tasks if not task.waits_for])
-        self._go_on(now, step)
-        return step
-
-    def restore(self, now: int, live: Sequence[LiveTask]) -> None:
-        """Tasks as the store has them, in order of their index, in as many pages as there are; then `restored`."""
-        self._restore(now, self._clock(now), live)
+        return self._go_on(now, step)
 
     def restored(self, now: int) -> DagStep:
         """All were restored: go on where it was left. Attempts under way keep their fence and worker."""
@@ -116,8 +109,7 @@ class DagJob(DagBook):
         self._set_deadlines(now)
         if self.state in STOPPING:
             self._wind_down(step)
-        self._go_on(now, step)
-        return step
+        return self._go_on(now, step)
 
     def loaded(self, now: int, task: DagTask, spec: TaskSpec, checkpoint: bytes) -> DagStep:
         """The spec of a task was read from the store."""
@@ -193,12 +185,10 @@ class DagJob(DagBook):
             return NOTHING
         step = DagStep()
         self._release_all(dependents)
-        self._go_on(now, step)
-        return step
+        return self._go_on(now, step)
 
     def failed(self, now: int, task: DagTask, result: TaskResult) -> DagStep:
         """An attempt ended without completing its task."""
-        step = DagStep()
         verdict = self._verdict_of_stop(task)
         if verdict is None:
             # A result may be here before the spec was read again: the job's own rules hold then.
@@ -206,22 +196,17 @@ class DagJob(DagBook):
             verdict = judged(task, policy, result, self._rng)
             if result.outcome == "died" and verdict.state is None and result.signal not in TOLD_TO_STOP:
                 self._terms.isolate(task)
-        self._after_attempt(now, step, task, verdict, result)
-        return step
+        return self._after_attempt(now, task, verdict, result)
 
     def unfit(self, now: int, task: DagTask, result: TaskResult) -> DagStep:
         """It was claimed and can be given to nobody."""
-        step = DagStep()
         verdict = self._verdict_of_stop(task) or RetryVerdict(TaskState.FAILED, result.cause, result.error)
-        self._after_attempt(now, step, task, verdict, result)
-        return step
+        return self._after_attempt(now, task, verdict, result)
 
     def lost(self, now: int, task: DagTask, cause: str) -> DagStep:
         """Whoever had it runs it no more: it goes to another at once, and that costs it nothing."""
-        step = DagStep()
         verdict = self._verdict_of_stop(task) or RetryVerdict(None, "lost", cause)
-        self._after_attempt(now, step, task, verdict, TaskResult(task.fence, "cancelled", cause="lost", error=cause))
-        return step
+        return self._after_attempt(now, task, verdict, TaskResult(task.fence, "cancelled", cause="lost", error=cause))
 
     # -- what people ask for
 
@@ -234,8 +219,7 @@ class DagJob(DagBook):
         self.state = move(self.state, JobState.PAUSED)
         self._unqueue_all(step)
         self._tell(now, step, "paused")
-        self._go_on(now, step)
-        return step
+        return self._go_on(now, step)
 
     def resume(self, now: int) -> DagStep:
         if self.state is JobState.RUNNING:
@@ -246,8 +230,7 @@ class DagJob(DagBook):
         self._backlog.clear()
         self._backlog.extend([task for task in self.tasks if task.state is _PENDING and not task.waits_for])
         self._tell(now, step, "resumed")
-        self._go_on(now, step)
-        return step
+        return self._go_on(now, step)
 
     def cancel(self, now: int, reason: str) -> DagStep:
         """What does not run is cancelled, what runs is stopped. A job that stops already goes on stopping."""
@@ -256,8 +239,7 @@ class DagJob(DagBook):
         self._check_goes_on("cancelled")
         step = DagStep()
         self._stop(now, step, JobState.CANCELLING, reason or "It was cancelled.")
-        self._go_on(now, step)
-        return step
+        return self._go_on(now, step)
 
     def skip(self, now: int, ids: Sequence[str]) -> DagStep:
         """These are not run; what waits for them goes on without their output."""
@@ -272,8 +254,7 @@ class DagJob(DagBook):
                 self._close(now, step, task, TaskState.SKIPPED, "skipped", "")
                 self._event(now, step, "skipped", task.index)
                 self._release_all(self._dependents.of(task.index))
-        self._go_on(now, step)
-        return step
+        return self._go_on(now, step)
 
     def rerun(self, now: int, ids: Sequence[str], configs: Mapping[str, msgspec.Raw] | None = None) -> DagStep:
         """Run these and all that depends on them once more; none named: all that ended without being completed. The
@@ -295,8 +276,7 @@ class DagJob(DagBook):
             self.state, self.reason = begin_again(self.state), ""
             step.changes.append(MoveJob(self._number, self.state, self._clock(now)))
         self._event(now, step, "rerun", text=f"{len(again)} tasks are run again")
-        self._go_on(now, step)
-        return step
+        return self._go_on(now, step)
 
     # -- time
 
@@ -308,13 +288,13 @@ class DagJob(DagBook):
                 self._backlog.append(task)
             elif kind == QUEUE:
                 self._overdue(now, step, task, queue_timeout_text(task))
-            elif self._is_expired(now, task):
+            elif task.policy is not None and self._begun_at + task.policy.total_ns <= now:
+                # Otherwise the job was run again since.
                 self._overdue(now, step, task, total_timeout_text(task))
         if now >= self._deadline and self._open and self.state not in STOPPING:
             reason = f"It took longer than its timeout of {format_duration(self._timeout_ns)}."
             self._stop(now, step, JobState.COMPLETING, reason)
-        self._go_on(now, step)
-        return step
+        return self._go_on(now, step)
 
     # -- how it is done
 
@@ -334,7 +314,7 @@ class DagJob(DagBook):
         text = f"{total - completed} of {total} tasks did not complete.{first}"
         return JobState.PARTIAL if completed else JobState.FAILED, text
 
-    def _go_on(self, now: int, step: DagStep) -> None:
+    def _go_on(self, now: int, step: DagStep) -> DagStep:
         """The last of every step, and the only place where tasks become ready: what leaves the queues is never in the
         same step as what enters them."""
         if self._sweep_at is not None:
@@ -344,6 +324,7 @@ class DagJob(DagBook):
             for _ in range(min(AT_ONCE, len(backlog))):
                 self._enter(now, step, backlog.popleft())
         self._set_next_tick(now)
+        return step
 
     def _set_next_tick(self, now: int) -> None:
         if self._sweep_at is not None or (self._backlog and self.state is JobState.RUNNING):
@@ -390,7 +371,8 @@ class DagJob(DagBook):
             return RetryVerdict(TaskState.CANCELLED, "cancelled", self.reason)
         return RetryVerdict(TaskState.TIMEOUT, "timeout", total_timeout_text(task)) if task.recall else None
 
-    def _after_attempt(self, now: int, step: DagStep, task: DagTask, verdict: RetryVerdict, result: TaskResult) -> None:
+    def _after_attempt(self, now: int, task: DagTask, verdict: RetryVerdict, result: TaskResult) -> DagStep:
+        step = DagStep()
         at_ms = self._clock(now)
         started_ms = self._clock(now - result.took_us * 1000 if result.took_us else task.started_at or now)
         step.changes.append(attempt_of(self._number, task, result, started_ms, at_ms))
@@ -403,7 +385,7 @@ class DagJob(DagBook):
             self._settle(task, verdict.state)
             if verdict.state in FAILED:
                 self._gave_up(now, step, task, verdict.error)
-        self._go_on(now, step)
+        return self._go_on(now, step)
 
     def _try_again(self, now: int, step: DagStep, task: DagTask, verdict: RetryVerdict) -> None:
         task.ready_at = now + verdict.wait_ns
@@ -427,11 +409,6 @@ class DagJob(DagBook):
             return
         self._close(now, step, task, TaskState.TIMEOUT, "timeout", error)
         self._gave_up(now, step, task, error)
-
-    def _is_expired(self, now: int, task: DagTask) -> bool:
-        policy = task.policy
-        # Otherwise the job was run again since.
-        return policy is not None and self._begun_at + policy.total_ns <= now
 
     def _close(self, now: int, step: DagStep, task: DagTask, state: TaskState, cause: str, error: str) -> None:
         """The end of a task that is not given out."""

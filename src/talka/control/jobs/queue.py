@@ -1,4 +1,7 @@
-"""Jobs that wait for cores: highest priority first, then who came first."""
+"""Jobs that wait for cores: highest priority first, then who came first.
+
+Decision: docs/decisions/0020-cores-are-granted-per-job.md.
+"""
 
 from bisect import bisect_left, insort
 from typing import Final

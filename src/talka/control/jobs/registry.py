@@ -2,6 +2,8 @@
 
 Every decision is an entry of the majority register, and nobody is told of it before a majority has it on disk. The
 registry lives as long as a term: a new leader reads the entries and goes on.
+
+Decision: docs/decisions/0020-cores-are-granted-per-job.md.
 """
 
 from collections.abc import Callable
@@ -248,9 +250,7 @@ class Registry:
         check_order(order)
         job = new_job_id(self._rng)
         number = 1 + max((entry.number for entry in self.entries.values()), default=0)
-        if self.queue.is_full:
-            self.queue.push(now, job, order.priority, number)  # says why not
-        if not self.book.has_room():
+        if not (self.queue.is_full or self.book.has_room()):
             raise QueueFull(SLOTS)
         self.queue.push(now, job, order.priority, number)
         entry = JobEntry(
@@ -509,8 +509,7 @@ class Registry:
             if better is not entry:
                 effects += self.book.put(now, better, *self._lead(now, better))
             elif now >= self._lead_at.get(entry.job, 0):
-                self._lead_at[entry.job] = now + LEAD_AGAIN_NS
-                effects.append(LeadWanted(entry.job))
+                effects += self._lead(now, entry)
         effects += self._schedule(now)
         return effects
 
@@ -557,23 +556,22 @@ class Registry:
 
     def workers(self, now: int) -> list[WorkerView]:
         views = []
-        for row in self.fleet.rows():
-            facts = row.facts
-            until = self.fleet.lease_over_at(row.name, row.boot)
+        for life in self.fleet.lives():
+            facts = life.facts
             views.append(
                 WorkerView(
-                    name=row.name,
-                    state=row.state,  # type: ignore[arg-type]
-                    reason=row.reason,
+                    name=life.name,
+                    state=life.state,
+                    reason=life.reason,
                     cores=facts.cores if facts else 0,
-                    free=row.free,
+                    free=life.free,
                     memory_bytes=facts.memory_bytes if facts else 0,
                     gpus=facts.gpus if facts else 0,
                     capabilities=list(facts.capabilities) if facts else [],
                     version=facts.version if facts else "",
-                    jobs=list(row.jobs),
-                    lease_ms=max(0, until - now) // MILLISECOND if until is not None else 0,
-                    address="" if row.source.startswith(HANDLE) else row.source,
+                    jobs=list(life.reserved),
+                    lease_ms=0 if life.is_lost else max(0, life.until - now) // MILLISECOND,
+                    address="" if life.source.startswith(HANDLE) else life.source,
                 )
             )
         return views

@@ -140,7 +140,7 @@ class TakeOver:
 
     def is_caught_up(self, job: LoadJob, lost: Container[int]) -> bool:
         """Whether every attempt that ran has told its counts, or is over: until then they seem to shrink."""
-        running = job.running()
+        running = job.attempts
         self._uncounted = {
             attempt: None
             for attempt in self._uncounted

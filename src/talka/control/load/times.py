@@ -3,34 +3,14 @@
 from collections.abc import Mapping
 from typing import Generic, TypeVar
 
-import msgspec
-
-from talka.work.dsl import Priority
+from talka.wire.orders import WorkflowOrder
 from talka.work.lifecycle import TaskState
-from talka.work.load import Plan
-from talka.work.thresholds import Threshold
-
-
-class JobWorkflow(msgspec.Struct, frozen=True):
-    """A workflow as the planner sees it."""
-
-    name: str
-    plan: Plan
-    priority: Priority
-    is_test: bool
-    depends_on: frozenset[str]
-    timeout_ns: int
-    thresholds: tuple[Threshold, ...]
-    flows: tuple[tuple[str, str], ...]
-    """(workflow, key) of the values it receives: those on which both sides agree."""
-    is_teardown: bool = False
-    """It cleans up after those it depends on, whatever became of them, also when the job is stopped."""
 
 
 class WorkflowTimes:
     """Instants are 0 until they have come."""
 
-    def __init__(self, spec: JobWorkflow) -> None:
+    def __init__(self, spec: WorkflowOrder) -> None:
         self.spec = spec
         self.state = TaskState.PENDING
         self.failure: str | None = None

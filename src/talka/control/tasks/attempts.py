@@ -47,7 +47,7 @@ class Attempts:
 
     def __init__(self, floor: EpochFloor) -> None:
         self.running: dict[int, DagTask] = {}
-        """By fence."""
+        """By fence: those that were given out and of which nothing final was heard."""
         self._floor = floor
         self._handed_at: dict[int, int] = {}
         """Not of those whose claim or inputs are waited for."""
@@ -146,7 +146,7 @@ class Attempts:
         return [effect for key, fences in to_recall.items() for effect in self._say_recall(key, list(fences))]
 
     def expected(self) -> list[tuple[str, int, int]]:
-        """Name, boot and folder of those that have attempts."""
+        """Name, boot and folder of the workers that have attempts."""
         return [worker_of(key) for key in self._on_worker]
 
     # Workers.

@@ -9,8 +9,10 @@ Decision: docs/decisions/0022-who-runs-a-task.md.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
+from operator import attrgetter
 from random import Random
 from typing import Final, TypeAlias
 
@@ -67,7 +69,6 @@ class DispatchWorker(msgspec.Struct, frozen=True, kw_only=True):
     """Those that load jobs do not have."""
     state: str = "healthy"
     """Or degraded, or draining."""
-    is_lost: bool = False
 
     @classmethod
     def of(cls, name: str, facts: WorkerFacts, cores: int, state: str) -> "DispatchWorker":
@@ -114,6 +115,7 @@ class _Worker:
         return self.alone < self.facts.cores if alone else self.load < self.full
 
 
+@dataclass(slots=True, eq=False)
 class _Pool:
     """The workers that can run what a group has, by rank. Those without room are not in the heap until they get some.
 
@@ -121,15 +123,12 @@ class _Pool:
     last looked at is in the log behind `cursor`, and enters again.
     """
 
-    __slots__ = ("alone", "cursor", "heap", "members", "numbers", "version")
-
-    def __init__(self, alone: bool, numbers: "count[int]") -> None:
-        self.alone = alone
-        self.numbers = numbers
-        self.members: dict[_Worker, None] = {}
-        self.heap: list[tuple[int, int, _Worker]] = []
-        self.version = -1
-        self.cursor = 0
+    alone: bool
+    numbers: "count[int]"
+    members: dict[_Worker, None] = field(default_factory=dict)
+    heap: list[tuple[int, int, _Worker]] = field(default_factory=list)
+    version: int = -1
+    cursor: int = 0
 
     def fill(self) -> None:
         alone = self.alone
@@ -159,16 +158,13 @@ class _Pool:
         heapreplace(self.heap, (worker.rank(), next(self.numbers), worker))
 
 
+@dataclass(slots=True, eq=False)
 class _Handler:
-    __slots__ = ("cost", "costed_ns", "length_ns", "name", "running")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.running = 0
-        self.length_ns = -1
-        """Of its tasks, the later ones counting more; -1: not known."""
-        self.costed_ns = -1
-        self.cost = CORE // UNKNOWN_PER_CORE
+    running: int = 0
+    length_ns: int = -1
+    """Of its tasks, the later ones counting more; -1: not known."""
+    costed_ns: int = -1
+    cost: int = CORE // UNKNOWN_PER_CORE
 
     def part(self) -> int:
         """What one of its tasks fills of a core."""
@@ -404,7 +400,7 @@ class Dispatcher:
         running = {name: handler.running for name, handler in self._handlers.items() if handler.running}
         workers: dict[str, int] = {}
         for worker in self._workers.values():
-            for name in () if worker.facts.is_lost else worker.facts.handlers:
+            for name in worker.facts.handlers:
                 workers[name] = workers.get(name, 0) + 1
         views = [
             QueueView(
@@ -427,8 +423,6 @@ class Dispatcher:
 
     def _unfit(self, facts: DispatchWorker, needs: Needs, now: int) -> Refusal | None:
         """What stands in the way as long as nothing new is known of the worker."""
-        if facts.is_lost:
-            return "offline", "it is not heard from"
         if facts.state == "draining":
             return "draining", "it is draining: it takes no new tasks"
         until = self._bad.get(facts.name)
@@ -467,7 +461,7 @@ class Dispatcher:
         self._looked = self._version
         bad = self._quarantine.until
         for name, worker in self._workers.items():
-            if name not in bad and not worker.facts.is_lost and worker.facts.state != "draining":
+            if name not in bad and worker.facts.state != "draining":
                 self._bad = dict(bad)
                 return
         self._bad = {}
@@ -502,7 +496,7 @@ class Dispatcher:
             pool.version = self._version
             needs = Needs(*key[:3], alone=key[3])
             members = [worker for worker in self._workers.values() if self._unfit(worker.facts, needs, now) is None]
-            members.sort(key=_lot)
+            members.sort(key=attrgetter("lot"))
             pool.members = dict.fromkeys(members)
             pool.fill()
         elif pool.cursor < end:
@@ -518,7 +512,7 @@ class Dispatcher:
         if handler is None:
             if len(self._handlers) >= HANDLERS_LIMIT:
                 self._handlers = {name: handler for name, handler in self._handlers.items() if handler.running}
-            handler = self._handlers[name] = _Handler(name)
+            handler = self._handlers[name] = _Handler()
         part = CORE if alone else handler.part()
         if part > CORE // SIDE_BY_SIDE and not alone and name in worker.patient:
             part = CORE // SIDE_BY_SIDE
@@ -527,10 +521,6 @@ class Dispatcher:
         worker.alone += alone
         handler.running += 1
         return worker, handler, part, alone, hold
-
-
-def _lot(worker: _Worker) -> int:
-    return worker.lot
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -29,8 +29,6 @@ class Quarantine:
     Call `expire` once `next_end_at` has come.
     """
 
-    __slots__ = ("_deaths", "_tasks_limit", "next_end_at", "until")
-
     def __init__(self, tasks_limit: int = TASKS_LIMIT) -> None:
         if tasks_limit < DEATHS:
             raise Invalid(f"a quarantine needs a tasks_limit of at least {DEATHS}, not {tasks_limit}")

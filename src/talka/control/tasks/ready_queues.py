@@ -239,18 +239,6 @@ class QueueGroup(_Ranked):
 class ReadyQueues:
     """Ask for the `best` queue, and `take` from it, or `park` it or its group and ask again."""
 
-    __slots__ = (
-        "_by_key",
-        "_limits",
-        "_numbers",
-        "_rotation",
-        "_timed",
-        "buckets_of",
-        "groups",
-        "parked_groups",
-        "queues",
-    )
-
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._numbers = count(1)

@@ -6,8 +6,8 @@ See docs/decisions/0022-who-runs-a-task.md and 0023-a-core-that-dies.md.
 from collections.abc import Iterator
 from typing import Final
 
+from talka.control.worker.effects import EndHandlers
 from talka.control.worker.handlers_attempt import CoreStage, CoreState, KillReason
-from talka.control.worker.handlers_effects import EndHandlers
 from talka.units import NEVER, SECOND
 
 LOAD_LIMIT_NS: Final = 60 * SECOND

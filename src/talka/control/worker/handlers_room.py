@@ -9,7 +9,15 @@ from heapq import heapify, heappop, heapreplace
 from itertools import islice
 from typing import Final, Literal
 
-from talka.control.worker.effects import HandlerEffect, HandlersBroken, HandlersLoaded
+from talka.control.tasks.parts import in_parts
+from talka.control.worker.effects import (
+    ExitFacts,
+    HandlerEffect,
+    HandlersBroken,
+    HandlersLoaded,
+    StartHandlers,
+    TellHandlers,
+)
 from talka.control.worker.handlers_attempt import (
     CoreStage,
     CoreState,
@@ -19,8 +27,6 @@ from talka.control.worker.handlers_attempt import (
     last_word,
 )
 from talka.control.worker.handlers_cores import LOAD_LIMIT_NS, HandlerCores
-from talka.control.worker.handlers_effects import ExitFacts, StartHandlers, TellHandlers
-from talka.control.worker.parts import in_parts
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.tasks import ERROR_LIMIT, HandedTask, Load, Loaded, RunTasks, StopTasks, TaskResult
 

@@ -9,8 +9,8 @@ from typing import Final
 
 from talka.cluster.effects import Lane
 from talka.control.load.log_lines import ShardLines
+from talka.control.tasks.parts import in_parts
 from talka.control.worker.core_pool import SeatKey, seats_of
-from talka.control.worker.parts import in_parts
 from talka.control.worker.shards import ShardsStage, WorkerShards
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.jobs import REPORT_LIMIT_BYTES, Assign, Finished, JobMessage, LogLines, Report, Running, TaskFacts
@@ -143,7 +143,7 @@ class ShardReporter:
         least_ms, most_ms = INTERVAL_LIMITS_MS
         self._interval_ns = min(max(every_ms, least_ms), most_ms) * MILLISECOND
         shards = self.shards
-        if shards is None or not shards.acknowledged(sequence):
+        if shards is None or not shards.reports.acknowledged(sequence):
             return
         if sequence == shards.reports.sequence:
             self._is_outstanding = False
@@ -166,7 +166,7 @@ class ShardReporter:
         self.lines.reset()
         self._lines_at = now if self.lines.has_news else NEVER
         if self.shards is not None:
-            self.shards.reset()
+            self.shards.reports.reset()
 
     def sayings(self, now: int) -> list[Saying]:
         """What is to be said now."""

@@ -13,14 +13,14 @@ import msgspec
 from talka.control.load.core_effects import CoreEffect
 from talka.control.load.shard_group import ShardGroup
 from talka.control.load.shard_run import LostShard, Seats, ShardAttempt, ShardRun
-from talka.control.load.times import JobWorkflow
 from talka.control.worker.core_pool import CorePool, seat_at
-from talka.control.worker.report import ShardsReport, ShardsSummary
+from talka.control.worker.report import ShardsReport
 from talka.stats.tally import merged
 from talka.stats.windows import WINDOW_NS, Window
 from talka.units import NEVER, SECOND
 from talka.wire.jobs import Assign, AttemptResult, Start, encode_result
-from talka.wire.shards import Arm, FromCore, Gap, Refused, Source
+from talka.wire.orders import WorkflowOrder
+from talka.wire.shards import Arm, FromCore, Gap, Refused, Source, Totals
 from talka.work.lifecycle import TaskState, move
 from talka.work.load import Shard
 
@@ -32,13 +32,12 @@ ORDERED_SLACK_NS: Final = SECOND // 2
 class WorkerShards:
     """Call `start` once, then the others as things happen; carry out what they return, and look at `stage` after it.
 
-    One that has ended was refused (`refused`), killed (`is_killed`), or has a `result`.
+    One that has ended was refused (`refused`) or killed, or has a `result`.
     """
 
     def __init__(self, assign: Assign, source: Source, pool: CorePool, *, worker: str = "") -> None:
         self.assign = assign
         self.stage: ShardsStage = "arming"
-        self.is_killed = False
         self.job_origin_ns = 0
         self.next_tick_at = NEVER
         self.reports = ShardsReport()
@@ -52,15 +51,17 @@ class WorkerShards:
         self._told_up_to: dict[int, int] = {}
         """Index of the last window that was told, by attempt: what it has not told yet is later."""
         self._is_cancelled = False
-        spec = JobWorkflow(
+        spec = WorkflowOrder(
             name=assign.workflow,
             plan=assign.plan,
             priority="auto",
             is_test=assign.is_test,
-            depends_on=frozenset(),
+            depends_on=(),
             timeout_ns=NEVER,
             thresholds=(),
             flows=(),
+            load="",
+            nodes=(),
         )
         self._group = ShardGroup(self, spec, grace_ns=assign.settings.grace_ns, ordered_slack_ns=ORDERED_SLACK_NS)
 
@@ -112,7 +113,6 @@ class WorkerShards:
         """End it now; there will be no result."""
         if self.stage == "ended":
             return []
-        self.is_killed = True
         return self._planned(self.on_done(now, self._group))
 
     def tick(self, now: int) -> list[CoreEffect]:
@@ -167,29 +167,28 @@ class WorkerShards:
             settings=assign.settings,
         )
 
-    def report(self, now: int, everything: bool = False, *, blurred: bool = False) -> list[FromCore]:
-        """The next report; `everything` also what has not changed. Instants are of this machine's clock."""
+    def report(self, now: int, *, blurred: bool = False) -> list[FromCore]:
+        """The next report. Instants are of this machine's clock."""
         self.reports.windows.advance(self._frontier(now))
         starts, made_at_ns = self._starts(), self._made_at_ns(now)
-        summary = ShardsSummary(
+        attempts = [attempt for shard in self._group.shards for attempt in shard.attempts]
+        parts, rest, windows = self.reports.build(
+            [attempt.tally for attempt in attempts if attempt.sequence], blurred=blurred
+        )
+        totals = Totals(
+            self.reports.sequence,
+            rest,
+            windows,
             vus=sum(attempt.vus for _, _, attempt in self.attempts.values()),
             started_at_ns=min(starts, default=0),
             shares=self._shares(),
             spread_ns=max(starts) - min(starts) if starts else 0,
             gaps=self._gaps(),
+            parts=len(parts),
             age_ns=max(0, now - made_at_ns),
             made_at_ns=made_at_ns,
         )
-        attempts = [attempt for shard in self._group.shards for attempt in shard.attempts]
-        return self.reports.build(attempts, summary, everything=everything, blurred=blurred)
-
-    def acknowledged(self, sequence: int) -> bool:
-        """Whether this was news."""
-        return self.reports.acknowledged(sequence)
-
-    def reset(self) -> None:
-        """A new manager leads: everything is to be told again. The sequence goes on growing."""
-        self.reports.reset()
+        return [*parts, totals]
 
     @property
     def started(self) -> int:
@@ -235,7 +234,7 @@ class WorkerShards:
         return tuple(sum(attempt.tally.started for attempt in shard.attempts) for shard in self._group.shards)
 
     def _gaps(self) -> tuple[Gap, ...]:
-        return tuple(Gap(*msgspec.structs.astuple(lost)[1:]) for lost in self.own_lost)
+        return tuple(lost.gap() for lost in self.own_lost)
 
     def _made_at_ns(self, now: int) -> int:
         """When the core that was silent longest took what it has counted."""

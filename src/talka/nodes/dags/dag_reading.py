@@ -94,7 +94,7 @@ class DagReading:
 
     async def dag(self, id: str) -> DagFacts:
         self._check_loaded()
-        if self.keeper.is_draft(id):
+        if id in self.keeper.shelf.drafts:
             raise NoSuchJob.named(id)
         live = self._live_facts(id)
         if live is not None:

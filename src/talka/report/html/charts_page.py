@@ -32,7 +32,7 @@ from talka.report.document import BadResult, Lost, ResultDocument, Step, StepRow
 from talka.report.plan import PlanDocument, PlannedWorkflow
 from talka.report.text import counted_text, time_text
 from talka.stats import hdr
-from talka.stats.histogram import Histogram, highest_of, middle_of
+from talka.stats.histogram import Histogram, add_counts, highest_of, middle_of
 
 BINS: Final = 60
 SPARK_BINS: Final = 36
@@ -185,9 +185,7 @@ def merged_errors(rows: Iterable[StepRow]) -> list[tuple[float, float, dict[str,
     """(start, width, failures by kind) over all steps."""
     found: dict[tuple[float, float], dict[str, int]] = {}
     for row in rows:
-        into = found.setdefault((row.t_s, row.width_s), {})
-        for kind, count in row.errors.items():
-            into[kind] = into.get(kind, 0) + count
+        add_counts(found.setdefault((row.t_s, row.width_s), {}), row.errors)
     return [(start, width, errors) for (start, width), errors in sorted(found.items())]
 
 
@@ -195,8 +193,7 @@ def errors_by_kind(rows: Sequence[tuple[float, float, dict[str, int]]]) -> dict[
     """Per second, the most frequent kinds first; what is beyond those that can be told apart is "others"."""
     totals: dict[str, int] = {}
     for _, _, errors in rows:
-        for kind, count in errors.items():
-            totals[kind] = totals.get(kind, 0) + count
+        add_counts(totals, errors)
     kinds = sorted(totals, key=lambda kind: (-totals[kind], kind))
     shown, others = kinds[: len(ERROR_PAINTS) - 1], kinds[len(ERROR_PAINTS) - 1 :]
     groups = {kind: [kind] for kind in shown} | ({"others": others} if others else {})
