@@ -15,7 +15,7 @@ from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.news import StateLearned
 from talka.cluster.membership.presets import PRESETS
 from talka.control.member import key_distribution as keyholder_module
-from talka.control.member.admission import Admission, ArrivedPacket, RingChanged, Welcomed
+from talka.control.member.admission import Admission, RingChanged, Welcomed
 from talka.control.member.announcement import Announcement, standing_of
 from talka.control.member.composite import ClusterMember
 from talka.control.member.key_distribution import (
@@ -25,6 +25,7 @@ from talka.control.member.key_distribution import (
     NotThereYet,
     StillNeeded,
 )
+from talka.control.member.life_proofs import ArrivedPacket
 from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.ring_guard import KEPT_LIMIT, RingGuard
 from talka.units import SECOND

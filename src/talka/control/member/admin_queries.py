@@ -293,7 +293,12 @@ def metrics_text(member: ClusterMember[Any], now: int, counts: Mapping[str, Mapp
         "message",
     )
     if member.admission is not None:
-        put("challenges_total", "counter", "Lives asked to prove that they live.", {"": member.admission.challenged})
+        put(
+            "challenges_total",
+            "counter",
+            "Lives asked to prove that they live.",
+            {"": member.admission.lives.challenged},
+        )
         put("keys", "gauge", "Keys in use.", {"": len(member.admission.ring.accepted())})
         rings = member.admission.rings
         put("rings_unexpected_total", "counter", "Changes of keys that were not expected.", {"": rings.unexpected})

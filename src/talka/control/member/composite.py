@@ -17,9 +17,10 @@ from talka.cluster.leases import HolderNews, LeaseExpired
 from talka.cluster.membership.federation import FederatedProber, FederationNews
 from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.news import MemberJoined, MemberLost, MemberNews, StateLearned
-from talka.control.member.admission import Admission, ArrivedPacket, HelloDeclined, RingChanged, Welcomed
+from talka.control.member.admission import Admission, HelloDeclined, RingChanged, Welcomed
 from talka.control.member.announcement import Announcer
 from talka.control.member.key_distribution import KeyDistribution
+from talka.control.member.life_proofs import ArrivedPacket
 from talka.control.member.owner import Owner
 from talka.control.member.receiver import FENCE_KEY, Applied, Receiver
 from talka.control.member.replay_guard import ReplayGuard

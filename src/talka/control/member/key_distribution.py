@@ -14,8 +14,9 @@ from talka.cluster.leadership.news import LeadershipAlarm
 from talka.cluster.membership.members import LEFT, SUSPECT, Member
 from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.news import MembershipEffect, StateLearned
-from talka.control.member.admission import Admission, ArrivedPacket, RingChanged
+from talka.control.member.admission import Admission, RingChanged
 from talka.control.member.announcement import Announcer, standing_of
+from talka.control.member.life_proofs import ArrivedPacket
 from talka.errors import Invalid
 from talka.units import SECOND
 from talka.wire.greeting import CHANNEL, ShareRing
