@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.cluster.placement import BadWeight, Ewma, choose, order
+from talka.cluster.placement import Ewma, choose, order
 from talka.errors import Invalid
 
 quick = settings(deadline=None, derandomize=True, max_examples=60)
@@ -112,10 +112,8 @@ PLACED = [["a", "c", "b"], ["b", "c", "a"], ["b", "c", "a"]]
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, inf, nan, 2e9], ids=["zero", "negative", "infinite", "nan", "vast"])
 def test_a_weight_that_is_none_is_refused_by_name(weight: float) -> None:
-    with pytest.raises(BadWeight, match="the node 'b' has weight .*: a weight is above 0") as caught:
+    with pytest.raises(Invalid, match="the node 'b' has weight .*: a weight is above 0"):
         order("key", {"a": 1.0, "b": weight})
-    assert isinstance(caught.value, Invalid)
-    assert caught.value.node == "b"
 
 
 # The less loaded of two.

@@ -242,7 +242,7 @@ class Cabinet:
         self.voters[name] = voter
         if self._part_of is not None:
             self.parts[name] = self._part_of(self, name)
-        self.act(name, voter.start(self.now))
+        self.act(name, voter.tick(self.now))
 
     def stop(self, name: str) -> None:
         del self.voters[name]

@@ -123,10 +123,10 @@ async def test_what_a_manager_signed_runs_after_it_is_gone_on_a_worker_that_neve
 ) -> None:
     async with small_cluster(tmp_path, "a", "b", "c", certified=certified) as cluster:
         leader = await cluster.leader()
-        accepted_at = next(node for name, node in cluster.managers.items() if name != leader.name)
+        accepted_at = next(node for name, node in cluster.managers.items() if name != leader.options.name)
         facts = await accepted_at.control.submit(an_order(), "")
-        await cluster.stop(accepted_at.name)
-        await cluster.leader(but=accepted_at.name)
+        await cluster.stop(accepted_at.options.name)
+        await cluster.leader(but=accepted_at.options.name)
 
         await cluster.start_worker()
         await cluster.ended(facts.id)

@@ -295,14 +295,6 @@ class RenewDue(msgspec.Struct, frozen=True):
 HolderNews: TypeAlias = LeaseGranted | LeaseLost | RenewDue
 
 
-class TooManyLeases(Unavailable):
-    """Every place of this holder is taken by a lease it holds."""
-
-    def __init__(self, key: str, limit: int) -> None:
-        super().__init__(f"lease of {key!r}: this node holds {limit} leases, and that is the most; release one first")
-        self.key, self.limit = key, limit
-
-
 class _Claim:
     __slots__ = ("asked", "due", "epoch", "ttl_ns", "until")
 
@@ -437,7 +429,9 @@ class LeaseHolder:
             return
         idle = next((other for other, claim in self._claims.items() if not claim.epoch), None)
         if idle is None:
-            raise TooManyLeases(key, self._limit)
+            raise Unavailable(
+                f"lease of {key!r}: this node holds {self._limit} leases, and that is the most; release one first"
+            )
         del self._claims[idle]
 
     def _drop_if_idle(self, key: str, claim: _Claim) -> None:

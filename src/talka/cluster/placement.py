@@ -18,17 +18,6 @@ WEIGHT_LIMIT: Final = 1e9
 _PLACE_KEY: Final = b"talka placement 1"
 
 
-class BadWeight(Invalid):
-    """A node's weight gives it no share that could be computed."""
-
-    def __init__(self, node: str, weight: float) -> None:
-        super().__init__(
-            f"the node {node!r} has weight {weight}: a weight is above 0 and at most {WEIGHT_LIMIT:.0f};"
-            " leave out a node that should get nothing"
-        )
-        self.node, self.weight = node, weight
-
-
 def order(key: str, nodes: Mapping[str, float]) -> list[str]:
     """All nodes (with their weights) in the order in which they should own `key`: owner, backup, and so on.
 
@@ -42,10 +31,11 @@ def choose(rng: Random, candidates: Sequence[str], loads: Mapping[str, float]) -
 
     Two choices suffice: all that chose the least loaded of old figures would choose the same one. Mitzenmacher 2001.
     """
-    drawn = _draw_two(rng, candidates)
-    if drawn is None:
-        return None
-    first, second = drawn
+    if len(candidates) < 2:
+        return next(iter(candidates), None)
+    place = rng.randrange(len(candidates))
+    other = rng.randrange(len(candidates) - 1)
+    first, second = candidates[place], candidates[other + (other >= place)]
     return second if loads.get(second, 0.0) < loads.get(first, 0.0) else first
 
 
@@ -68,16 +58,10 @@ class Ewma:
         return self._sum / self._weight if self._weight else 0.0
 
     def add(self, now: int, sample: float) -> None:
-        kept = self._kept(now)
+        kept = 0.5 ** (max(0, now - self._at) / self._half_life_ns)
         self._sum = self._sum * kept + sample
         self._weight = self._weight * kept + 1.0
         self._at = max(self._at, now)
-
-    def _kept(self, now: int) -> float:
-        age_ns = now - self._at
-        if age_ns <= 0:
-            return 1.0
-        return float(0.5 ** (age_ns / self._half_life_ns))
 
 
 def _scores(key: str, nodes: Mapping[str, float]) -> list[tuple[float, str]]:
@@ -92,22 +76,13 @@ def _scores(key: str, nodes: Mapping[str, float]) -> list[tuple[float, str]]:
     scores: list[tuple[float, str]] = []
     for node, weight in nodes.items():
         if not 0.0 < weight <= WEIGHT_LIMIT:
-            raise BadWeight(node, weight)
+            raise Invalid(
+                f"the node {node!r} has weight {weight}: a weight is above 0 and at most {WEIGHT_LIMIT:.0f};"
+                " leave out a node that should get nothing"
+            )
         digest = keyed.copy()
         digest.update(node.encode())
         # 52 bits and a half: exact as a float, and strictly between 0 and 1.
         u = ((int.from_bytes(digest.digest()) >> 12) + 0.5) * 2.0**-52
         scores.append((weight / log(u), node))
     return scores
-
-
-def _draw_two(rng: Random, candidates: Sequence[str]) -> tuple[str, str] | None:
-    """Two different places of `candidates`, each pair as likely as any other; the same one twice when it is alone."""
-    count = len(candidates)
-    if count == 0:
-        return None
-    if count == 1:
-        return candidates[0], candidates[0]
-    first = rng.randrange(count)
-    second = rng.randrange(count - 1)
-    return candidates[first], candidates[second + (second >= first)]

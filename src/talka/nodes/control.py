@@ -58,7 +58,6 @@ from talka.wire.views import (
     LeaseView,
     ManagerView,
     WorkerView,
-    instant_text,
 )
 
 if TYPE_CHECKING:
@@ -255,7 +254,7 @@ class ManagerControl:
             ManagerView(name, state, apis.get(name, ""), name == view.leader, led.get(name, 0))
             for name, state in states.items()
         ]
-        return msgspec.structs.replace(view, name=node.cluster, managers=managers)
+        return msgspec.structs.replace(view, name=node.options.cluster, managers=managers)
 
     def is_ready(self) -> str:
         return self._node.why_not_ready()
@@ -276,6 +275,3 @@ class ManagerControl:
         if wait_ns:
             self.refused["rate"] = self.refused.get("rate", 0) + 1
         return wait_ns / 1e9
-
-    def instant(self, realtime_ms: int) -> str:
-        return instant_text(realtime_ms)

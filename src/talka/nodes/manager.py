@@ -55,6 +55,7 @@ from talka.wire.entries import JobEntry, decode_checkpoint, decode_entry
 from talka.wire.jobs import ManagerAt
 from talka.wire.orders import JobOrder
 from talka.wire.security.bundles import sign_for_earlier
+from talka.wire.views import instant_text
 from talka.work.lifecycle import JobState
 
 SAMPLE_S: Final = 0.1
@@ -134,14 +135,14 @@ class ManagerNode(MemberNode[PassedOn]):
 
     def _make_part(self, voter: Voter | None) -> JobsPart[PassedOn]:
         if voter is None:
-            name = self._options.name
-            raise Invalid(f"a manager is a voter, and {name} is none of {', '.join(self._options.voters) or 'them'}")
+            name = self.options.name
+            raise Invalid(f"a manager is a voter, and {name} is none of {', '.join(self.options.voters) or 'them'}")
         self._blobs = Blobs(self.folder / "blobs")
-        options = self._options
+        options = self.options
         self._trust = ManagerTrust(options, self.folder)
         self.manager = Manager(
             name=options.name,
-            boot=self.boot,
+            boot=self.runtime.boot,
             voter=voter,
             rng=self.runtime.rng,
             wall_offset_ns=self.clock.offset_ns,
@@ -154,13 +155,13 @@ class ManagerNode(MemberNode[PassedOn]):
 
     def _managers(self) -> tuple[ManagerAt, ...]:
         """Those that vote, and where they are; this one first."""
-        voters = self._options.voters
+        voters = self.options.voters
         others = [ManagerAt(one.name, one.address) for one in self._membership.alive() if one.name in voters]
-        return (ManagerAt(self._options.name, self.address), *others)
+        return (ManagerAt(self.options.name, self.runtime.address), *others)
 
     def apis(self) -> dict[str, str]:
         """Where the API of each manager that is here can be reached."""
-        found = {self._options.name: self._api}
+        found = {self.options.name: self._api}
         for other in self._membership.alive():
             standing = standing_of(other)
             if standing is not None and standing.api:
@@ -190,7 +191,7 @@ class ManagerNode(MemberNode[PassedOn]):
 
     async def _leave(self) -> None:
         """Hand jobs over before leadership, so that nobody waits for this manager."""
-        if self.failure is None and len(self._options.voters) > 1:
+        if self.failure is None and len(self.options.voters) > 1:
             self.perform(self.manager.drain(boottime_ns()))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HAND_OVER_S):
@@ -329,7 +330,7 @@ class ManagerNode(MemberNode[PassedOn]):
             Meta(
                 name=record.order.name,
                 file=record.order.bundle.file or None,
-                started_at=self.control.instant(started_ms),
+                started_at=instant_text(started_ms),
                 version=VERSION,
                 allow_partial=record.order.allow_partial,
                 warnings=led.warnings(),
@@ -343,7 +344,7 @@ class ManagerNode(MemberNode[PassedOn]):
     def signed(self, order: JobOrder) -> JobOrder:
         """The order with this manager's word for its bundle."""
         bundle = order.bundle
-        earlier = sign_for_earlier(self.runtime.admission.ring.primary_secret.encode(), bundle.digest)
+        earlier = sign_for_earlier(self.runtime.admission.ring.primary_secret, bundle.digest)
         bundle = msgspec.structs.replace(bundle, signature=earlier, word=self._trust.signer.sign(bundle.digest))
         return msgspec.structs.replace(order, bundle=bundle)
 
@@ -359,31 +360,18 @@ class ManagerNode(MemberNode[PassedOn]):
         return "this manager leaves" if self.manager.is_draining else ""
 
     @property
-    def state(self) -> str:
-        if self.manager.is_draining:
-            return "draining"
-        return "syncing" if self.why_not_ready() else "active"
-
-    @property
-    def name(self) -> str:
-        return self._options.name
-
-    @property
     def folder(self) -> Path:
         """Where this manager's files are."""
         return self.runtime.folder.path
 
-    @property
-    def cluster(self) -> str:
-        return self._options.cluster
-
     def manager_states(self) -> dict[str, str]:
         """Every voter, as this one sees it."""
-        states = dict.fromkeys(sorted(self._options.voters), "dead")
+        states = dict.fromkeys(sorted(self.options.voters), "dead")
         for other in self._membership.members():
             if other.name in states:
                 states[other.name] = STATES[other.status].replace("alive", "active")
-        return states | {self._options.name: self.state}
+        own = "draining" if self.manager.is_draining else "syncing" if self.why_not_ready() else "active"
+        return states | {self.options.name: own}
 
     def counts(self) -> Counts:
         counts = super().counts()

@@ -61,7 +61,7 @@ class MemberNode(Generic[PartEffect]):
     def __init__(self, options: MemberOptions, on_event: Callable[[Event], None]) -> None:
         self.put_down: PutDown = nowhere
         """Where it is put down who changed something; whoever keeps an audit log sets it."""
-        self._options = options
+        self.options = options
         self._votes: VoterFile | None = None
         self._gone = asyncio.Event()
         self._remembering: asyncio.TimerHandle | None = None
@@ -80,7 +80,7 @@ class MemberNode(Generic[PartEffect]):
         self._seen: dict[str, RememberedPeer] = {peer.name: peer for peer in self._peers.load()}
         self._search = Search(
             options.seeds,
-            own=self.address,
+            own=self.runtime.address,
             remembered=lambda: [peer.address for peer in list(self._seen.values())],
             greet=lambda address: self.runtime.do(self.runtime.admission.hello(boottime_ns(), address)),
             join=lambda seeds: self.runtime.act(self._membership.join(boottime_ns(), seeds)),
@@ -91,7 +91,7 @@ class MemberNode(Generic[PartEffect]):
         )
 
     def _open(self) -> None:
-        options, runtime = self._options, self.runtime
+        options, runtime = self.options, self.runtime
         _check_reachable(options)
         folder = runtime.folder.path
         self._peers = PeerFile(folder)
@@ -107,8 +107,8 @@ class MemberNode(Generic[PartEffect]):
         )
         self._membership = Membership(
             name=options.name,
-            boot=self.boot,
-            address=self.address,
+            boot=runtime.boot,
+            address=runtime.address,
             zone=options.datacenter,
             group=options.group,
             config=config,
@@ -130,21 +130,13 @@ class MemberNode(Generic[PartEffect]):
         self.member = runtime.member = ClusterMember(
             group=options.group,
             name=options.name,
-            boot=self.boot,
+            boot=runtime.boot,
             membership=self._membership,
             voter=voter,
             part=self._make_part(voter),
             replay_guard=runtime.replay_guard,
             admission=runtime.admission,
         )
-
-    @property
-    def address(self) -> str:
-        return self.runtime.address
-
-    @property
-    def boot(self) -> int:
-        return self.runtime.boot
 
     @property
     def failure(self) -> TalkaError | None:
@@ -167,8 +159,10 @@ class MemberNode(Generic[PartEffect]):
     async def run(self) -> None:
         runtime = self.runtime
         await runtime.listen()
-        runtime.tell({"event": "ready", "name": self._options.name, "address": self.address, "boot": str(self.boot)})
-        unknown = unknown_secrets(self._options.secrets, runtime.admission.ring)
+        runtime.tell(
+            {"event": "ready", "name": self.options.name, "address": runtime.address, "boot": str(runtime.boot)}
+        )
+        unknown = unknown_secrets(self.options.secrets, runtime.admission.ring)
         problems = (self._peers.problem, runtime.keys.problem, self._votes.problem if self._votes else "", unknown)
         for problem in filter(None, problems):
             runtime.tell_of_files(problem)

@@ -2,6 +2,8 @@
 
 from typing import Any, Final, TypeAlias, assert_never
 
+from msgspec.structs import asdict
+
 from talka.cluster.leadership.lease_terms import LeaseDiffers
 from talka.cluster.leadership.news import (
     ConfigChanged,
@@ -73,15 +75,8 @@ def event_of(news: NodeNews) -> Event | None:
             return {"event": "suspected", "name": name, "accuser": accuser, "reason": reason}
         case MemberReturned(name=name):
             return {"event": "returned", "name": name}
-        case MemberLost(name=name, boot=boot, accuser=accuser, reason=reason, own=own):
-            return {
-                "event": "lost",
-                "name": name,
-                "boot": str(boot),
-                "accuser": accuser,
-                "reason": reason,
-                "own": own,
-            }
+        case MemberLost(boot=boot):
+            return {"event": "lost", **asdict(news), "boot": str(boot)}
         case MemberLeft(name=name):
             return {"event": "left", "name": name}
         case Refuted(incarnation=incarnation):
@@ -97,15 +92,8 @@ def event_of(news: NodeNews) -> Event | None:
         case SteppedDown(term=term, reason=reason):
             return {"event": "stepped-down", "term": term, "reason": reason}
         case RoleRefused(name=name, role=role, message=message, source=source):
-            return {
-                "event": "refused",
-                "address": source,
-                "reason": "role",
-                "name": name,
-                "role": role,
-                "message": message,
-                "text": news.text,
-            }
+            facts = {"address": source, "reason": "role", "name": name, "role": role, "message": message}
+            return {"event": "refused", **facts, "text": news.text}
         case LeadershipAlarm(kind=kind, text=text):
             return {"event": "alarm", "kind": kind, "text": text}
         case StateLearned() | LeaseExtended() | WriteEnded() | ReadEnded() | ConfigChanged() | PhaseChanged():

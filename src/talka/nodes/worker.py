@@ -267,14 +267,14 @@ class WorkerNode:
 
     def _on_welcomed(self, address: str, name: str) -> None:
         self._greeted[address] = name
-        self.member.set_address(name, address)
+        self.member.note_address(name, address)
         if name not in self.worker.managers:
             self.worker.set_managers((*self.worker.managers, name))
             self.runtime.act(self.worker.beat_now(boottime_ns()))
 
     def _on_managers(self, news: ManagersLearned) -> None:
         for manager in news.managers:
-            self.member.set_address(manager.name, manager.address)
+            self.member.note_address(manager.name, manager.address)
             self._greeted.setdefault(manager.address, manager.name)
 
     def _on_refusing(self, address: str) -> None:

@@ -69,24 +69,20 @@ class Alive(Update, frozen=True, tag=21):
     """Over all but the incarnation, with the key of the certificate."""
 
 
-class Suspect(Update, frozen=True, tag=22):
+class Accusation(Update, frozen=True):
+    name: Name
+    boot: Number
+    incarnation: Number
+    accuser: Accuser
+    reason: Reason
+
+
+class Suspect(Accusation, frozen=True, tag=22):
     """`accuser` had no answer from the member. It may refute."""
 
-    name: Name
-    boot: Number
-    incarnation: Number
-    accuser: Accuser
-    reason: Reason
 
-
-class Dead(Update, frozen=True, tag=23):
+class Dead(Accusation, frozen=True, tag=23):
     """`accuser` waited for a refutation and none came."""
-
-    name: Name
-    boot: Number
-    incarnation: Number
-    accuser: Accuser
-    reason: Reason
 
 
 class MemberHasLeft(Update, frozen=True, tag=24):

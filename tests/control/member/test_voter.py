@@ -58,7 +58,7 @@ class Group:
             name=name, voters=self.names, stored=dict(self.disks[name]), rng=Random(self._starts), now=self.now
         )
         self.voters[name] = voter
-        self.carry_out(name, voter.start(self.now))
+        self.carry_out(name, voter.tick(self.now))
 
     def stop(self, name: str) -> None:
         del self.voters[name]

@@ -233,7 +233,7 @@ async def live_up(options: ManagerOptions, api: Api, worker_at: Callable[[str], 
     """`worker_at` makes the options of the worker, given the address of the manager."""
     with EventsTold(as_json, brief_sentence) as told:
         manager = ManagerNode(options, told.event)
-        worker = WorkerNode(worker_at(manager.address), told.event)
+        worker = WorkerNode(worker_at(manager.runtime.address), told.event)
         life = told.life()
         life.add_manager(manager, api, worker)
         life.add_worker(worker)

@@ -89,9 +89,6 @@ class Voter:
     def next_tick_at(self) -> int:
         return min(self.election.next_tick_at, self.leases.next_tick_at)
 
-    def start(self, now: int) -> list[VoterEffect]:
-        return self._route(now, self.election.tick(now))
-
     def tick(self, now: int) -> list[VoterEffect]:
         effects: list[VoterEffect] = []
         if now >= self.election.next_tick_at:
