@@ -38,7 +38,7 @@ class Running:
 
     @property
     def address(self) -> str:
-        return self.node.address
+        return self.node.runtime.address
 
     def _on_event(self, event: Event) -> None:
         self.events.append(event)
@@ -104,7 +104,7 @@ async def test_members_see_each_other_and_one_that_stops_has_left(member) -> Non
     b = member("b", a)
     c = member("c", a)
     ready = await a.sees("ready")
-    assert (ready["name"], ready["address"], ready["boot"]) == ("a", a.address, str(a.node.boot))
+    assert (ready["name"], ready["address"], ready["boot"]) == ("a", a.address, str(a.node.runtime.boot))
     for each, others in ((a, "bc"), (b, "ac"), (c, "ab")):
         for name in others:
             joined = await each.sees("joined", name=name)

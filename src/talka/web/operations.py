@@ -6,7 +6,7 @@ from talka.client.dags import BULK_LIMIT, AnyJobsPage, ReplayRequest
 from talka.client.requests import PAGE_DEFAULT, PAGE_LIMIT, CancelRequest, Problem
 from talka.report.document import ResultDocument
 from talka.web.audit import AuditPage
-from talka.wire.entries import JobOrder
+from talka.wire.orders import JobOrder
 from talka.wire.security.access import LEAST, UserRole
 from talka.wire.task_views import (
     DagFacts,
