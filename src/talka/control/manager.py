@@ -13,11 +13,7 @@ from typing import Final, TypeAlias, cast
 import msgspec
 
 from talka.cluster.effects import Lane, PersistBlob, Send
-from talka.cluster.leadership.news import (
-    Elected,
-    SteppedDown,
-    WriteEnded,
-)
+from talka.cluster.leadership.news import Elected, SteppedDown, WriteEnded
 from talka.control.blobs.replicated_blobs import (
     BlobEffect,
     BlobFailed,
@@ -50,13 +46,9 @@ from talka.control.jobs.worker_life import HeardLives
 from talka.control.member.clock_offsets import ClockOffsets
 from talka.control.member.leader_calls import CallEnded, LeaderCalls
 from talka.control.member.voter import Voter, VoterEffect
-from talka.control.tasks.store_effects import (
-    DagEffect,
-    StoreEffect,
-)
+from talka.control.tasks.store_effects import DagEffect, StoreEffect
 from talka.errors import Untrusted
 from talka.units import NEVER, SECOND
-from talka.wire.attempts import StoreLife
 from talka.wire.entries import JobEntry, decode_checkpoint, decode_entry
 from talka.wire.jobs import (
     CHANNEL,
@@ -76,7 +68,6 @@ from talka.wire.jobs import (
     ViewUpdate,
     WantBlob,
     WatchJob,
-    WorkerFacts,
 )
 from talka.wire.manager_calls import CallAnswer, LeaderCall, ManagerCall
 from talka.wire.security.access import Asker
@@ -94,17 +85,10 @@ class HeardOf(msgspec.Struct, frozen=True):
 
     name: str
     boot: int
-    facts: WorkerFacts
+    beat: Beat
     free: int
     """Cores that no load job has."""
     state: str
-    number: int
-    """Of the beat."""
-    epoch: int
-    """The highest of a store that it has obeyed, and whose it was."""
-    of: StoreLife
-    names: bool
-    """It tells whose attempts are that it tells of."""
 
 
 ManagerEffect: TypeAlias = JobsEffect | BlobEffect | DagEffect | HeardOf
@@ -195,7 +179,8 @@ class Manager:
             case Lead(entry=content):
                 return self._on_lead(now, sender, content)
             case StoreCheckpoint():
-                return self._on_checkpoint(now, sender, message)
+                # Where none leads, it is said again to whoever does then.
+                return [] if self.registry is None else self.registry.on_checkpoint(now, sender, message)
             case CheckpointStored(job=job):
                 return self.led[job].on_checkpoint_stored(now, message) if job in self.led else []
             case Leaderless():
@@ -260,9 +245,9 @@ class Manager:
         """The clock of the day was set: what is put down from now on tells the new one."""
         self._wall_offset_ns = wall_offset_ns
         if self.registry is not None:
-            self.registry.set_wall_offset(wall_offset_ns)
+            self.registry.wall_offset_ns = wall_offset_ns
         if self.keeper is not None:
-            self.keeper.set_wall_offset(wall_offset_ns)
+            self.keeper.wall_offset_ns = wall_offset_ns
 
     def act(self, now: int, effects: list[ManagerEffect]) -> list[ManagerEffect]:
         """Carry out what the keeper of dag jobs answered to the shell."""
@@ -399,15 +384,7 @@ class Manager:
         if self.keeper is None or life is None or life.boot != boot or life.is_lost:
             return effects
         # What became of its earlier lives comes first.
-        return [
-            *effects,
-            HeardOf(sender, boot, beat.facts, life.free, life.state, beat.number, beat.epoch, beat.of, beat.names),
-        ]
-
-    def _on_checkpoint(self, now: int, sender: str, checkpoint: StoreCheckpoint) -> Sequence[ManagerEffect]:
-        if self.registry is None:
-            return []  # said again to whoever leads then
-        return self.registry.on_checkpoint(now, sender, checkpoint)
+        return [*effects, HeardOf(sender, boot, beat, life.free, life.state)]
 
     def _on_call(self, now: int, sender: str, call: ManagerCall) -> Sequence[ManagerEffect]:
         if self.registry is None:
@@ -432,20 +409,9 @@ class Manager:
                     out.append(effect)
                     if self.keeper is not None:
                         open_effects += self.keeper.on_worker_lost(now, name, boot, cause)
-                case HeardOf():
+                case HeardOf(name=name, boot=boot, beat=beat, free=free, state=state):
                     assert self.keeper is not None
-                    open_effects += self.keeper.on_beat(
-                        now,
-                        effect.name,
-                        effect.boot,
-                        effect.facts,
-                        effect.free,
-                        effect.state,
-                        effect.number,
-                        epoch=effect.epoch,
-                        of=effect.of,
-                        names=effect.names,
-                    )
+                    open_effects += self.keeper.on_beat(now, name, boot, beat, free, state)
                 case LeadWanted(job=job):
                     assert self.registry is not None, "nobody else says so"
                     open_effects += self.registry.lead_message(job)
@@ -479,9 +445,8 @@ class Manager:
                 case CallEnded() if self.watches.owns(effect.number):
                     open_effects += self.watches.on_facts(now, effect)
                 case _:
-                    passed_on: PassedOn = (
-                        effect  # the type checker finds an effect that is in no case and not passed on
-                    )
+                    # The type checker finds an effect that is in no case and not passed on.
+                    passed_on: PassedOn = effect
                     out.append(passed_on)
         self._set_timer()
         return out

@@ -324,7 +324,7 @@ class ManagerNode(MemberNode):
                 started_at=self.control.instant(started_ms),
                 version=VERSION,
                 allow_partial=record.order.allow_partial,
-                warnings=led.warnings(),
+                warnings=tuple(led.warnings),
             ),
         )
         reason = "; ".join(document.reasons)[:2000]
