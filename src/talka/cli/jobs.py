@@ -30,9 +30,10 @@ from talka.report.plan import PlanDocument, plan_document, plan_text
 from talka.report.summary import progress_line
 from talka.report.text import counted_text
 from talka.units import SECOND
+from talka.wire.orders import Outlined
 from talka.wire.shards import PLAIN_GET, UrlRequest
 from talka.work.outcome import ExitCode
-from talka.work.specs import Outlined, WorkflowSpec
+from talka.work.specs import WorkflowSpec
 from talka.work.thresholds import BadThreshold, meaning_of
 
 PROGRESS_EVERY_NS = 3 * SECOND

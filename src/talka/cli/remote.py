@@ -20,11 +20,10 @@ from talka.report.document import ResultDocument, read
 from talka.report.tame import tame
 from talka.report.text import counted_text
 from talka.units import SECOND
-from talka.wire.entries import JobOrder
+from talka.wire.orders import JobOrder, Outlined
 from talka.wire.views import JobFacts, JobUpdate
 from talka.work.lifecycle import JobState
 from talka.work.outcome import ExitCode
-from talka.work.specs import Outlined
 
 Signal = Literal["SIGINT", "SIGTERM"]
 

@@ -54,9 +54,9 @@ from talka.stats.histogram import CoarseHistogram, Histogram
 from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import WINDOW_NS
 from talka.units import SECOND
+from talka.wire.orders import Outlined
 from talka.work.failures import of_requests, of_steps, worse
 from talka.work.lifecycle import TaskState
-from talka.work.specs import Outlined
 from talka.work.thresholds import Verdict
 
 MINUTE_S: Final = 60
