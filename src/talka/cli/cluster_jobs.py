@@ -1,7 +1,4 @@
-"""The commands `talka jobs …` and `talka workers …`: what a cluster has to do, and who does it.
-
-What they need is imported when they are called, for a quick help.
-"""
+"""The commands `talka jobs …` and `talka workers …`: what a cluster has to do, and who does it."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -67,19 +64,15 @@ jobs = ListingGroup(
 @json_option
 @api_options
 def list_jobs(state: str, limit: int, as_json: bool, **where: Any) -> int:
-    check_state(state)
+    from talka.work.lifecycle import JobState
+
+    if state and state not in list(JobState):
+        raise Invalid(f"--state: no job is ever {state!r}; states are {', '.join(JobState)}")
     found = asked(where, lambda client: newest(client, state, limit))
     none = f"no job is {state}" if state else "no jobs are known: talka submit FILE makes one"
     return say_list(
         "jobs", found, as_json, jobs_table, none, f"these are the newest {limit}" if len(found) == limit else ""
     )
-
-
-def check_state(state: str) -> None:
-    from talka.work.lifecycle import JobState
-
-    if state and state not in list(JobState):
-        raise Invalid(f"--state: no job is ever {state!r}; states are {', '.join(JobState)}")
 
 
 async def newest(client: "Client", state: str, limit: int) -> "list[AnyJob]":

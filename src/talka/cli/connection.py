@@ -1,4 +1,4 @@
-"""What commands that ask a cluster over its API have in common. What they need is imported when they are called."""
+"""What commands that ask a cluster over its API have in common."""
 
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -27,19 +27,9 @@ class NoToken(Invalid):
 
 
 api_options = options(
-    option(
-        "--to",
-        section=CLUSTER,
-        metavar="HOST:PORT",
-        help=f"A manager's API; several with commas between ({DEFAULT_TO}).",
-    ),
-    option(
-        "--token-file",
-        section=CLUSTER,
-        metavar="FILE",
-        help="Your token, where the cluster wants one (or set TALKA_TOKEN).",
-    ),
-    option("--ca", section=CLUSTER, metavar="FILE", help="The cluster's ca.crt, where its API speaks TLS."),
+    option(CLUSTER, "--to", "HOST:PORT", f"A manager's API; several with commas between ({DEFAULT_TO})."),
+    option(CLUSTER, "--token-file", "FILE", "Your token, where the cluster wants one (or set TALKA_TOKEN)."),
+    option(CLUSTER, "--ca", "FILE", "The cluster's ca.crt, where its API speaks TLS."),
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 

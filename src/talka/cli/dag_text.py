@@ -38,6 +38,7 @@ ERROR_COLUMNS: Final = 300
 GIVEN_UP: Final = (TaskState.DEAD, TaskState.FAILED, TaskState.TIMEOUT)
 UNDER_WAY: Final = (TaskState.RUNNING, TaskState.ASSIGNED)
 NULL: Final = b"null"
+ENDS: Final = {JobState.COMPLETED: ExitCode.HELD, JobState.PARTIAL: ExitCode.INCOMPLETE}
 
 
 class DagResult(msgspec.Struct, frozen=True):
@@ -56,13 +57,7 @@ def exit_code_of(facts: DagFacts) -> int:
     """0 completed, 6 partial, 8 any other end."""
     if facts.exit_code is not None:
         return facts.exit_code
-    match facts.state:
-        case JobState.COMPLETED:
-            return int(ExitCode.HELD)
-        case JobState.PARTIAL:
-            return int(ExitCode.INCOMPLETE)
-        case _:
-            return int(ExitCode.JOB_FAILED)
+    return int(ENDS.get(facts.state, ExitCode.JOB_FAILED))
 
 
 def counts_text(counts: Mapping[str, int]) -> str:

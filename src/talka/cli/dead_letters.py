@@ -1,7 +1,4 @@
-"""The commands `talka dead-letters …`: tasks of pipelines that were given up, and another try for them.
-
-What they need is imported when they are called, for a quick help.
-"""
+"""The commands `talka dead-letters …`: tasks of pipelines that were given up, and another try for them."""
 
 from typing import TYPE_CHECKING, Any, Final
 

@@ -1,4 +1,4 @@
-"""The command `talka history`, and keeping a result. What it needs is imported when it is called, for a quick help."""
+"""The command `talka history`, and keeping a result."""
 
 import os
 import sys
@@ -37,39 +37,18 @@ class NoSuchRun(Invalid):
     def __init__(self, ids: Sequence[str], place: str) -> None:
         named = " and no run ".join(repr(id) for id in ids)
         super().__init__(f"there is no run {named} in {place}: talka history lists what is kept")
-        self.ids = ids
 
 
 class IsBaseline(Invalid):
     """A run that a baseline names is not forgotten by the way."""
 
-    def __init__(self, id: str, name: str) -> None:
-        super().__init__(
-            f"run {id} is the baseline {name!r}: talka history baseline {name} --forget lets go of the name first"
-        )
-        self.id, self.name = id, name
-
 
 class NoBaseline(Invalid):
     """Nothing in this history has such a name."""
 
-    def __init__(self, name: str, known: Sequence[str], place: str) -> None:
-        has = f"it has {', '.join(known[:NAMES_SHOWN])}" if known else "it has none"
-        super().__init__(
-            f"there is no baseline {name!r} in {place} ({has}): talka history baseline {name} ID makes a kept run it"
-        )
-        self.name = name
-
 
 class OtherMeasures(Invalid):
     """A run that no run of this version can be compared with."""
-
-    def __init__(self, id: str, measures: int, ours: int) -> None:
-        super().__init__(
-            f"run {id} was measured by rules {measures} and this version measures by rules {ours}: nothing that it "
-            "runs could be compared with this baseline. Run the test again with --keep, and name that run"
-        )
-        self.id, self.measures = id, measures
 
 
 class NoPlace(Invalid):
@@ -124,22 +103,16 @@ def list_command(store: str | None, name: str | None, limit: int, as_json: bool)
 def show(id: str, store: str | None, json_file: str | None) -> int:
     file = None if json_file is None else ResultFile(json_file, what="--json")
     from talka.cli.saved import summary_of
-    from talka.report.document import BadResult, read
 
     with open_store(store) as kept:
         run = kept.load(id)
         if run is None:
             raise NoSuchRun([id], kept.place)
-    content = run.json()
     if file is not None:
-        file.write(content)
+        file.write(run.json())
         if file.is_stdout:
             return 0
-    try:
-        document = read(content)
-    except BadResult as error:
-        raise BadResult(f"run {run.id}: {error}") from None
-    say(summary_of(document))
+    say(summary_of(result_in(run)))
     return 0
 
 
@@ -160,8 +133,11 @@ def forget(ids: tuple[str, ...], store: str | None) -> int:
             raise NoSuchRun(missing, kept.place)
         names = {id: name for name, id in kept.baselines().items()}
         for run in found.values():
-            if run is not None and run.id in names:
-                raise IsBaseline(run.id, names[run.id])
+            if run is not None and (name := names.get(run.id)):
+                raise IsBaseline(
+                    f"run {run.id} is the baseline {name!r}: talka history baseline {name} --forget lets go of the name"
+                    " first"
+                )
         count = kept.forget({run.id for run in found.values() if run is not None})
     say(f"forgot {counted_text(count, 'run')}")
     return 0
@@ -191,8 +167,8 @@ def baseline(name: str | None, id: str | None, store: str | None, is_dropped: bo
             if not known:
                 tell(f"no baseline is named in {kept.place}: talka history baseline NAME ID names one")
         elif is_dropped:
-            if not kept.drop_baseline(name):
-                raise NoBaseline(name, list(kept.baselines()), kept.place)
+            baseline_id(kept, name)
+            kept.drop_baseline(name)
             say(f"forgot the baseline {name}")
         elif id is None:
             say(baseline_id(kept, name))
@@ -213,7 +189,11 @@ def baseline_id(kept: "History", name: str) -> str:
     """Of the run that the baseline names."""
     known = kept.baselines()
     if name not in known:
-        raise NoBaseline(name, list(known), kept.place)
+        has = f"it has {', '.join(list(known)[:NAMES_SHOWN])}" if known else "it has none"
+        raise NoBaseline(
+            f"there is no baseline {name!r} in {kept.place} ({has}): talka history baseline {name} ID makes a kept run"
+            " it"
+        )
     return known[name]
 
 
@@ -222,16 +202,21 @@ def check_measures(kept: "History", id: str) -> None:
 
     document = kept_result(kept, id)
     if document is not None and document.measures != MEASURES:
-        raise OtherMeasures(id, document.measures, MEASURES)
+        raise OtherMeasures(
+            f"run {id} was measured by rules {document.measures} and this version measures by rules {MEASURES}: nothing"
+            " that it runs could be compared with this baseline. Run the test again with --keep, and name that run"
+        )
 
 
 def kept_result(kept: "History", id: str) -> "ResultDocument | None":
     """The result of the run with this id, or of the only one whose id begins so."""
+    run = kept.load(id)
+    return None if run is None else result_in(run)
+
+
+def result_in(run: "KeptRun") -> "ResultDocument":
     from talka.report.document import BadResult, read
 
-    run = kept.load(id)
-    if run is None:
-        return None
     try:
         return read(run.json())
     except BadResult as error:

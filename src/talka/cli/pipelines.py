@@ -5,36 +5,21 @@ import ast
 import asyncio
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from talka.cli import dag_text
 from talka.cli.config import BadSetting, CliSettings, wants_color, wants_live_view
 from talka.cli.connection import answered, asked, client_of, submitted
-from talka.cli.dag_text import (
-    FAILED_SHOWN,
-    GIVEN_UP,
-    UNDER_WAY,
-    DagResult,
-    TaskPace,
-    dag_summary,
-    exit_code_of,
-    graph_text,
-    instant,
-    live_view,
-    log_text,
-    progress_text,
-    slowest_of,
-    task_text,
-    why_text,
-)
+from talka.cli.dag_text import DagResult
 from talka.cli.jobs import file_and_names, is_url
 from talka.cli.live.layout import FrameView, Size
 from talka.cli.live.screen import LiveView
 from talka.cli.output import CannotWrite, ResultFile, columns_of, json_of, say, tell
-from talka.cli.remote import LeftRunning, Signal, goes_on
+from talka.cli.remote import LeftRunning, Signal, ended, goes_on
 from talka.client.client import Client
 from talka.client.requests import PAGE_LIMIT, ClusterUnreachable
 from talka.clock import monotonic_ns
@@ -50,6 +35,8 @@ from talka.work.lifecycle import TaskState
 from talka.work.outcome import ExitCode
 from talka.work.specs import BadWorkflows
 
+NAMED: Final[dict[type[ast.AST], str]] = {ast.Name: "id", ast.Attribute: "attr", ast.alias: "name"}
+"""Nodes of a syntax tree that mention a name, and the field that holds it."""
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 FOR_LOAD: Final = (
     *("vus", "rate", "duration", "iterations", "thresholds", "html", "junit", "outputs", "keep", "store"),
@@ -116,17 +103,7 @@ def words_of(file: Path) -> frozenset[str]:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError, OSError):
         return frozenset(("Workflow",))  # a load test's reader says what is wrong with it
-    return frozenset(names_in(tree))
-
-
-def names_in(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name):
-            yield node.id
-        elif isinstance(node, ast.Attribute):
-            yield node.attr
-        elif isinstance(node, ast.alias):
-            yield node.name
+    return frozenset(getattr(node, NAMED[type(node)]) for node in ast.walk(tree) if type(node) in NAMED)
 
 
 def check_settings(target: str, settings: CliSettings, env: Sequence[str]) -> None:
@@ -164,7 +141,7 @@ def put_schedule(client: Client, spec: DagSpec, settings: CliSettings, file: Res
         file.write(json_of(schedule))
     if file is None or not file.is_stdout:
         say(
-            f"{schedule.name} is scheduled ({schedule.cron}), next at {instant(schedule.next_at)}:"
+            f"{schedule.name} is scheduled ({schedule.cron}), next at {dag_text.instant(schedule.next_at)}:"
             " talka jobs schedules lists it"
         )
     return 0
@@ -188,7 +165,7 @@ def followed(client: Client, facts: DagFacts, settings: CliSettings, file: Resul
 
 
 def reported(result: DagResult, failed: Sequence[TaskView], file: ResultFile | None) -> int:
-    code = exit_code_of(result.job)
+    code = dag_text.exit_code_of(result.job)
     if file is not None:
         try:
             file.write(json_of(result))
@@ -197,7 +174,7 @@ def reported(result: DagResult, failed: Sequence[TaskView], file: ResultFile | N
             code = code or int(ExitCode.INTERNAL_ERROR)
     if file is None or not file.is_stdout:
         width, color = columns_of(sys.stdout), wants_color(sys.stdout)
-        say(dag_summary(result.job, slowest_of(result.tasks), failed, width=width, color=color))
+        say(dag_text.dag_summary(result.job, dag_text.slowest_of(result.tasks), failed, width=width, color=color))
     return code
 
 
@@ -209,7 +186,7 @@ class Following:
         self.running: list[TaskView] = []
         self.failed: list[TaskView] = []
         """Those that were given up, some of them, once it has ended."""
-        self.pace = TaskPace()
+        self.pace = dag_text.TaskPace()
         self.began_ns = monotonic_ns()
         self._client = client
         self._wants_outputs = wants_outputs
@@ -230,7 +207,7 @@ class Following:
         return self.view(self, monotonic_ns(), size)
 
     def view(self, job: "Following", now: int, size: Size) -> FrameView:
-        return live_view(job.facts, job.running, now, job.began_ns, job.pace, size)
+        return dag_text.live_view(job.facts, job.running, now, job.began_ns, job.pace, size)
 
     async def _run(self, view: "LiveView[Following] | None", *, tells: bool) -> DagResult:
         with signals_to(self._leave):
@@ -246,10 +223,7 @@ class Following:
                     if tells and not self._working.done():
                         self._tell(now)
             finally:
-                for task in (self._working, looking):
-                    if task is not None:
-                        task.cancel()
-                        await asyncio.gather(task, return_exceptions=True)
+                await ended(self._working, looking)
         if self._working.cancelled():
             assert self._signal is not None  # nothing else cancels it
             raise LeftRunning(goes_on(self.facts.id), self._signal)
@@ -269,11 +243,11 @@ class Following:
         """Which tasks run now, every other second: only the view wants to know."""
         while True:
             with contextlib.suppress(TalkaError):  # the watch says what is wrong
-                self.running = await some_of(self._client, self.facts, UNDER_WAY, RUNNING_SHOWN)
+                self.running = await some_of(self._client, self.facts, dag_text.UNDER_WAY, RUNNING_SHOWN)
             await asyncio.sleep(RUNNING_EVERY_S)
 
     def _tell(self, now: int) -> None:
-        text = progress_text(self.facts, now, self.pace)
+        text = dag_text.progress_text(self.facts, now, self.pace)
         if now >= self._tell_at_ns and (text != self._told or now >= self._repeat_at_ns):
             self._told, self._tell_at_ns, self._repeat_at_ns = text, now + LINE_EVERY_NS, now + UNCHANGED_EVERY_NS
             tell(text)
@@ -301,7 +275,7 @@ async def result_of(client: Client, facts: DagFacts, *, wants_outputs: bool) -> 
         cursor = page.next
         if not cursor or not page.items:
             break
-    failed = await some_of(client, facts, GIVEN_UP, FAILED_SHOWN)
+    failed = await some_of(client, facts, dag_text.GIVEN_UP, dag_text.FAILED_SHOWN)
     return DagResult(facts, tasks, max(0, facts.tasks - len(tasks))), failed
 
 
@@ -319,12 +293,12 @@ async def some_of(client: Client, facts: DagFacts, states: Sequence[TaskState], 
 
 def show_task(where: dict[str, Any], id: str, task: str, *, as_json: bool) -> None:
     view = asked(where, lambda client: client.dag_task(id, task))
-    say(json_of(view) if as_json else task_text(view))
+    say(json_of(view) if as_json else dag_text.task_text(view))
 
 
 def show_why(where: dict[str, Any], id: str, task: str, *, as_json: bool) -> None:
     view = asked(where, lambda client: client.why(id, task))
-    say(json_of(view) if as_json else why_text(task, view))
+    say(json_of(view) if as_json else dag_text.why_text(task, view))
 
 
 def show_graph(where: dict[str, Any], id: str, *, as_json: bool) -> None:
@@ -332,7 +306,7 @@ def show_graph(where: dict[str, Any], id: str, *, as_json: bool) -> None:
         return await client.dag(id), await client.dag_graph(id)
 
     facts, graph = asked(where, ask)
-    say(json_of(graph) if as_json else graph_text(facts, graph))
+    say(json_of(graph) if as_json else dag_text.graph_text(facts, graph))
 
 
 def show_logs(where: dict[str, Any], id: str, task: str, *, follow: bool, as_json: bool) -> int:
@@ -343,7 +317,7 @@ def show_logs(where: dict[str, Any], id: str, task: str, *, follow: bool, as_jso
         while True:
             page = await client.task_logs(id, task, cursor, PAGE_LIMIT)
             for line in page.items:
-                say(tame_json(msgspec.json.encode(line)) if as_json else log_text(line))
+                say(tame_json(msgspec.json.encode(line)) if as_json else dag_text.log_text(line))
             count += len(page.items)
             if not page.next or not (page.items or follow):
                 return count

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -20,11 +20,10 @@ from talka.report.document import ResultDocument, read
 from talka.report.tame import tame
 from talka.report.text import counted_text
 from talka.units import SECOND
-from talka.wire.orders import JobOrder
+from talka.wire.orders import JobOrder, Outlined
 from talka.wire.views import JobFacts, JobUpdate
 from talka.work.lifecycle import JobState
 from talka.work.outcome import ExitCode
-from talka.work.specs import Outlined
 
 Signal = Literal["SIGINT", "SIGTERM"]
 
@@ -94,21 +93,14 @@ class RemoteJob:
                     await asyncio.wait([self._watching], timeout=progress_every_ns / SECOND)
                     if on_progress is not None:
                         on_progress(self._watched.view, monotonic_ns())
-                content = await self._result(self._watching)
+                if self._watching.cancelled():
+                    assert self._signal is not None  # nothing else cancels it
+                    raise LeftRunning(self._farewell(), self._signal)
+                document = read(self._watching.result())
             finally:
-                for task in (self._watching, self._cancelling):
-                    if task is not None:
-                        task.cancel()
-                        await asyncio.gather(task, return_exceptions=True)
-        document = read(content)
+                await ended(self._watching, self._cancelling)
         code = self.exit_code_of(document.status, document.exit_code)
         return msgspec.structs.replace(document, exit_code=code)
-
-    async def _result(self, watching: "asyncio.Task[bytes]") -> bytes:
-        if not watching.cancelled():
-            return watching.result()
-        assert self._signal is not None  # nothing else cancels it
-        raise LeftRunning(self._farewell(), self._signal)
 
     async def _watch(self, on_progress: Progress | None) -> bytes:
         told: str | None = None
@@ -164,6 +156,14 @@ class LineTeller:
         for line in lines:
             self._number = line.number
             self._say(tame(f"{line.worker}: {line.text}"))
+
+
+async def ended(*tasks: asyncio.Task[Any] | None) -> None:
+    """Cancels those that are there, and waits for their end."""
+    for task in tasks:
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
 
 def goes_on(id: str) -> str:

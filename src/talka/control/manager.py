@@ -47,7 +47,6 @@ from talka.control.member.voter import Voter, VoterEffect
 from talka.control.tasks.store_effects import DagEffect
 from talka.errors import Untrusted
 from talka.units import NEVER, SECOND
-from talka.wire.attempts import StoreLife
 from talka.wire.entries import JobEntry, decode_checkpoint, decode_entry
 from talka.wire.jobs import (
     CHANNEL,
@@ -67,7 +66,6 @@ from talka.wire.jobs import (
     ViewUpdate,
     WantBlob,
     WatchJob,
-    WorkerFacts,
 )
 from talka.wire.manager_calls import CallAnswer, LeaderCall, ManagerCall
 from talka.wire.security.access import Asker
@@ -85,17 +83,10 @@ class HeardOf(msgspec.Struct, frozen=True):
 
     name: str
     boot: int
-    facts: WorkerFacts
+    beat: Beat
     free: int
     """Cores that no load job has."""
     state: str
-    number: int
-    """Of the beat."""
-    epoch: int
-    """The highest of a store that it has obeyed, and whose it was."""
-    of: StoreLife
-    names: bool
-    """It tells whose attempts are that it tells of."""
 
 
 ManagerEffect: TypeAlias = JobsEffect | BlobEffect | DagEffect | HeardOf
@@ -186,7 +177,8 @@ class Manager:
             case Lead(entry=content):
                 return self._on_lead(now, sender, content)
             case StoreCheckpoint():
-                return self._on_checkpoint(now, sender, message)
+                # Where none leads, it is said again to whoever does then.
+                return [] if self.registry is None else self.registry.on_checkpoint(now, sender, message)
             case CheckpointStored(job=job):
                 return self.led[job].on_checkpoint_stored(now, message) if job in self.led else []
             case Leaderless():
@@ -251,9 +243,9 @@ class Manager:
         """The clock of the day was set: what is put down from now on tells the new one."""
         self._wall_offset_ns = wall_offset_ns
         if self.registry is not None:
-            self.registry.set_wall_offset(wall_offset_ns)
+            self.registry.wall_offset_ns = wall_offset_ns
         if self.keeper is not None:
-            self.keeper.set_wall_offset(wall_offset_ns)
+            self.keeper.wall_offset_ns = wall_offset_ns
 
     def act(self, now: int, effects: list[ManagerEffect]) -> list[PassedOn]:
         """Carry out what the keeper of dag jobs answered to the shell."""
@@ -390,15 +382,7 @@ class Manager:
         if self.keeper is None or life is None or life.boot != boot or life.is_lost:
             return effects
         # What became of its earlier lives comes first.
-        return [
-            *effects,
-            HeardOf(sender, boot, beat.facts, life.free, life.state, beat.number, beat.epoch, beat.of, beat.names),
-        ]
-
-    def _on_checkpoint(self, now: int, sender: str, checkpoint: StoreCheckpoint) -> Sequence[ManagerEffect]:
-        if self.registry is None:
-            return []  # said again to whoever leads then
-        return self.registry.on_checkpoint(now, sender, checkpoint)
+        return [*effects, HeardOf(sender, boot, beat, life.free, life.state)]
 
     def _on_call(self, now: int, sender: str, call: ManagerCall) -> Sequence[ManagerEffect]:
         if self.registry is None:
@@ -423,20 +407,9 @@ class Manager:
                     out.append(effect)
                     if self.keeper is not None:
                         open_effects += self.keeper.on_worker_lost(now, name, boot, cause)
-                case HeardOf():
+                case HeardOf(name=name, boot=boot, beat=beat, free=free, state=state):
                     assert self.keeper is not None
-                    open_effects += self.keeper.on_beat(
-                        now,
-                        effect.name,
-                        effect.boot,
-                        effect.facts,
-                        effect.free,
-                        effect.state,
-                        effect.number,
-                        epoch=effect.epoch,
-                        of=effect.of,
-                        names=effect.names,
-                    )
+                    open_effects += self.keeper.on_beat(now, name, boot, beat, free, state)
                 case LeadWanted(job=job):
                     assert self.registry is not None, "nobody else says so"
                     open_effects += self.registry.lead_message(job)
@@ -470,7 +443,9 @@ class Manager:
                 case CallEnded() if self.watches.owns(effect.number):
                     open_effects += self.watches.on_facts(now, effect)
                 case _:
-                    out.append(effect)  # the type checker finds an effect that is in no case and not passed on
+                    # The type checker finds an effect that is in no case and not passed on.
+                    passed_on: PassedOn = effect
+                    out.append(passed_on)
         self._set_timer()
         return out
 

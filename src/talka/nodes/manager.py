@@ -333,7 +333,7 @@ class ManagerNode(MemberNode[PassedOn]):
                 started_at=instant_text(started_ms),
                 version=VERSION,
                 allow_partial=record.order.allow_partial,
-                warnings=led.warnings(),
+                warnings=tuple(led.warnings),
             ),
         )
         reason = "; ".join(document.reasons)[:2000]

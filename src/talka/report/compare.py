@@ -165,18 +165,6 @@ class Side:
         return self._lag_ms("mean") * 1000 / times.mean if times.mean else 0.0
 
 
-def compare(
-    a: ResultDocument,
-    b: ResultDocument,
-    rules: Sequence["CompareRule"] = (),
-    *,
-    files: tuple[str, str] = ("A", "B"),
-    within: float = WITHIN,
-) -> Comparison:
-    """B as seen from A. Raises `NotComparable` without a common step, `BadRule` for a rule about what is not there."""
-    return compare_all([a, b], rules, files=files, within=within).comparisons[0]
-
-
 def compare_all(
     documents: Sequence[ResultDocument],
     rules: Sequence["CompareRule"] = (),
@@ -184,7 +172,8 @@ def compare_all(
     files: Sequence[str],
     within: float = WITHIN,
 ) -> Comparisons:
-    """Each but the first as seen from the first."""
+    """Each but the first as seen from the first. Raises `NotComparable` without a common step, `BadRule` for a rule
+    about what is not there."""
     if not 2 <= len(documents) <= MOST_RUNS:
         raise NotComparable(f"{len(documents)} runs cannot be compared: name 2 to {MOST_RUNS}, the base first.")
     for document, file in zip(documents[1:], files[1:], strict=True):

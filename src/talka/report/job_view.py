@@ -4,7 +4,7 @@ The local runner fills it from its job, a client from the updates of a manager: 
 and does not know where the job runs.
 """
 
-from collections.abc import Mapping
+from collections import Counter
 
 import msgspec
 
@@ -74,7 +74,9 @@ def refresh(view: JobView, job: LoadJob) -> None:
     view.origin_ns, view.ended_ns = job.origin_ns, job.ended_ns
     view.interrupted_by, view.aborted = job.interrupted_by, job.aborted
     view.timeline = job.timeline
-    vus = _vus_of(job)
+    vus = Counter[str]()
+    for run, _, attempt in job.attempts.values():
+        vus[run.spec.name] += attempt.vus
     for name, run in job.workflows.items():
         shown = view.workflows[name]
         shown.state, shown.failure, shown.notes = run.state, run.failure, run.notes
@@ -84,10 +86,3 @@ def refresh(view: JobView, job: LoadJob) -> None:
         shown.timeline = run.timeline
     still_open = {id(shard.gap) for run in job.workflows.values() for shard in run.shards if shard.gap}
     view.losses = [Loss(lost, id(lost) in still_open) for lost in job.lost]
-
-
-def _vus_of(job: LoadJob) -> Mapping[str, int]:
-    found = dict.fromkeys(job.workflows, 0)
-    for run, _, attempt in job.attempts.values():
-        found[run.spec.name] += attempt.vus
-    return found

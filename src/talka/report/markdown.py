@@ -4,9 +4,10 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from talka.report.document import ErrorSample, ResultDocument, Step, Totals
+from talka.report.document import ResultDocument, Step, Totals
 from talka.report.summary import (
     STATS,
+    all_samples,
     call_row,
     chosen,
     errors_of,
@@ -14,7 +15,6 @@ from talka.report.summary import (
     named,
     runs_text,
     sample_text,
-    samples_of,
 )
 from talka.report.text import bytes_text, cleaned, counted_text, rate_text, seconds_text, share_text, sign, time_text
 
@@ -90,12 +90,12 @@ def times_of(step: Step) -> list[str]:
 
 
 def errors(document: ResultDocument) -> str:
-    samples: list[tuple[str, ErrorSample]] = []
-    rows = []
-    for name, step in named(document, lambda workflow: workflow.steps):
-        samples += [(name, sample) for sample in samples_of(step)]
-        rows += [(plain(name), kind, f"{count:,}") for kind, count in errors_of(step).items()]
-    shown = [f"{sample.t_s:.1f} s {name}: {sample_text(sample)}" for name, sample in chosen(samples)]
+    rows = [
+        (plain(name), kind, f"{count:,}")
+        for name, step in named(document, lambda workflow: workflow.steps)
+        for kind, count in errors_of(step).items()
+    ]
+    shown = [f"{sample.t_s:.1f} s {name}: {sample_text(sample)}" for name, sample in chosen(all_samples(document))]
     parts = [table("Errors", ("step", "kind", "count"), rows), bullets("", shown)]
     return "\n\n".join(part for part in parts if part)
 

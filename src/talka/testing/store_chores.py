@@ -65,7 +65,7 @@ class StoreChores(Observer):
             self._clock, self._swept_at = ClockWatch(now, wall_ns), now
         if self._clock.look(now, wall_ns):
             self.jumps += 1
-            keeper.set_wall_offset(self._clock.offset_ns)
+            keeper.wall_offset_ns = self._clock.offset_ns
         self._sweep(now)
         records = self._shell.records
         mends = [PutSchedule(row) for row in mended(records.schedules(), wall_ns // MILLISECOND)]

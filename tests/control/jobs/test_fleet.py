@@ -642,6 +642,29 @@ def test_a_worker_whose_work_stands_still_gets_no_more_of_it(still_s: int) -> No
     assert life_of(fleet, "a").is_calm
 
 
+def test_a_counter_that_starts_over_is_an_advance() -> None:
+    fleet = fleet_of(a=4)
+    working(fleet, SECOND, 7)
+
+    working(fleet, 40 * SECOND, 1)
+
+    assert life_of(fleet, "a").is_usable
+
+
+def test_who_had_nothing_to_do_starts_afresh_with_new_work() -> None:
+    fleet = fleet_of(a=4)
+    working(fleet, SECOND, 7)
+    beat(fleet, "a", 9 * SECOND)
+
+    working(fleet, 12 * SECOND, 7)
+
+    assert life_of(fleet, "a").is_usable
+    working(fleet, 22 * SECOND - 1, 7)
+    assert life_of(fleet, "a").is_usable
+    working(fleet, 22 * SECOND, 7)
+    assert not life_of(fleet, "a").is_usable
+
+
 def test_a_worker_that_rests_or_returns_is_not_blamed_for_what_it_had_before() -> None:
     fleet = fleet_of(a=4)
     working(fleet, SECOND, 7)

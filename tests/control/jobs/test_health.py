@@ -2,44 +2,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.jobs.health import STALLED_NS, CorrelatedFailure, ProgressWatch
+from talka.control.jobs.health import CorrelatedFailure
 from talka.errors import Invalid
 from talka.units import SECOND
 
 quick = settings(deadline=None, derandomize=True, max_examples=150)
-
-
-def test_work_that_stands_still_is_stalled_until_it_advances() -> None:
-    watch = ProgressWatch()
-    watch.saw(0, 7)
-
-    watch.saw(SECOND, 7)
-
-    assert not watch.is_stalled(STALLED_NS - 1)
-    assert watch.is_stalled(STALLED_NS)
-    watch.saw(STALLED_NS, 8)
-    assert not watch.is_stalled(STALLED_NS)
-
-
-def test_a_counter_that_starts_over_is_an_advance() -> None:
-    watch = ProgressWatch()
-    watch.saw(0, 7)
-
-    watch.saw(STALLED_NS, 1)
-
-    assert not watch.is_stalled(STALLED_NS)
-
-
-def test_who_has_nothing_to_do_is_idle_and_starts_afresh_with_new_work() -> None:
-    watch = ProgressWatch()
-    assert not watch.is_stalled(0)
-    watch.saw(0, 7)
-
-    watch.rested()
-
-    assert not watch.is_stalled(STALLED_NS)
-    watch.saw(2 * STALLED_NS, 7)
-    assert not watch.is_stalled(2 * STALLED_NS)
 
 
 def holds(failure: CorrelatedFailure, at_s: int, since_s: list[int], known: int, is_due: bool = True) -> bool:

@@ -315,7 +315,7 @@ def test_a_worker_that_opens_no_variables_gets_no_task_and_the_leader_hears_of_i
         "was not given to its worker: variables cannot be sealed to w2: it is of an earlier version, which opens none",
     )
     assert led.checkpoints()[-1].unfit == ("w2",)
-    assert "w2" not in led.led.workers()
+    assert "w2" not in led.led.job.workers
 
 
 @without("account_first")
@@ -976,8 +976,8 @@ def test_what_is_known_of_a_job_is_told() -> None:
 
     assert led.led.name == "b4k7"
     assert led.led.facts().state is JobState.DISPATCHING, "as it is stored"
-    assert led.led.workers() == {"w1": 1, "w2": 1}
-    assert led.led.warnings() == ()
+    assert led.led.job is None
+    assert led.led.warnings == []
 
 
 # What the test prints.

@@ -416,7 +416,7 @@ def test_a_declined_task_goes_elsewhere_and_the_leader_is_told_who_is_unfit() ->
 
     assert effects[0] == TaskLost("b4k7", 2, "w2", "was declined by w2: no room on its disk")
     assert [checkpoint.unfit for checkpoint in said(effects, StoreCheckpoint)] == [("w2",)]
-    assert led.led.workers() == {"w1": 1}
+    assert led.led.job.workers == {"w1": 1}
     led.stored()
     assert assigned(led.effects) == [("w1", 1), ("w2", 2)]
     led.granted(W1, W3)
@@ -428,12 +428,12 @@ def test_a_worker_that_declined_is_used_again_only_when_it_is_granted_anew() -> 
     led.say("w2", TaskDeclined("b4k7", 2, FENCE, "no room on its disk"))
 
     led.granted(W1, W2, W3)
-    assert led.led.workers() == {"w1": 1, "w3": 1}, "the leader has not heard of it yet"
+    assert led.led.job.workers == {"w1": 1, "w3": 1}, "the leader has not heard of it yet"
     led.granted(W1, W3)
-    assert led.led.workers() == {"w1": 1, "w3": 1}
+    assert led.led.job.workers == {"w1": 1, "w3": 1}
     led.granted(W1, W3, Grant("w2", 7, 2))
 
-    assert led.led.workers() == {"w1": 1, "w3": 1, "w2": 2}
+    assert led.led.job.workers == {"w1": 1, "w3": 1, "w2": 2}
 
 
 def test_a_task_declined_after_it_was_given_up_is_killed_for_good() -> None:
@@ -457,7 +457,7 @@ def test_what_else_runs_on_a_worker_that_declined_a_task_goes_on_there_and_nowhe
 
     (checkpoint,) = said(effects, StoreCheckpoint)
     assert checkpoint.unfit == (), "the leader would take its cores back and grant others"
-    assert led.led.workers() == {"w1": 2}
+    assert led.led.job.workers == {"w1": 2}
     led.stored()
     assert said(led.later(1).tick(), StoreCheckpoint) == []
 

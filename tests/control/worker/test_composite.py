@@ -1826,7 +1826,7 @@ def test_tasks_of_one_job_with_a_seat_in_common_share_its_process() -> None:
 
     assert starts(rig) == {1: ("Shop", 1), 2: ("Shop", 2), 3: ("Shop", 2)}
     assert rig.worker.shards.pool.free == 0
-    assert [held.cores for held in rig.worker.shards] == [2, 1]
+    assert [len(held.seats) for held in rig.worker.shards] == [2, 1]
 
 
 def test_seats_of_different_jobs_are_different_cores() -> None:

@@ -185,7 +185,7 @@ def test_one_refusal_ends_all_of_it() -> None:
     effects = driven.say(2, Refused("file", "no such class"))
 
     assert effects == [KillCore(1), KillCore(2)]
-    assert (driven.task.stage, driven.task.refused) == ("ended", Refused("file", "no such class"))
+    assert (driven.task.stage, driven.task.group.refused) == ("ended", Refused("file", "no such class"))
     assert driven.task.next_tick_at == NEVER
 
 
@@ -197,7 +197,7 @@ def test_a_core_that_dies_while_it_loads_is_started_again_three_times_and_then_i
         assert isinstance(driven.exit(core)[0], StartCore)
     assert driven.exit(4) == []
 
-    assert driven.task.refused == Refused(
+    assert driven.task.group.refused == Refused(
         "setup", "the core process of Shop was killed by SIGKILL while it loaded the test"
     )
 
@@ -214,7 +214,7 @@ def test_one_that_is_not_ready_in_time_is_refused() -> None:
     effects = driven.tick()
 
     assert effects == [KillCore(1), KillCore(2)]
-    assert driven.task.refused == Refused("setup", "Shop was not ready to start within 60 s")
+    assert driven.task.group.refused == Refused("setup", "Shop was not ready to start within 60 s")
 
 
 # Starting.

@@ -1,5 +1,4 @@
-"""The command `talka certs`: a cluster's authority and its certificates. What it needs is imported when it is
-called."""
+"""The command `talka certs`: a cluster's authority and its certificates."""
 
 import shlex
 import sys
@@ -139,7 +138,7 @@ def table(found: "Sequence[Certificate]", *, width: int) -> str:
 
     cells = {
         "NAME": [shown_name(facts) for facts in found],
-        "ROLE": [shown_role(facts) for facts in found],
+        "ROLE": [facts.role or "-" for facts in found],
         "CLUSTER": [facts.cluster or "-" for facts in found],
         "ENVIRONMENT": [facts.environment or "-" for facts in found],
         "DATACENTER": [facts.datacenter or "-" for facts in found],
@@ -163,7 +162,7 @@ def page(facts: "Certificate", *, width: int) -> str:
 
     rows = {
         "name": shown_name(facts),
-        "role": shown_role(facts),
+        "role": facts.role,
         "cluster": facts.cluster,
         "environment": facts.environment,
         "datacenter": facts.datacenter,
@@ -181,7 +180,3 @@ def page(facts: "Certificate", *, width: int) -> str:
 
 def shown_name(facts: "Certificate") -> str:
     return facts.name or ("authority" if facts.is_authority else "-")
-
-
-def shown_role(facts: "Certificate") -> str:
-    return facts.role or "-"

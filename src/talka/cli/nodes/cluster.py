@@ -1,4 +1,4 @@
-"""The command `talka cluster …`: asks one member. What it needs is imported when it is called, for a quick help."""
+"""The command `talka cluster …`: asks one member."""
 
 from collections.abc import Callable
 from functools import partial

@@ -8,7 +8,7 @@ from talka.cli.command import command
 from talka.cli.connection import json_option
 from talka.cli.nodes.cluster import ask, ask_one, asking_options
 from talka.cli.output import facts_rows, json_of, say, tell
-from talka.errors import Invalid, Unavailable
+from talka.errors import Unavailable
 from talka.units import MILLISECOND
 
 if TYPE_CHECKING:
@@ -35,14 +35,15 @@ BEYOND_S: Final = 60.0
 def lease(duration: str | None, as_json: bool, **where: Any) -> int:
     import msgspec
 
+    from talka.cli.nodes.settings import checked_lease
     from talka.wire.asking import AskLease
     from talka.wire.views import LeaseView
-    from talka.work.durations import format_duration
+    from talka.work.durations import format_duration, parse_duration
 
     if duration is None:
         view = msgspec.json.decode(ask_one(where, AskLease()), type=LeaseView)
     else:
-        lease_ns = checked(duration)
+        lease_ns = checked_lease(f"the lease = {duration!r}", parse_duration(duration, what="the lease"))
         view = ask(where, lambda asker: changed(asker, lease_ns))
     rows = [("lease", format_duration(view.lease_ms * MILLISECOND)), ("set by", view.by)]
     if view.next_ms:
@@ -50,17 +51,6 @@ def lease(duration: str | None, as_json: bool, **where: Any) -> int:
         rows.append(("changes", f"to {next} in {view.wait_ms / 1000:.1f} s, when the longer one is over"))
     say(json_of(view) if as_json else facts_rows(rows))
     return 0
-
-
-def checked(text: str) -> int:
-    from talka.control.jobs.lease_rule import LONGEST_LEASE_NS, SHORTEST_LEASE_NS
-    from talka.work.durations import format_duration, parse_duration
-
-    lease_ns = parse_duration(text, what="the lease")
-    if not SHORTEST_LEASE_NS <= lease_ns <= LONGEST_LEASE_NS:
-        shortest, longest = format_duration(SHORTEST_LEASE_NS), format_duration(LONGEST_LEASE_NS)
-        raise Invalid(f"the lease = {text!r} is not possible: write {shortest} to {longest}")
-    return lease_ns
 
 
 async def changed(asker: "NodeAsker", lease_ns: int) -> "LeaseView":

@@ -1,4 +1,4 @@
-"""The command `talka member`. What it needs is imported when it is called, for a quick help."""
+"""The command `talka member`."""
 
 import os
 import select
@@ -13,8 +13,14 @@ from typing import Any, Never
 import click
 
 from talka.cli.command import command
-from talka.cli.nodes.descriptors import check_descriptors
-from talka.cli.nodes.secret import Seconds, checked_id, cluster_option, environment_option, read_secrets
+from talka.cli.nodes.secret import (
+    Seconds,
+    check_descriptors,
+    checked_id,
+    cluster_option,
+    environment_option,
+    read_secrets,
+)
 from talka.cli.output import tell
 from talka.report.tame import tame, tame_json
 
@@ -127,9 +133,10 @@ async def live(options: Any, as_json: bool) -> int:
 
     from talka.cli.nodes.key_repair import audited
     from talka.nodes.member import MemberNode
+    from talka.nodes.member_events import sentence_of
 
     loop = asyncio.get_running_loop()
-    printer = Printer(loop, as_json)
+    printer = Printer(loop, as_json, sentence_of)
     node: MemberNode[Never] = MemberNode(options, audited(printer.event, options.data_dir))
     loop.set_exception_handler(lambda _, context: tell(mishap(context)))
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -157,21 +164,15 @@ def mishap(context: dict[str, Any]) -> str:
     return f"internal error: {line}\nSet TALKA_TRACEBACK=1 to see where it happened."
 
 
-def member_sentence(event: dict[str, Any]) -> str:
-    from talka.nodes.member_events import sentence_of
-
-    return sentence_of(event)
-
-
 class Printer:
     """Prints events. A pipe that nobody reads must not hold the member up: then lines wait, and at last are left
     out."""
 
-    def __init__(self, loop: Any, as_json: bool, sentence: Callable[[dict[str, Any]], str] | None = None) -> None:
-        """`sentence` says an event to people, in the words of a member when it is not given; empty: it is left out."""
+    def __init__(self, loop: Any, as_json: bool, sentence: Callable[[dict[str, Any]], str]) -> None:
+        """`sentence` says an event to people; empty: it is left out."""
         self._loop = loop
         self._as_json = as_json
-        self._sentence = sentence or member_sentence
+        self._sentence = sentence
         self._waiting: list[bytes] = []
         self._left_out = 0
         self._descriptor = sys.stdout.fileno()

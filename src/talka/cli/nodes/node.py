@@ -1,7 +1,4 @@
-"""The commands that are a node: `talka up`, `talka manager`, `talka worker`.
-
-What they need is imported when they are called, for a quick help.
-"""
+"""The commands that are a node: `talka up`, `talka manager`, `talka worker`."""
 
 import contextlib
 import os
@@ -10,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from talka.cli.command import command, option, options
-from talka.cli.nodes.descriptors import check_descriptors
 from talka.errors import Invalid
 
 if TYPE_CHECKING:
@@ -28,48 +24,34 @@ WILDCARDS: Final = ("0.0.0.0", "::")
 SECRET_BYTES: Final = 32
 WHO, REACHED, TRUST, WORK = "Who it is", "Where it is reached", "Whom it trusts", "What it does"
 
-NAME = option("--name", section=WHO, metavar="NAME", help="Its name, unique in the cluster (the name of this machine).")
+NAME = option(WHO, "--name", "NAME", "Its name, unique in the cluster (the name of this machine).")
 WHERE = options(
-    option("--cluster", section=WHO, metavar="ID", help="The cluster's id (default)."),
-    option("--environment", section=WHO, metavar="ID", help="The environment's id, such as production (default)."),
-    option("--datacenter", section=WHO, metavar="ID", help="Where it stands."),
-    option("--data-dir", section=WHO, metavar="FOLDER", help=f"Where it keeps its files ({STATE_FOLDER}/NAME)."),
+    option(WHO, "--cluster", "ID", "The cluster's id (default)."),
+    option(WHO, "--environment", "ID", "The environment's id, such as production (default)."),
+    option(WHO, "--datacenter", "ID", "Where it stands."),
+    option(WHO, "--data-dir", "FOLDER", f"Where it keeps its files ({STATE_FOLDER}/NAME)."),
 )
 SEED = option(
-    "--seed",
-    "seeds",
-    section=REACHED,
+    REACHED,
+    "--seed seeds",
+    "ADDRESS",
+    "A manager's node port: HOST:PORT, srv:NAME of the DNS, or file:PATH. Repeatable.",
     multiple=True,
-    metavar="ADDRESS",
-    help="A manager's node port: HOST:PORT, srv:NAME of the DNS, or file:PATH. Repeatable.",
 )
 TRUSTED = options(
-    option(
-        "--secret-file", section=TRUST, metavar="FILE", help="The cluster's secret, a line of at least 32 characters."
-    ),
-    option(
-        "--certs",
-        section=TRUST,
-        metavar="FOLDER",
-        help="Certificates (talka certs): connections are TLS, roles checked.",
-    ),
+    option(TRUST, "--secret-file", "FILE", "The cluster's secret, a line of at least 32 characters."),
+    option(TRUST, "--certs", "FOLDER", "Certificates (talka certs): connections are TLS, roles checked."),
 )
-CORES = option(
-    "--cores", section=WORK, metavar="N", help="Core processes at the same time (one for each physical core)."
-)
-STORE = option(
-    "--store", section=WORK, metavar="URL", help="Keep pipelines in this file: sqlite:///FILE (none are taken)."
-)
+CORES = option(WORK, "--cores", "N", "Core processes at the same time (one for each physical core).")
+STORE = option(WORK, "--store", "URL", "Keep pipelines in this file: sqlite:///FILE (none are taken).")
 LEASE = option(
+    WORK,
     "--lease",
-    section=WORK,
-    metavar="D",
-    help="The lease of workers: a worker that is silent for this long is given up, and others get its work (the "
+    "D",
+    "The lease of workers: a worker that is silent for this long is given up, and others get its work (the "
     "cluster's; 5s at first).",
 )
-HANDLERS = option(
-    "--handlers", section=WORK, multiple=True, metavar="FILE.py", help="A file with handlers of pipelines. Repeatable."
-)
+HANDLERS = option(WORK, "--handlers", "FILE.py", "A file with handlers of pipelines. Repeatable.", multiple=True)
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object for each line.")
 
 
@@ -87,12 +69,10 @@ json_option = click.option("--json", "as_json", is_flag=True, help="One JSON obj
     ("talka up --private", "for this user alone; your own commands find the token"),
 )
 @options(
-    option("--name", section=WHO, metavar="NAME", help="Its name (local)."),
-    option("--data-dir", section=WHO, metavar="FOLDER", help=f"Where it keeps its files ({STATE_FOLDER}/NAME)."),
-    option("--port", section=REACHED, metavar="N", help=f"The port of its API ({API_PORT}); 0: any free one."),
-    option(
-        "--private", section=TRUST, is_flag=True, help="Keep other users of this machine out, with a token of its own."
-    ),
+    option(WHO, "--name", "NAME", "Its name (local)."),
+    option(WHO, "--data-dir", "FOLDER", f"Where it keeps its files ({STATE_FOLDER}/NAME)."),
+    option(REACHED, "--port", "N", f"The port of its API ({API_PORT}); 0: any free one."),
+    option(TRUST, "--private", None, "Keep other users of this machine out, with a token of its own.", is_flag=True),
     CORES,
     STORE,
     HANDLERS,
@@ -173,23 +153,16 @@ def own_secret(folder: "Path") -> str:
 )
 @options(
     NAME,
-    option(
-        "--voters",
-        section=WHO,
-        metavar="A,B,C",
-        help="All managers, 1, 3 or 5 of them: the same for each (itself alone).",
-    ),
+    option(WHO, "--voters", "A,B,C", "All managers, 1, 3 or 5 of them: the same for each (itself alone)."),
     WHERE,
-    option("--bind", section=REACHED, metavar="HOST:PORT", help=f"For nodes, UDP and TCP (127.0.0.1:{NODE_PORT})."),
-    option("--advertise", section=REACHED, metavar="HOST:PORT", help="Where nodes reach it (where it listens)."),
-    option("--api", section=REACHED, metavar="HOST:PORT", help=f"For clients, HTTP (127.0.0.1:{API_PORT})."),
-    option("--api-advertise", section=REACHED, metavar="HOST:PORT", help="Where clients reach it (where it listens)."),
+    option(REACHED, "--bind", "HOST:PORT", f"For nodes, UDP and TCP (127.0.0.1:{NODE_PORT})."),
+    option(REACHED, "--advertise", "HOST:PORT", "Where nodes reach it (where it listens)."),
+    option(REACHED, "--api", "HOST:PORT", f"For clients, HTTP (127.0.0.1:{API_PORT})."),
+    option(REACHED, "--api-advertise", "HOST:PORT", "Where clients reach it (where it listens)."),
     SEED,
     TRUSTED,
-    option("--token-key-file", section=TRUST, metavar="FILE", help="The key of clients' tokens (talka token key)."),
-    option(
-        "--preset", section=WORK, metavar=f"[{'|'.join(PRESETS)}]", help="How fast failures are detected (default)."
-    ),
+    option(TRUST, "--token-key-file", "FILE", "The key of clients' tokens (talka token key)."),
+    option(WORK, "--preset", f"[{'|'.join(PRESETS)}]", "How fast failures are detected (default)."),
     STORE,
     LEASE,
 )
@@ -304,42 +277,35 @@ def tokens_of(settings: "NodeSettings", cluster: str) -> "Tokens | None":
     WHERE,
     SEED,
     TRUSTED,
-    option("--probes", section=REACHED, metavar="HOST:PORT", help="HTTP for /livez, /readyz and /metrics (none)."),
-    option(
-        "--token-key-file",
-        section=TRUST,
-        metavar="FILE",
-        help="The key of tokens that /metrics wants (talka token key).",
-    ),
+    option(REACHED, "--probes", "HOST:PORT", "HTTP for /livez, /readyz and /metrics (none)."),
+    option(TRUST, "--token-key-file", "FILE", "The key of tokens that /metrics wants (talka token key)."),
     CORES,
     option(
-        "--capability",
-        "capabilities",
-        section=WORK,
+        WORK,
+        "--capability capabilities",
+        "WORD",
+        "A capability of this worker that tasks can require. Repeatable.",
         multiple=True,
-        metavar="WORD",
-        help="A capability of this worker that tasks can require. Repeatable.",
     ),
-    option("--grace", section=WORK, metavar="D", help="Time for running work to end after a stop signal (30s)."),
+    option(WORK, "--grace", "D", "Time for running work to end after a stop signal (30s)."),
     option(
+        TRUST,
         "--core-user",
-        section=TRUST,
-        metavar="NAME",
-        help="The user that runs tests and handlers (the worker's user; nobody if that is root).",
+        "NAME",
+        "The user that runs tests and handlers (the worker's user; nobody if that is root).",
     ),
     option(
-        "--core-env",
-        "core_env",
-        section=TRUST,
+        TRUST,
+        "--core-env core_env",
+        "NAME",
+        "A variable of the worker that tests and handlers may read. Repeatable.",
         multiple=True,
-        metavar="NAME",
-        help="A variable of the worker that tests and handlers may read. Repeatable.",
     ),
     HANDLERS,
 )
 @json_option
 def worker(as_json: bool, handlers: tuple[str, ...], **flags: Any) -> int:
-    from talka.cli.nodes.secret import checked_id
+    from talka.cli.nodes.secret import check_descriptors, checked_id, read_secrets
     from talka.cli.nodes.settings import NodeSettings
 
     check_descriptors("a worker")
@@ -353,7 +319,6 @@ def worker(as_json: bool, handlers: tuple[str, ...], **flags: Any) -> int:
     files = checked_handlers(handlers)
     from talka.cli.config import core_environment
     from talka.cli.nodes.life import live_worker, run_node
-    from talka.cli.nodes.secret import read_secrets
     from talka.net.discovery import Candidates
     from talka.nodes.worker import WorkerOptions
 

@@ -1,5 +1,4 @@
-"""What the commands of a cluster's nodes have in common: its secret and its ids. And `talka secret`, which makes
-one."""
+"""What the commands of a cluster's nodes have in common: its secret, its ids and their files. And `talka secret`."""
 
 from typing import Any
 
@@ -9,6 +8,9 @@ from talka.cli.command import command
 from talka.cli.output import tell
 from talka.errors import Invalid
 
+LEAST_FILES = 64
+"""A node's files, its store, its sockets and pipes to a few cores."""
+WANTED_FILES = 4096
 MOST_BYTES = 64 * 1024
 SECRET_BYTES = 32
 
@@ -77,3 +79,11 @@ def checked_id(what: str, text: str) -> str:
     if problem := id_problem(what, text):
         raise Invalid(problem)
     return text
+
+
+def check_descriptors(who: str) -> None:
+    """Raises the limit as far as it goes. One that is too low is named as the cause: what fails later would not say
+    so."""
+    from talka.net.descriptors import ask_for
+
+    ask_for(who, least=LEAST_FILES, wanted=WANTED_FILES)

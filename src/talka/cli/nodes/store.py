@@ -1,5 +1,6 @@
-"""The command `talka store …`: the file in which dag jobs are kept. What it needs is imported when it is called."""
+"""The command `talka store …`: the file in which dag jobs are kept."""
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -60,15 +61,12 @@ def check(url: str) -> int:
     from talka.report.text import counted_text
     from talka.work.outcome import ExitCode
 
-    file = opened(url, as_it_is=True)
-    try:
+    with contextlib.closing(opened(url, as_it_is=True)) as file:
         problems = file.problems()
         if not problems:
             jobs, tasks = file.sizes()
             say(f"{file.place} is whole: {counted_text(jobs, 'job')}, {counted_text(tasks, 'task')}")
             return ExitCode.HELD
-    finally:
-        file.close()
     for problem in problems:
         tell(f"{file.place}: {problem}")
     return ExitCode.USAGE
@@ -82,11 +80,8 @@ def check(url: str) -> int:
 @click.argument("target", metavar="TARGET")
 @store_option
 def backup(target: str, url: str) -> int:
-    file = opened(url, as_it_is=True)
-    try:
+    with contextlib.closing(opened(url, as_it_is=True)) as file:
         file.backup(Path(target))
-    finally:
-        file.close()
     say(f"{file.place} was copied to {target}")
     return 0
 

@@ -136,7 +136,6 @@ class DagBook:
         return [task for task in self.tasks if task.state is _ASSIGNED or task.state is _RUNNING]
 
     def inputs_of(self, task: DagTask) -> list[DagTask]:
-        """Those of its dependencies that have an output."""
         tasks = self.tasks
         return [tasks[index] for index in unpacked(task.after) if tasks[index].state is _COMPLETED]
 
@@ -152,7 +151,6 @@ class DagBook:
         task.state = move(task.state, state)
 
     def began(self, now: int, task: DagTask) -> None:
-        """Its handler runs."""
         if task.state is _ASSIGNED:
             self._move(task, _RUNNING)
             task.started_at = now

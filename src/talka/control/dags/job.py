@@ -17,12 +17,10 @@ from talka.control.dags.book import ENDED, FAILED, DagBook
 from talka.control.dags.rows import (
     again_text,
     attempt_of,
-    done,
     failed_text,
     given_up,
     queue_timeout_text,
     total_timeout_text,
-    tried_again,
 )
 from talka.control.tasks.retries import STOPPED, TOLD_TO_STOP, RetryVerdict, judged, longest_wait_ns
 from talka.control.tasks.task import DagTask
@@ -112,7 +110,6 @@ class DagJob(DagBook):
         return self._go_on(now, step)
 
     def loaded(self, now: int, task: DagTask, spec: TaskSpec, checkpoint: bytes) -> DagStep:
-        """The spec of a task was read from the store."""
         task.spec, task.checkpoint = spec, checkpoint
         if task.needs is not None:
             return NOTHING
@@ -160,7 +157,6 @@ class DagJob(DagBook):
     # -- attempts
 
     def claimed(self, now: int, task: DagTask, worker: str, fence: int) -> list[Change]:
-        """A ready task is given out."""
         self._move(task, _ASSIGNED)
         task.attempts += 1
         task.fence = fence
@@ -171,7 +167,22 @@ class DagJob(DagBook):
     def completing(self, now: int, task: DagTask, output: bytes, blob: str, took_us: int) -> list[Change]:
         """It is done; who waits for it must not know before that is durable, and `completed` is called. One that was
         not given out is done too when another with its key was."""
-        change = done(self._number, task, output, blob, took_us, self._clock(now))
+        at_ms, fence, started_ms = self._clock(now), 0, 0
+        if task.worker:
+            fence, started_ms = task.fence, at_ms - took_us // 1000
+        change = Complete(
+            self._number,
+            task.index,
+            fence,
+            TaskState.COMPLETED,
+            at_ms,
+            output,
+            blob,
+            started_ms=started_ms,
+            worker=task.worker,
+            attempts=task.attempts,
+            key=task.key,
+        )
         self._move(task, TaskState.COMPLETED)
         task.worker = task.recall = ""
         return [change]
@@ -389,7 +400,9 @@ class DagJob(DagBook):
 
     def _try_again(self, now: int, step: DagStep, task: DagTask, verdict: RetryVerdict) -> None:
         task.ready_at = now + verdict.wait_ns
-        step.changes.append(tried_again(self._number, task, verdict, self._clock(task.ready_at)))
+        at_ms, cause, error = self._clock(task.ready_at), verdict.cause, verdict.error
+        tried = (task.attempts, task.deaths, cause, error, task.failures)
+        step.changes.append(Release(self._number, task.index, task.fence, at_ms, *tried))
         task.worker = ""
         self._move(task, _PENDING)
         if verdict.wait_ns:

@@ -36,7 +36,7 @@ from talka.control.tasks.task import DagTask
 from talka.errors import Invalid, TalkaError
 from talka.units import MILLISECOND, NEVER
 from talka.wire.attempts import NOWHERE, StoreLife
-from talka.wire.jobs import WorkerFacts
+from talka.wire.jobs import Beat
 from talka.wire.task_views import WhyView
 from talka.wire.tasks import Done, Held, TaskMessage, TaskProgress, TaskResult
 from talka.work.dag import DagSettings, DagSpec, TaskSpec, checked
@@ -87,7 +87,9 @@ class DagKeeper:
         self.floor = EpochFloor(epoch, life)
         self.dispatcher = Dispatcher(rng)
         self.attempts = Attempts(self.floor)
-        self.shelf = DagShelf(next_number, rng)
+        self.shelf = DagShelf(next_number, rng, self._wall_ms)
+        self.jobs: Mapping[int, DagJob] = self.shelf.jobs
+        """By number, also drafts and those whose end is being kept."""
         self.stale_results = 0
         """Results of attempts that were not the last one given out: refused."""
         self.foreign_messages = 0
@@ -95,12 +97,12 @@ class DagKeeper:
         self.silence_of: Callable[[int, str, int], str] = lambda now, name, boot: ""
         """What is waited for of a life of a worker that has tasks and is silent, to go on a sentence."""
         self.next_tick_at = NEVER
-        self._rng = rng
-        self._wall_offset_ns = wall_offset_ns
+        self.wall_offset_ns = wall_offset_ns
+        """Of the clock of the day: what is put down tells it as it is set."""
         self._counter = 0
         tickets = count(1)
         self._delivery = Delivery(self.floor, self.attempts.beat_of, tickets)
-        self._timers = JobTimers(self.shelf.jobs)
+        self._timers = JobTimers(self.jobs)
         self._specs = SpecReading(tickets)
         self._commits = Commits()
 
@@ -108,8 +110,7 @@ class DagKeeper:
 
     def restore_job(self, now: int, row: JobRow) -> None:
         """A job that had not ended. Its tasks follow in pages, then `restored`."""
-        settings = msgspec.json.decode(row.settings, type=DagSettings)
-        self.shelf.put(DagJob(row, settings, self._rng, self._wall_ms))
+        self.shelf.put(row, msgspec.json.decode(row.settings, type=DagSettings))
 
     def restore_tasks(self, now: int, job: int, live: Sequence[LiveTask]) -> None:
         self.jobs[job].restore(now, live)
@@ -146,22 +147,12 @@ class DagKeeper:
         self.shelf.check_room(jobs=1, tasks=len(spec.tasks))
         self.shelf.check_key(key)
         depends_on = checked(spec.tasks)
-        job = self.shelf.new_job(
-            now,
-            self._wall_ms,
-            name=spec.name,
-            settings=spec.settings,
-            state=JobState.RUNNING,
-            tasks=len(spec.tasks),
-            key=key,
-            digest=digest,
-            by=by,
-        )
+        tasks, state = len(spec.tasks), JobState.RUNNING
+        job = self.shelf.new_job(now, spec.name, spec.settings, state, tasks=tasks, key=key, digest=digest, by=by)
         self._commits.changes.append(PutJob(job.row))
         self._add_tasks(now, job, spec.tasks, depends_on)
         self._start(now, job, keyed)
-        self._commits.after.answers.append(CallAnswered(call, job.row.id))
-        return self._out(now)
+        return self.confirm(now, call, job.row.id)
 
     def begin(
         self, now: int, name: str, settings: DagSettings, *, key: str = "", by: str = "", digest: str = ""
@@ -169,9 +160,7 @@ class DagKeeper:
         """A job whose tasks come in parts: the name of the draft, which is the id of the job to be."""
         self.shelf.check_room(jobs=1, tasks=1)
         self.shelf.check_key(key)
-        job = self.shelf.new_job(
-            now, self._wall_ms, name=name, settings=settings, state=JobState.SUBMITTED, key=key, digest=digest, by=by
-        )
+        job = self.shelf.new_job(now, name, settings, JobState.SUBMITTED, key=key, digest=digest, by=by)
         self.shelf.drafts[job.row.id] = job
         return job.row.id
 
@@ -182,8 +171,7 @@ class DagKeeper:
         if tasks and not job.tasks:
             self._commits.changes.append(PutJob(job.row))
         self._add_tasks(now, job, tasks, depends_on)
-        self._commits.after.answers.append(CallAnswered(call, draft))
-        return self._out(now)
+        return self.confirm(now, call, draft)
 
     def end(
         self, now: int, call: int, draft: str, *, keyed: Mapping[str, tuple[bytes, str]] = NO_KEYS
@@ -194,12 +182,10 @@ class DagKeeper:
             self._forget(job)  # nothing of it was written
             raise Invalid("the job has no tasks: give it at least one")
         del self.shelf.drafts[draft]
-        self._commits.changes.append(
-            MoveJob(job.row.number, JobState.RUNNING, self._wall_ms(now), tasks=len(job.tasks))
-        )
+        started = MoveJob(job.row.number, JobState.RUNNING, self._wall_ms(now), tasks=len(job.tasks))
+        self._commits.changes.append(started)
         self._start(now, job, keyed)
-        self._commits.after.answers.append(CallAnswered(call, draft))
-        return self._out(now)
+        return self.confirm(now, call, draft)
 
     def drop(self, now: int, draft: str) -> list[DagEffect]:
         job = self.shelf.drafts.get(draft)
@@ -262,11 +248,6 @@ class DagKeeper:
             raise Invalid(f"job {id} is not under way")
         return job
 
-    @property
-    def jobs(self) -> Mapping[int, DagJob]:
-        """By number, also drafts and those whose end is being kept."""
-        return self.shelf.jobs
-
     def job(self, id: str) -> DagJob | None:
         return self.shelf.find(id)
 
@@ -279,32 +260,17 @@ class DagKeeper:
 
     # -- workers
 
-    def on_beat(
-        self,
-        now: int,
-        name: str,
-        boot: int,
-        facts: WorkerFacts,
-        free: int,
-        state: str,
-        number: int = 0,
-        *,
-        epoch: int = 0,
-        of: StoreLife = NOWHERE,
-        names: bool = True,
-    ) -> list[DagEffect]:
-        """A worker that may be given work lives. `free` are its cores that load jobs do not have; `number` is that of
-        its beat; `epoch` is the highest it has obeyed, of the store and life `of`; `names` says
-        whether it tells whose its attempts are."""
+    def on_beat(self, now: int, name: str, boot: int, beat: Beat, free: int, state: str) -> list[DagEffect]:
+        """A worker that may be given work lives. `free` are its cores that load jobs do not have."""
         floor = self.floor
-        if not names or floor.is_below(epoch, of):
+        if not beat.names or floor.is_below(beat.epoch, beat.of):
             self.dispatcher.remove_worker(now, name)
-            return [*(floor.too_high(now, name, epoch, of) if names else floor.too_old(name))]
+            return [*(floor.too_high(now, name, beat.epoch, beat.of) if beat.names else floor.too_old(name))]
         floor.forget(name)
-        is_foreign = epoch > 0 and not of.is_of(floor.life)
-        effects = self.attempts.heard(now, name, boot, facts.folder, number, is_foreign=is_foreign)
+        is_foreign = beat.epoch > 0 and not beat.of.is_of(floor.life)
+        effects = self.attempts.heard(now, name, boot, beat.facts.folder, beat.number, is_foreign=is_foreign)
         if self.attempts.knows(name):
-            self.dispatcher.set_worker(now, DispatchWorker.of(name, facts, free, state))
+            self.dispatcher.set_worker(now, DispatchWorker.of(name, beat.facts, free, state))
         return effects + self._out(now)
 
     def on_worker_lost(self, now: int, name: str, boot: int, cause: str) -> list[DagEffect]:
@@ -373,7 +339,7 @@ class DagKeeper:
             self._delivery.drop_spec(task)
             task.checkpoint = b""
             key = (job.row.number, task.index)
-            if task.dependents:
+            if job.dependents_of(task.index):
                 self._delivery.keep_output(key, result.output)
             # What waited for it is claimed in the same commit, and handed when that holds.
             self._commits.changes += job.completing(now, task, result.output, "", result.took_us)
@@ -428,14 +394,10 @@ class DagKeeper:
                 self.dispatcher.restore(now, task)
             self._look_after(now, job)
 
-    def set_wall_offset(self, wall_offset_ns: int) -> None:
-        """The clock of the day was set: what is put down from now on tells the new one."""
-        self._wall_offset_ns = wall_offset_ns
-
     # -- how it is done
 
     def _wall_ms(self, now: int) -> int:
-        return (now + self._wall_offset_ns) // MILLISECOND
+        return (now + self.wall_offset_ns) // MILLISECOND
 
     def _forget(self, job: DagJob) -> None:
         self.shelf.forget(job)
@@ -466,7 +428,7 @@ class DagKeeper:
         for task in known:
             output, blob = keyed[task.key]
             self._delivery.drop_spec(task)
-            if not blob and task.dependents:
+            if not blob and job.dependents_of(task.index):
                 self._delivery.keep_output((job.row.number, task.index), output)
             self._commits.changes += job.completing(now, task, output, blob, 0)
         for task in known:

@@ -1,4 +1,4 @@
-"""Signals of workers that are not well: work that stands still, and many that fall silent together."""
+"""Workers that fall silent, and whether the fault is theirs."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -8,33 +8,6 @@ from talka.units import SECOND
 
 SILENT_NS: Final = 3 * SECOND
 """Three beats missed."""
-STALLED_NS: Final = 10 * SECOND
-
-
-class ProgressWatch:
-    """Whether a piece of work advances, by a counter that grows with everything it does.
-
-    Call `saw` with every report while there is something to do, and `rested` when there is nothing. A counter that
-    falls is a new count, so it counts as an advance.
-    """
-
-    def __init__(self) -> None:
-        self._advanced_at = 0
-        self._counter = 0
-        self._is_idle = True
-
-    def saw(self, now: int, counter: int) -> None:
-        if self._is_idle or counter != self._counter:
-            self._is_idle = False
-            self._counter = counter
-            self._advanced_at = now
-
-    def rested(self) -> None:
-        """It has nothing to do: standing still is no fault."""
-        self._is_idle = True
-
-    def is_stalled(self, now: int) -> bool:
-        return not self._is_idle and now - self._advanced_at >= STALLED_NS
 
 
 class CorrelatedFailure:

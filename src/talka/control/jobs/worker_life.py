@@ -11,7 +11,6 @@ from typing import Final
 import msgspec
 
 from talka.cluster.placement import choose
-from talka.control.jobs.health import ProgressWatch
 from talka.control.member.breaker import Breaker, BreakerState
 from talka.units import SECOND
 from talka.wire.jobs import Beat, WorkerFacts
@@ -19,6 +18,7 @@ from talka.wire.views import WorkerState
 
 LIVES_LIMIT: Final = 8192
 LOAD_LIMIT_PERCENT: Final = 95
+STALLED_NS: Final = 10 * SECOND
 
 
 class WorkerLife(msgspec.Struct, eq=False):
@@ -53,7 +53,9 @@ class WorkerLife(msgspec.Struct, eq=False):
     used: int = 0
     rival: int | None = None
     """The boot that last wanted the same name in vain."""
-    _watch: ProgressWatch = msgspec.field(default_factory=ProgressWatch)
+    _started: int | None = None
+    """Iterations that its tasks have started; None: nothing runs there."""
+    _advanced_at: int = 0
     _breaker: Breaker | None = None
     """Made at the first failure: most never have one."""
 
@@ -125,11 +127,10 @@ class WorkerLife(msgspec.Struct, eq=False):
             self.folder = beat.facts.folder
             self.source = source
             running = [task.started for task in beat.running if task.state == "running"]
-            if running:
-                self._watch.saw(now, sum(running))
-            else:
-                self._watch.rested()
-            self.is_stalled = self._watch.is_stalled(now)
+            before, self._started = self._started, sum(running) if running else None
+            if self._started != before:  # one that falls is a new count
+                self._advanced_at = now
+            self.is_stalled = self._started is not None and now - self._advanced_at >= STALLED_NS
 
     def lost(self, now: int, cause: str) -> None:
         self.is_lost = True

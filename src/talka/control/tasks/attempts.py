@@ -73,7 +73,6 @@ class Attempts:
         self._handed_at[fence] = now
 
     def recall(self, task: DagTask) -> None:
-        """It is to be stopped."""
         self._recalled.setdefault(task.worker, {})[task.fence] = None
         self._to_recall.setdefault(task.worker, {})[task.fence] = None
 
@@ -90,7 +89,6 @@ class Attempts:
                     del by_worker[key]
 
     def taken(self, task: DagTask) -> None:
-        """A result of its attempt was accepted."""
         self._taken[task.fence] = (task.job.row.number, task.index, task.attempts, task.worker)
         if len(self._taken) >= TAKEN_LIMIT:
             self._taken_before, self._taken = self._taken, {}

@@ -96,7 +96,6 @@ class Delivery:
             task.spec = None
 
     def replaced_spec(self, task: DagTask, former: TaskSpec) -> None:
-        """It had another spec that was kept."""
         assert task.spec is not None
         self.specs_bytes += _size_of(task.spec) - _size_of(former)
 

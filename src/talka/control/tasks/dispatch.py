@@ -8,6 +8,7 @@ cores run, whatever else does: a stream of short ones would never leave it a who
 Decision: docs/decisions/0022-who-runs-a-task.md.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
@@ -258,11 +259,9 @@ class Dispatcher:
 
     @property
     def ready(self) -> int:
-        """Tasks that wait here."""
         return len(self._ready)
 
     def remove(self, tasks: Iterable[DagTask]) -> None:
-        """These are not ready any more."""
         self._ready.remove(self._now, tasks)
 
     def assign(self, now: int, limit: int = 4096) -> list[tuple[DagTask, str]]:
@@ -388,28 +387,17 @@ class Dispatcher:
         return self._ready.ahead_of(job, groups)
 
     def queues(self, now: int) -> QueuesView:
-        ready: dict[str, int] = {}
+        ready, waiting = Counter[str](), Counter[str]()
         oldest_at: dict[str, int] = {}
-        waiting: dict[str, int] = {}
         for queue in self._ready.queues.values():
             handler, tasks = queue.needs.handler, queue.ready
-            ready[handler] = ready.get(handler, 0) + tasks
+            ready[handler] += tasks
             oldest_at[handler] = min(oldest_at.get(handler, now), queue.oldest_at)
-            for key in dict.fromkeys([limit.key for limit in queue.needs.limits]):
-                waiting[key] = waiting.get(key, 0) + tasks
-        running = {name: handler.running for name, handler in self._handlers.items() if handler.running}
-        workers: dict[str, int] = {}
-        for worker in self._workers.values():
-            for name in worker.facts.handlers:
-                workers[name] = workers.get(name, 0) + 1
+            waiting.update(dict.fromkeys([limit.key for limit in queue.needs.limits], tasks))
+        running = Counter({name: handler.running for name, handler in self._handlers.items() if handler.running})
+        workers = Counter([name for worker in self._workers.values() for name in worker.facts.handlers])
         views = [
-            QueueView(
-                name,
-                ready.get(name, 0),
-                running.get(name, 0),
-                workers.get(name, 0),
-                (now - oldest_at.get(name, now)) / SECOND,
-            )
+            QueueView(name, ready[name], running[name], workers[name], (now - oldest_at.get(name, now)) / SECOND)
             for name in sorted({**ready, **running, **workers})
         ]
         return QueuesView(views, self._limits.views(waiting))

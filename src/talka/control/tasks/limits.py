@@ -75,14 +75,6 @@ class Limits:
         """When a key was last forgotten that had no start free."""
         self.freed: dict[str, None] = {}
 
-    def __len__(self) -> int:
-        """Holders."""
-        return len(self._held)
-
-    @property
-    def keys(self) -> int:
-        return len(self._keys)
-
     def say(self, now: int, limits: Iterable[Limit]) -> None:
         """Somebody who waits or runs names these."""
         for limit in limits:

@@ -38,10 +38,6 @@ class Quarantine:
         self.until: dict[str, int] = {}
         self.next_end_at = NEVER
 
-    def __len__(self) -> int:
-        """Tasks that are remembered."""
-        return len(self._deaths)
-
     def died(self, now: int, task: TaskKey, worker: str) -> bool:
         """A process died with this task alone in it. Whether `until` is another now."""
         before = dict(self.until)

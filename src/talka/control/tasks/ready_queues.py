@@ -63,10 +63,6 @@ class _Rotation(Generic[_Node]):
         self._numbers = numbers
         self._clean_at = STALE_LIMIT
 
-    def __len__(self) -> int:
-        """Entries, also such as do not count any more."""
-        return len(self._heap)
-
     def enter(self, node: _Node) -> None:
         """A node that is new here, or whose rank is better than before."""
         entry = (node.band, node.turn, next(self._numbers), node)
@@ -254,9 +250,6 @@ class ReadyQueues:
 
     def __len__(self) -> int:
         return len(self.buckets_of)
-
-    def __contains__(self, task: DagTask) -> bool:
-        return task in self.buckets_of
 
     # -- in and out
 

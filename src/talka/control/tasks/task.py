@@ -3,7 +3,6 @@
 Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final, Protocol
@@ -58,9 +57,6 @@ class TaskOwner(Protocol):
     def inputs_of(self, task: "DagTask") -> list["DagTask"]:
         """Those of its dependencies that have an output."""
 
-    def dependents_of(self, index: int) -> Sequence[int]:
-        """Indexes of the tasks that depend on this one."""
-
 
 @dataclass(slots=True, eq=False)
 class DagTask:
@@ -114,10 +110,6 @@ class DagTask:
     @property
     def depends_on(self) -> tuple[int, ...]:
         return unpacked(self.after)
-
-    @property
-    def dependents(self) -> list[int] | None:
-        return list(self.job.dependents_of(self.index)) or None
 
 
 def packed(indexes: tuple[int, ...]) -> bytes:

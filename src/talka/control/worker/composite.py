@@ -211,7 +211,6 @@ class Worker:
         return self._done(now, effects)
 
     def drain(self, now: int) -> list[WorkerEffect]:
-        """Take no new work, finish what is under way."""
         self.is_draining = True
         return self._done(now, self._check_lease(now))
 
@@ -329,9 +328,8 @@ class Worker:
             return [*self.shards.assign(now, message, unable=unable)]
         if isinstance(message, Reconcile):
             tasks = self.shards.reconcile(now, message.job, message.fence)
-            return [
-                Send(CHANNEL, sender, WorkerSnapshot(message.job, message.fence, message.number, tasks), Lane.CONTROL)
-            ]
+            snapshot = WorkerSnapshot(message.job, message.fence, message.number, tasks)
+            return [Send(CHANNEL, sender, snapshot, Lane.CONTROL)]
         held = self.shards.get(message.job, message.attempt)
         if held is None:
             return self._no_task(sender, message)

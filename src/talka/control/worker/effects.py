@@ -121,16 +121,8 @@ class Drained(msgspec.Struct, frozen=True):
     """The worker was to take no more tasks, and nothing is left on it that anybody wants."""
 
 
-HandlerEffect: TypeAlias = (
-    StartHandlers
-    | TellHandlers
-    | EndHandlers
-    | Send[JobMessage]
-    | Persist
-    | HandlersLoaded
-    | HandlersBroken
-    | AttemptsDropped
-)
+HandlerNews: TypeAlias = HandlersLoaded | HandlersBroken | AttemptsDropped
+HandlerEffect: TypeAlias = StartHandlers | TellHandlers | EndHandlers | Send[JobMessage] | Persist | HandlerNews
 """Of the pool of handler cores."""
 ShardsEffect: TypeAlias = CoreEffect | Send[JobMessage] | Persist | PersistBlob | NeedBundle | ShardsNews
 """Of what a worker holds of load jobs."""

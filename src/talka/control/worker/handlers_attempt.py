@@ -51,10 +51,6 @@ class HandlerAttempt:
     """When its core is killed, ns, once there is a verdict."""
 
 
-def attempt_at(task: HandedTask, size_bytes: int) -> HandlerAttempt:
-    return HandlerAttempt(task, size_bytes, task.fence, task.job, task.id, task.handler, task.attempt_ms)
-
-
 @dataclass(slots=True, eq=False)
 class CoreState:
     """One process, from when its number is drawn until its end is heard of."""
@@ -87,6 +83,13 @@ class CoreState:
 
 def is_bounded(task: HandedTask | None) -> bool:
     return task is not None and (task.memory_bytes > 0 or task.cpu_ms > 0 or task.files > 0)
+
+
+def without_run(
+    attempt: HandlerAttempt | HandedTask, outcome: Literal["cancelled", "refused"], cause: str, text: str
+) -> TaskResult:
+    """Of one that never began."""
+    return TaskResult(attempt.fence, outcome, cause=cause, error=text, job=attempt.job, task=attempt.id)
 
 
 def last_word(now: int, core: CoreState, attempt: HandlerAttempt, facts: ExitFacts, *, is_only: bool) -> TaskResult:

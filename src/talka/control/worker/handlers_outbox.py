@@ -81,13 +81,6 @@ class HandlerOutbox:
         self._flush_at = 0
         """Words are not told before this."""
 
-    def __contains__(self, fence: int) -> bool:
-        return fence in self.results
-
-    def __len__(self) -> int:
-        """Results that nobody has taken."""
-        return len(self.results)
-
     @property
     def is_full(self) -> bool:
         return len(self.results) >= RESULTS_LIMIT or self.size_bytes >= RESULTS_LIMIT_BYTES
@@ -194,9 +187,8 @@ class HandlerOutbox:
             if len(fresh) <= TASKS_LIMIT and self._fresh_bytes <= BATCH_LIMIT_BYTES:
                 effects.append(self._done(now, fresh))  # the usual case, in which nothing is counted once more
             else:
-                effects += [
-                    self._done(now, part) for part in in_parts(fresh, result_bytes, BATCH_LIMIT_BYTES, TASKS_LIMIT)
-                ]
+                parts = in_parts(fresh, result_bytes, BATCH_LIMIT_BYTES, TASKS_LIMIT)
+                effects += [self._done(now, part) for part in parts]
             self._fresh, self._fresh_bytes = [], 0
         return effects
 

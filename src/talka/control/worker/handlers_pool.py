@@ -7,6 +7,7 @@ All that is held here is of one life of one store: when another is obeyed, the r
 See docs/decisions/0022-who-runs-a-task.md, 0031-whose-attempt-it-is.md, 0034-no-clock-decides-who-has-the-store.md.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
@@ -14,6 +15,7 @@ import msgspec
 
 from talka.cluster.effects import Lane, Send
 from talka.control.worker.effects import AttemptsDropped, ExitFacts, HandlerEffect
+from talka.control.worker.handlers_attempt import without_run
 from talka.control.worker.handlers_inputs import EarlyInputs
 from talka.control.worker.handlers_outbox import HandlerOutbox
 from talka.control.worker.handlers_room import HandlerRoom
@@ -72,7 +74,7 @@ class HandlerPool:
         self.is_draining = False
         self.refused: dict[str, int] = {}
         """Messages that were not obeyed, by reason."""
-        self.outcomes: dict[str, int] = {}
+        self.outcomes: Counter[str] = Counter()
         """Results, by outcome."""
         self.repeated = 0
         """Tasks that were assigned again."""
@@ -100,10 +102,9 @@ class HandlerPool:
     @property
     def is_idle(self) -> bool:
         """Nothing waits or runs here, and every result was taken."""
-        return not self.room.held and not len(self._outbox)
+        return not self.room.held and not self._outbox.results
 
     def counts(self) -> dict[str, int]:
-        """For metrics."""
         room, outbox = self.room, self._outbox
         return {
             "handler_cores": room.cores.count,
@@ -115,7 +116,7 @@ class HandlerPool:
             "attempts_repeated_total": self.repeated,
             "attempts_dropped_total": self.dropped,
             "results_unknown_total": room.unknown_results,
-            "results_untaken": len(outbox),
+            "results_untaken": len(outbox.results),
             "results_untaken_bytes": outbox.size_bytes,
             "task_lines_dropped_total": outbox.lines_dropped,
             "task_progress_dropped_total": outbox.progress_dropped,
@@ -243,11 +244,11 @@ class HandlerPool:
         left = WAITING_LIMIT - room.waiting
         for task in message.tasks:
             fence = task.fence
-            if fence in held or fence in closed or fence in outbox or fence in closed_before:
+            if fence in held or fence in closed or fence in outbox.results or fence in closed_before:
                 self.repeated += 1
                 outbox.tell_again((fence,))
                 continue
-            if task.fed or fence in early:
+            if task.fed or fence in early.inputs:
                 fed = early.take(fence)
                 if len(fed) < task.fed and why is None:
                     self._refuse(task, "inputs", "inputs that were to come before the task were lost on the way")
@@ -284,15 +285,14 @@ class HandlerPool:
         return f"load tests have all cores of worker {self._name}"
 
     def _refuse(self, task: HandedTask, cause: str, text: str) -> None:
-        result = TaskResult(task.fence, "refused", cause=cause, error=text, job=task.job, task=task.id)
-        self.room.ended.append(result)
+        self.room.ended.append(without_run(task, "refused", cause, text))
 
     def _recall(self, now: int, fences: tuple[int, ...], grace_ns: int) -> list[HandlerEffect]:
         effects, unknown = self.room.recall(now, fences, grace_ns)
         for fence in unknown:
             if fence in self._closed or fence in self._closed_before:
                 continue  # its result is kept for good by whoever asks
-            if fence in self._outbox:
+            if fence in self._outbox.results:
                 self._outbox.tell_again((fence,))
             elif self._outbox.is_full:
                 self._count("busy")
@@ -310,23 +310,10 @@ class HandlerPool:
 
     def _tell_held(self, sender: str, epoch: int) -> list[HandlerEffect]:
         fences = [*self.room.held, *self._outbox.results]
-        parts = max(1, -(-len(fences) // HELD_LIMIT))
-        return [
-            Send(
-                CHANNEL,
-                sender,
-                Held(
-                    epoch,
-                    tuple(fences[part * HELD_LIMIT : (part + 1) * HELD_LIMIT]),
-                    part,
-                    parts,
-                    self._outbox.life,
-                    tuple(self._drops),
-                ),
-                Lane.RESULTS,
-            )
-            for part in range(parts)
-        ]
+        parts = [fences[first : first + HELD_LIMIT] for first in range(0, len(fences), HELD_LIMIT)] or [[]]
+        life, drops = self._outbox.life, tuple(self._drops)
+        told = [Held(epoch, tuple(part), number, len(parts), life, drops) for number, part in enumerate(parts)]
+        return [Send(CHANNEL, sender, held, Lane.RESULTS) for held in told]
 
     def _drop_others(self, now: int) -> list[HandlerEffect]:
         """Another store is obeyed, or another life of it: the numbers of what is here may be given out once more."""
@@ -334,7 +321,7 @@ class HandlerPool:
         former, outbox.life = outbox.life, self.obeyed.life
         if former.is_of(self.obeyed.life):
             return []
-        report = Dropped(former.store, former.life, len(room.held), len(outbox))
+        report = Dropped(former.store, former.life, len(room.held), len(outbox.results))
         effects = room.drop_all(now)
         outbox.drop_all()
         self._closed, self._closed_before = {}, {}
@@ -355,9 +342,7 @@ class HandlerPool:
         """Results are told, and the time of the next tick settled."""
         room, outbox = self.room, self._outbox
         if room.ended:
-            outcomes = self.outcomes
-            for result in room.ended:
-                outcomes[result.outcome] = outcomes.get(result.outcome, 0) + 1
+            self.outcomes.update([result.outcome for result in room.ended])
             outbox.put(room.ended)
             room.ended = []
         if room.began:

@@ -177,10 +177,8 @@ class HeldShards:
         held = self.get(assign.job, assign.attempt)
         if held is not None and held.life != assign.life:
             killed = self.kill(now, held, "a restored register gave its number to another attempt")
-            return [
-                *killed,
-                self._decline(assign, f"attempt {assign.attempt} of another life was on worker {self._name}"),
-            ]
+            reason = f"attempt {assign.attempt} of another life was on worker {self._name}"
+            return [*killed, self._decline(assign, reason)]
         if held is not None:
             held.tell_again(now)
             return []
@@ -281,12 +279,8 @@ class HeldShards:
 
     def _decline(self, assign: Assign, reason: str) -> Send[JobMessage]:
         self.declined += 1
-        return Send(
-            CHANNEL,
-            self._fences.manager(assign.job),
-            TaskDeclined(assign.job, assign.attempt, assign.fence, reason),
-            Lane.RESULTS,
-        )
+        declined = TaskDeclined(assign.job, assign.attempt, assign.fence, reason)
+        return Send(CHANNEL, self._fences.manager(assign.job), declined, Lane.RESULTS)
 
     def _start_waiting(self, now: int) -> list[ShardsEffect]:
         """Start what has its bundle and finds as many cores whose processes have ended."""
@@ -294,7 +288,7 @@ class HeldShards:
         problems = self.bundles.take_problems()
         for held in self:
             assign = held.assign
-            if assign is None or not held.waits_to_start:
+            if assign is None or held.shards is not None or held.stage != "arming":
                 continue
             bundle = assign.bundle
             if bundle.digest in problems:
@@ -325,8 +319,8 @@ class HeldShards:
         shards = held.shards
         if shards is None or shards.stage == held.stage:
             return out
-        if shards.refused is not None:
-            return out + self._refuse(now, held, shards.refused)
+        if shards.group.refused is not None:
+            return out + self._refuse(now, held, shards.group.refused)
         if shards.stage == "armed":
             held.armed(now)
             return [*out, ShardsNews(held.job, held.attempt, "armed")]

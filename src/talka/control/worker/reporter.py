@@ -61,21 +61,12 @@ class ShardReporter:
         self._lines_at = NEVER
 
     @property
-    def waits_to_start(self) -> bool:
-        return self.shards is None and self.stage == "arming"
-
-    @property
-    def cores(self) -> int:
-        """Those it has or was promised, also where it shares them."""
-        return len(self.seats)
-
-    @property
     def seats(self) -> tuple[SeatKey, ...]:
+        """Cores that it has or was promised, also where it shares them."""
         return () if self.assign is None or self.stage == "ended" else seats_of(self.assign)
 
     @property
     def next_at(self) -> int:
-        """When something is to be said."""
         return min(self._milestone_at, self._report_at, self._lines_at)
 
     @property
@@ -89,9 +80,8 @@ class ShardReporter:
         return max(self._news_ns + FLUSH_NS, self._reported_ns + self._interval_ns)
 
     def running(self) -> Running:
-        return Running(
-            self.job, self.attempt, self.cores, self.stage, 0 if self.shards is None else self.shards.started
-        )
+        started = 0 if self.shards is None else self.shards.started
+        return Running(self.job, self.attempt, len(self.seats), self.stage, started)
 
     def facts(self, now: int) -> TaskFacts:
         ages = (0, 0) if self._origins is None else (now - self._origins[0], now - self._origins[1])
@@ -105,7 +95,7 @@ class ShardReporter:
 
     def started(self, shards: WorkerShards) -> None:
         self.stage = "running"
-        self._origins = (shards.origin_ns, shards.job_origin_ns)
+        self._origins = (shards.group.origin_ns, shards.job_origin_ns)
 
     def refuse(self, now: int, refused: Refused) -> None:
         self.stage, self.shards, self.is_refused = "ended", None, True
@@ -169,7 +159,6 @@ class ShardReporter:
             self.shards.reports.reset()
 
     def sayings(self, now: int) -> list[Saying]:
-        """What is to be said now."""
         said: list[Saying] = []
         if now >= self._lines_at:
             said.append((LogLines(self.job, self.attempt, *self.lines.take()), Lane.STATISTICS))

@@ -369,16 +369,16 @@ class DagService(DagReading):
 
     async def _call(self, ask: Callable[[int], list[DagEffect]]) -> str:
         """The id of the job that was asked about, once that is durable."""
-        call = self._answers.next_call()
+        call = next(self._answers.calls)
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._check_store()
         effects = self._asked(ask, call)
-        self._answers.add(call, answer)
+        self._answers.waiting[call] = answer
         try:
             self._do(effects)
             return await answer
         finally:
-            self._answers.forget(call)
+            self._answers.waiting.pop(call, None)
 
     def _asked(self, ask: Callable[[int], Answer], call: int) -> Answer:
         try:
@@ -435,14 +435,14 @@ class DagService(DagReading):
             task = asyncio.ensure_future(self.submit_dag(spec, key, by))
             task.add_done_callback(lambda ended: done(_result_of(ended)))
             return
-        call = self._answers.next_call()
+        call = next(self._answers.calls)
         try:
             self._check_store()
             effects = self._asked(lambda call: self.keeper.submit(boottime_ns(), call, spec, by=by), call)
         except TalkaError as error:
             done(error)
             return
-        self._answers.add(call, done)
+        self._answers.waiting[call] = done
         self._do(effects)
 
     async def begin_dag(self, name: str, settings: DagSettings, key: str, by: str) -> str:
@@ -458,7 +458,7 @@ class DagService(DagReading):
         elif (known.name, known.settings) != (name, msgspec.json.encode(settings)):
             raise Conflict(f"the key {key!r} was used for another job, {known.id}: use a key of its own")
         else:
-            id = f"{known.id}-{self._answers.next_call()}"  # nothing is written of it
+            id = f"{known.id}-{next(self._answers.calls)}"  # nothing is written of it
         self._drafts.open(id, known, self._loop_time())
         return id
 
