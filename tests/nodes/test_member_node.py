@@ -378,7 +378,7 @@ def test_voters_that_cannot_be_leave_nothing_open(tmp_path: Path) -> None:
 
 async def test_voter_whose_disk_fails_stops(member, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(file: VoterFile, puts: object) -> None:
-        raise StoreFailed(Path("votes"), "votes could not be written (no space left on device)")
+        raise StoreFailed("votes could not be written (no space left on device)")
 
     monkeypatch.setattr(VoterFile, "write", fail)
     a = member("a", voters=("a",))
@@ -390,7 +390,7 @@ async def test_voter_whose_disk_fails_stops(member, monkeypatch: pytest.MonkeyPa
 
 async def test_peers_that_cannot_be_kept_are_an_alarm_and_no_end(member, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(file: PeerFile, peers: list[RememberedPeer]) -> None:
-        raise StoreFailed(Path("peers"), "peers could not be written (no space left on device)")
+        raise StoreFailed("peers could not be written (no space left on device)")
 
     monkeypatch.setattr(module, "REMEMBER_S", 0.01)
     monkeypatch.setattr(PeerFile, "save", fail)
