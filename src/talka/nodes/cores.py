@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from talka.clock import boottime_ns, monotonic_ns
-from talka.control.load.core_effects import KillCore, StartCore, TellCore
+from talka.control.load.core_effects import CoreEffect, KillCore, StartCore, TellCore
 from talka.control.worker.effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
 from talka.engine.handlers.handler_supervisor import HandlerSupervisor
 from talka.engine.load.supervisor import Supervisor
@@ -24,7 +24,6 @@ DISK_LEAST_BYTES: Final = 64 * 1024 * 1024
 """Free under the data folder. With less, tasks that write anything would fail on this worker and not on others."""
 
 HandlerOrder: TypeAlias = StartHandlers | TellHandlers | EndHandlers
-CoreOrder: TypeAlias = StartCore | TellCore | KillCore
 
 
 class HandlerProcesses:
@@ -96,7 +95,7 @@ class LoadCores:
         self._bundles = bundles
         self._confinement = confinement
         # Bounded by the cores and by one report of each.
-        self._orders: asyncio.Queue[CoreOrder] = asyncio.Queue()
+        self._orders: asyncio.Queue[CoreEffect] = asyncio.Queue()
         self._folders: dict[int, Path] = {}
         self._shift_ns: dict[int, int] = {}
         self.supervisor = Supervisor(
@@ -109,7 +108,7 @@ class LoadCores:
         )
         shutil.rmtree(folder, ignore_errors=True)
 
-    def do(self, order: CoreOrder) -> None:
+    def do(self, order: CoreEffect) -> None:
         self._orders.put_nowait(order)
 
     async def obey(self) -> None:

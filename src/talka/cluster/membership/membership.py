@@ -196,7 +196,7 @@ class Membership:
         self._schedule(now)
         return out
 
-    def set_state(self, now: int, payload: bytes, *, spread: bool = False) -> list[MembershipEffect]:
+    def set_state(self, now: int, payload: bytes, *, spread: bool = False) -> None:
         """Say this of oneself from now on. Others learn it with probes and syncs; with `spread` at once, by gossip."""
         if len(payload) > PAYLOAD_LIMIT_BYTES:
             raise Invalid(f"member {self.me.name}: a state has at most {PAYLOAD_LIMIT_BYTES} bytes, not {len(payload)}")
@@ -206,7 +206,6 @@ class Membership:
         if spread:
             updates.tell_of_my_state()
             self._schedule(now)
-        return []
 
     def on_message(
         self,

@@ -7,7 +7,6 @@ from msgspec import Meta
 
 from talka.cluster.membership.members import Member
 from talka.cluster.membership.membership import Membership
-from talka.cluster.membership.news import MembershipEffect
 from talka.control.member.admission import Admission
 
 
@@ -46,15 +45,15 @@ class Announcer:
         self._leads = 0
         self.api = ""
 
-    def tell(self, now: int, *, spread: bool) -> list[MembershipEffect]:
+    def tell(self, now: int, *, spread: bool) -> None:
         """Others learn it with probes and syncs; with `spread` at once."""
         me = self._admission.me
         standing = Announcement(
             self._admission.ring.digest, me.role, me.version, me.datacenter, me.software, self._leads, self.api
         )
-        return self._membership.set_state(now, msgspec.msgpack.encode(standing), spread=spread)
+        self._membership.set_state(now, msgspec.msgpack.encode(standing), spread=spread)
 
-    def lead(self, now: int, term: int) -> list[MembershipEffect]:
+    def lead(self, now: int, term: int) -> None:
         """This member leads in this term from now on; 0: no more."""
         self._leads = term
-        return self.tell(now, spread=True)
+        self.tell(now, spread=True)

@@ -148,7 +148,7 @@ class ClusterMember(Generic[PartEffect]):
     def start(self, now: int) -> list[MemberEffect | PartEffect]:
         effects: list[Send[Message] | MemberEffect | PartEffect] = []
         if self.announcer is not None:
-            effects += self.announcer.tell(now, spread=False)
+            self.announcer.tell(now, spread=False)
         if self.membership is not None:
             effects += self.membership.join(now, list(self._seeds))
         if self.voter is not None:
@@ -363,7 +363,7 @@ class ClusterMember(Generic[PartEffect]):
                 elif isinstance(effect, StateLearned | RingChanged) and self.key_distribution is not None:
                     effects += self.key_distribution.hear(now, effect)
                 elif isinstance(effect, Elected | SteppedDown) and self.announcer is not None:
-                    effects += self.announcer.lead(now, effect.token.term if isinstance(effect, Elected) else 0)
+                    self.announcer.lead(now, effect.token.term if isinstance(effect, Elected) else 0)
                 if self.jobs is not None and isinstance(effect, Elected | SteppedDown | WriteEnded):
                     effects += self.jobs.on_news(now, effect)
         self._set_timer()

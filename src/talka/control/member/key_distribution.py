@@ -60,7 +60,8 @@ class KeyDistribution:
 
     def hear(self, now: int, news: StateLearned | RingChanged) -> list[KeyEffect]:
         if isinstance(news, RingChanged):
-            return [*self._announcer.tell(now, spread=True), *self._tell_some(now)]
+            self._announcer.tell(now, spread=True)
+            return self._tell_some(now)
         speaker = self._membership.get(news.name)
         if speaker is None:
             return []
