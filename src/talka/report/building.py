@@ -343,15 +343,8 @@ def times_of(histogram: Histogram) -> Times | None:
 
 
 def lost_of(lost: LostShard) -> Lost:
-    return Lost(
-        lost.workflow,
-        lost.shard,
-        lost.cause,
-        round(lost.from_ns / SECOND, 3),
-        round(lost.to_ns / SECOND, 3),
-        lost.vus_missing,
-        lost.arrivals_missing,
-    )
+    from_s, to_s = round(lost.from_ns / SECOND, 3), round(lost.to_ns / SECOND, 3)
+    return Lost(lost.workflow, lost.shard, lost.cause, from_s, to_s, lost.vus_missing, lost.arrivals_missing)
 
 
 def start_skew_ms(job: LoadJob) -> float:

@@ -27,7 +27,7 @@ from talka.work.dag import (
     check_settings,
     decode_head,
     decode_task,
-    explained,
+    decoded,
 )
 
 LINE_LIMIT_BYTES: Final = 2 * 1024 * 1024
@@ -265,17 +265,7 @@ class SubmitSocket:
 
 def submission_in(content: str | bytes) -> tuple[str, DagSpec]:
     """Idempotency key and job of a frame."""
-    try:
-        if isinstance(content, bytes) and not content.isascii():
-            content.decode()
-        frame = _frames.decode(content)
-    except UnicodeDecodeError as error:
-        raise BadDag(f"this is not UTF-8: a wrong byte at position {error.start:,}") from None
-    except RecursionError:
-        raise BadDag("this is nested too deeply") from None
-    except msgspec.MsgspecError as error:
-        path, text = explained(error, SubmitFrame)
-        raise BadDag(f"{path}: {text}" if path else text, field=path) from None
+    frame = decoded(_frames, content, SubmitFrame)
     settings: DagSettings = frame.settings
     if settings is not NO_SETTINGS:
         check_settings(settings)
