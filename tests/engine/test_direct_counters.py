@@ -10,6 +10,8 @@ from talka.stats.histogram import COARSE_PRECISION, HIGHEST, PRECISION, CoarseHi
 if (obstacle := native.available()) is not None:
     pytest.skip(f"the native engine: {obstacle}", allow_module_level=True)
 
+from talka._native import DenseHistogram
+
 EDGES = [
     edge + step
     for precision in (COARSE_PRECISION, PRECISION)
@@ -28,7 +30,7 @@ def values_of(seed: int) -> list[int]:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_drained_is_what_the_python_histogram_counts(seed: int) -> None:
-    dense, sparse = native.dense_histogram(PRECISION), Histogram()
+    dense, sparse = DenseHistogram(PRECISION), Histogram()
     for value in values_of(seed):
         dense.record(value)
         sparse.record(value)
@@ -37,7 +39,7 @@ def test_what_is_drained_is_what_the_python_histogram_counts(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_drained_coarsely_is_what_the_coarse_histogram_counts(seed: int) -> None:
-    dense, sparse = native.dense_histogram(COARSE_PRECISION), CoarseHistogram()
+    dense, sparse = DenseHistogram(COARSE_PRECISION), CoarseHistogram()
     for value in values_of(seed):
         dense.record(value)
         sparse.record(value)
@@ -47,14 +49,14 @@ def test_what_is_drained_coarsely_is_what_the_coarse_histogram_counts(seed: int)
 
 def test_every_value_around_an_edge_has_its_own_counter() -> None:
     for value in EDGES:
-        dense, sparse = native.dense_histogram(PRECISION), Histogram()
+        dense, sparse = DenseHistogram(PRECISION), Histogram()
         dense.record(value)
         sparse.record(value)
         assert Histogram(*dense.drain()) == sparse, value
 
 
 def test_draining_in_pieces_adds_up_to_draining_once() -> None:
-    whole, pieces, dense = Histogram(), Histogram(), native.dense_histogram(PRECISION)
+    whole, pieces, dense = Histogram(), Histogram(), DenseHistogram(PRECISION)
     for place, value in enumerate(values_of(1)):
         whole.record(value)
         dense.record(value)
@@ -65,7 +67,7 @@ def test_draining_in_pieces_adds_up_to_draining_once() -> None:
 
 
 def test_an_empty_histogram_drains_nothing() -> None:
-    dense = native.dense_histogram(PRECISION)
+    dense = DenseHistogram(PRECISION)
     assert dense.drain() == ({}, 0, 0, 0, 0)
     dense.record(7)
     dense.drain()
@@ -74,6 +76,6 @@ def test_an_empty_histogram_drains_nothing() -> None:
 
 def test_other_precisions_and_what_is_no_number_are_refused() -> None:
     with pytest.raises(ValueError, match="8 bits"):
-        native.dense_histogram(8)
+        DenseHistogram(8)
     with pytest.raises(TypeError):
-        native.dense_histogram(PRECISION).record("1")
+        DenseHistogram(PRECISION).record("1")

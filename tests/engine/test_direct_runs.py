@@ -15,7 +15,7 @@ import pytest
 from talka.clock import monotonic_ns
 from talka.engine.clients.deadlines import Timeout
 from talka.engine.load.executor import Executor
-from talka.engine.load.shard_runtime import prepare_stage
+from talka.engine.load.shard_runtime import ShardRuntime
 from talka.stats.windows import WINDOW_NS
 from talka.units import MILLISECOND, SECOND
 from talka.work.arguments import URL
@@ -570,7 +570,7 @@ async def test_what_awaits_something_else_runs_as_tasks_without_being_asked(serv
 
     [spec] = inspect_workflows([Sleepy])
     [part] = spec.plan.split(1)
-    stage = prepare_stage(spec, {}, part)
+    stage = ShardRuntime(spec, {}, part)
     try:
         assert stage.engine == "native/task"
         assert type(stage.executor(part, grace_ns=0)) is Executor

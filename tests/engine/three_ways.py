@@ -15,7 +15,7 @@ from talka.clock import monotonic_ns
 from talka.engine.load import native
 from talka.engine.load.executor import Executor
 from talka.engine.load.native_executor import NativeExecutor
-from talka.engine.load.shard_runtime import ShardRuntime, prepare_stage
+from talka.engine.load.shard_runtime import ShardRuntime
 from talka.stats.tally import CheckTally, StepTally, Tally
 from talka.stats.windows import StepWindow
 from talka.units import MILLISECOND, SECOND
@@ -173,7 +173,7 @@ async def run(
     [spec] = inspect_workflows([type(workflow.__name__, (workflow,), body)])
     index, of = shard
     part = spec.plan.split(of)[index]
-    stage = prepare_stage(spec, {}, part, engine=engine, iterations_done=iterations_done)
+    stage = ShardRuntime(spec, {}, part, engine=engine, iterations_done=iterations_done)
     try:
         await stage.set_up()
         stage.think = think or stage.think

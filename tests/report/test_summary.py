@@ -926,7 +926,7 @@ def job_of(*workflows: type[dsl.Workflow]) -> tuple[LoadJob, dict[str, int]]:
     )
     job = LoadJob(spec)
     job.start(SECOND)
-    return job, {group.spec.name: number for number, (group, _, _) in job.running().items()}
+    return job, {group.spec.name: number for number, (group, _, _) in job.attempts.items()}
 
 
 class Slow(dsl.Workflow):

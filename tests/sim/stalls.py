@@ -35,10 +35,10 @@ class Story(dags.Story):
     def _look(self) -> None:
         manager = manager_on(self.manager)
         assert manager is not None and manager.registry is not None
-        row = manager.registry.fleet.row(DEAD)
+        life = manager.registry.fleet.life(DEAD)
         # Forgotten: the leader before it stood still had no tasks there, and nothing is waited for.
-        if row is not None and row.state != "offline":
-            self.world.violate("given up", f"{DEAD} died, was heard before, and is {row.state}")
+        if life is not None and not life.is_lost:
+            self.world.violate("given up", f"{DEAD} died, was heard before, and is {life.state}")
 
 
 def run(seed: int) -> World:

@@ -12,25 +12,18 @@ from typing import Final, TypeAlias, cast
 
 import msgspec
 
-from talka.cluster.effects import Lane, PersistBlob, Send
-from talka.cluster.leadership.news import (
-    Elected,
-    SteppedDown,
-    WriteEnded,
-)
+from talka.cluster.effects import Lane, Send
+from talka.cluster.leadership.news import Elected, SteppedDown, WriteEnded
 from talka.control.blobs.replicated_blobs import (
     BlobEffect,
     BlobFailed,
     BlobKept,
     BlobReady,
     BlobsFull,
-    LoadBlob,
     ReplicatedBlobs,
-    ServeBlob,
     piece_of,
 )
 from talka.control.clients.overload import Level, report_interval_ms
-from talka.control.dags.dag_effects import DagEffect
 from talka.control.dags.keeper import DagKeeper
 from talka.control.jobs.bundle_rights import BundleRights
 from talka.control.jobs.effects import (
@@ -51,12 +44,9 @@ from talka.control.jobs.worker_life import HeardLives
 from talka.control.member.clock_offsets import ClockOffsets
 from talka.control.member.leader_calls import CallEnded, LeaderCalls
 from talka.control.member.voter import Voter, VoterEffect
-from talka.control.tasks.store_effects import (
-    StoreEffect,
-)
+from talka.control.tasks.store_effects import DagEffect
 from talka.errors import Untrusted
 from talka.units import NEVER, SECOND
-from talka.wire.attempts import StoreLife
 from talka.wire.entries import JobEntry, decode_checkpoint, decode_entry
 from talka.wire.jobs import (
     CHANNEL,
@@ -76,7 +66,6 @@ from talka.wire.jobs import (
     ViewUpdate,
     WantBlob,
     WatchJob,
-    WorkerFacts,
 )
 from talka.wire.manager_calls import CallAnswer, LeaderCall, ManagerCall
 from talka.wire.security.access import Asker
@@ -94,21 +83,14 @@ class HeardOf(msgspec.Struct, frozen=True):
 
     name: str
     boot: int
-    facts: WorkerFacts
+    beat: Beat
     free: int
     """Cores that no load job has."""
     state: str
-    number: int
-    """Of the beat."""
-    epoch: int
-    """The highest of a store that it has obeyed, and whose it was."""
-    of: StoreLife
-    names: bool
-    """It tells whose attempts are that it tells of."""
 
 
 ManagerEffect: TypeAlias = JobsEffect | BlobEffect | DagEffect | HeardOf
-PassedOn: TypeAlias = JobsNews | CallEnded | VoterEffect | StoreEffect | PersistBlob | LoadBlob | ServeBlob
+PassedOn: TypeAlias = JobsNews | JobOver | CallEnded | VoterEffect | BlobEffect | DagEffect
 """What the member around a manager or its shell carries out."""
 
 
@@ -172,7 +154,7 @@ class Manager:
 
     def on_message(
         self, now: int, sender: str, message: JobMessage, boot: int = 0, source: str = "", role: Role | None = None
-    ) -> list[ManagerEffect]:
+    ) -> list[PassedOn]:
         if isinstance(message, WantBlob) and role in OWN_ROLES:
             if not self.bundle_rights.may_fetch(now, sender, message.digest):
                 return self._out(
@@ -195,7 +177,8 @@ class Manager:
             case Lead(entry=content):
                 return self._on_lead(now, sender, content)
             case StoreCheckpoint():
-                return self._on_checkpoint(now, sender, message)
+                # Where none leads, it is said again to whoever does then.
+                return [] if self.registry is None else self.registry.on_checkpoint(now, sender, message)
             case CheckpointStored(job=job):
                 return self.led[job].on_checkpoint_stored(now, message) if job in self.led else []
             case Leaderless():
@@ -223,7 +206,7 @@ class Manager:
                 job = getattr(message, "job", "")
                 return self.led[job].on_message(now, sender, message) if job in self.led else []
 
-    def on_news(self, now: int, news: Elected | SteppedDown | WriteEnded) -> list[ManagerEffect]:
+    def on_news(self, now: int, news: Elected | SteppedDown | WriteEnded) -> list[PassedOn]:
         """What the voter beside it tells."""
         if isinstance(news, WriteEnded):
             return [] if self.registry is None else self._out(now, self.registry.on_write_ended(now, news))
@@ -245,7 +228,7 @@ class Manager:
             self.keeper.on_stepped_down(now)
         return self._out(now, [])
 
-    def set_keeper(self, now: int, keeper: DagKeeper) -> list[ManagerEffect]:
+    def set_keeper(self, now: int, keeper: DagKeeper) -> list[PassedOn]:
         """Dag jobs were read from the store: go on with them."""
         self.keeper = keeper
         keeper.silence_of = self._silence_of
@@ -260,11 +243,11 @@ class Manager:
         """The clock of the day was set: what is put down from now on tells the new one."""
         self._wall_offset_ns = wall_offset_ns
         if self.registry is not None:
-            self.registry.set_wall_offset(wall_offset_ns)
+            self.registry.wall_offset_ns = wall_offset_ns
         if self.keeper is not None:
-            self.keeper.set_wall_offset(wall_offset_ns)
+            self.keeper.wall_offset_ns = wall_offset_ns
 
-    def act(self, now: int, effects: list[ManagerEffect]) -> list[ManagerEffect]:
+    def act(self, now: int, effects: list[ManagerEffect]) -> list[PassedOn]:
         """Carry out what the keeper of dag jobs answered to the shell."""
         return self._out(now, effects)
 
@@ -278,30 +261,30 @@ class Manager:
         effects: list[ManagerEffect] = []
         if self.registry is None or self.keeper is None:
             return effects
-        for name, boot, folder in self.keeper.expected():
+        for name, boot, folder in self.keeper.attempts.expected():
             if not self.registry.fleet.expect(now, name, boot, folder=folder, sole=True):
                 effects.append(WorkerLost(name, boot, "it was gone before its tasks were known"))
         return effects
 
-    def on_persisted(self, now: int, ticket: int) -> list[ManagerEffect]:
+    def on_persisted(self, now: int, ticket: int) -> list[PassedOn]:
         return self._out(now, self.blobs.on_persisted(now, ticket))
 
-    def on_not_persisted(self, now: int, ticket: int, text: str) -> list[ManagerEffect]:
+    def on_not_persisted(self, now: int, ticket: int, text: str) -> list[PassedOn]:
         return self._out(now, self.blobs.on_not_persisted(now, ticket, text))
 
-    def say(self, to: str, message: JobMessage) -> list[ManagerEffect]:
+    def say(self, to: str, message: JobMessage) -> list[PassedOn]:
         return [Send(CHANNEL, to, message, Lane.STREAM)]
 
-    def on_loaded(self, now: int, digest: str, content: bytes | None) -> list[ManagerEffect]:
+    def on_loaded(self, now: int, digest: str, content: bytes | None) -> list[PassedOn]:
         return self._out(now, self.blobs.on_loaded(now, digest, content))
 
     def on_document(
         self, now: int, job: str, content: bytes, state: JobState, exit_code: int, reason: str
-    ) -> list[ManagerEffect]:
+    ) -> list[PassedOn]:
         led = self.led.get(job)
         return [] if led is None else self._out(now, led.on_document(now, content, state, exit_code, reason))
 
-    def tick(self, now: int) -> list[ManagerEffect]:
+    def tick(self, now: int) -> list[PassedOn]:
         effects: list[ManagerEffect] = []
         if now >= self._keep_at:
             self._keep_at = NEVER
@@ -325,12 +308,12 @@ class Manager:
 
     # -- what this node's own API asks
 
-    def call(self, now: int, call: LeaderCall, asker: Asker | None = None) -> tuple[int, list[ManagerEffect]]:
+    def call(self, now: int, call: LeaderCall, asker: Asker | None = None) -> tuple[int, list[PassedOn]]:
         """Ask the leader, for whoever asked; `CallEnded` with this number tells what it said."""
         number, effects = self.calls.ask(now, call, self.leader, asker)
         return number, self._out(now, [*effects])
 
-    def watch(self, now: int, job: str, *, steps: bool, asker: Asker | None = None) -> tuple[int, list[ManagerEffect]]:
+    def watch(self, now: int, job: str, *, steps: bool, asker: Asker | None = None) -> tuple[int, list[PassedOn]]:
         """`Updated` and `WatchFailed` with this number tell of the job, until `unwatch`."""
         number = self.watches.add(now, job, self._rng.getrandbits(48), steps=steps, asker=asker)
         return number, self._out(now, [])
@@ -338,15 +321,15 @@ class Manager:
     def unwatch(self, number: int) -> None:
         self.watches.remove(number)
 
-    def keep(self, now: int, digest: str, content: bytes) -> list[ManagerEffect]:
+    def keep(self, now: int, digest: str, content: bytes) -> list[PassedOn]:
         """`BlobKept` tells when a majority has it."""
         return self._out(now, self.blobs.keep(now, digest, content))
 
-    def fetch(self, now: int, digest: str) -> list[ManagerEffect]:
+    def fetch(self, now: int, digest: str) -> list[PassedOn]:
         """`BlobReady` tells what it is."""
         return self._out(now, self.blobs.fetch(now, digest))
 
-    def drain(self, now: int) -> list[ManagerEffect]:
+    def drain(self, now: int) -> list[PassedOn]:
         """Hand every job that this manager leads to others, and lead no more."""
         self.is_draining = True
         return self._out(now, [self._leaderless(led) for led in self.led.values()])
@@ -389,35 +372,27 @@ class Manager:
         return led.start(now)
 
     def _report_every_ms(self) -> int:
-        workers = sum(len(led.job.places or ()) for led in self.led.values() if led.job is not None)
+        workers = sum(len(led.job.workers or ()) for led in self.led.values() if led.job is not None)
         return report_interval_ms(self.level, workers)
 
     def _on_beat(self, now: int, sender: str, boot: int, source: str, beat: Beat) -> Sequence[ManagerEffect]:
         assert self.registry is not None
         effects = self.registry.on_beat(now, sender, boot, source, beat)
-        row = self.registry.fleet.row(sender)
-        if self.keeper is None or row is None or row.boot != boot or row.state == "offline":
+        life = self.registry.fleet.life(sender)
+        if self.keeper is None or life is None or life.boot != boot or life.is_lost:
             return effects
         # What became of its earlier lives comes first.
-        return [
-            *effects,
-            HeardOf(sender, boot, beat.facts, row.free, row.state, beat.number, beat.epoch, beat.of, beat.names),
-        ]
-
-    def _on_checkpoint(self, now: int, sender: str, checkpoint: StoreCheckpoint) -> Sequence[ManagerEffect]:
-        if self.registry is None:
-            return []  # said again to whoever leads then
-        return self.registry.on_checkpoint(now, sender, checkpoint)
+        return [*effects, HeardOf(sender, boot, beat, life.free, life.state)]
 
     def _on_call(self, now: int, sender: str, call: ManagerCall) -> Sequence[ManagerEffect]:
         if self.registry is None:
             return [Send(CHANNEL, sender, CallAnswer(call.number, None, "elsewhere", self.leader), Lane.RESULTS)]
         return self.registry.on_call(now, sender, call)
 
-    def _out(self, now: int, effects: Iterable[ManagerEffect]) -> list[ManagerEffect]:
+    def _out(self, now: int, effects: Iterable[ManagerEffect]) -> list[PassedOn]:
         """Let news reach the parts they concern; what is left is for the member around this manager, and for the
         shell."""
-        out: list[ManagerEffect] = []
+        out: list[PassedOn] = []
         open_effects = list(effects)
         for effect in open_effects:  # it grows
             match effect:
@@ -432,20 +407,9 @@ class Manager:
                     out.append(effect)
                     if self.keeper is not None:
                         open_effects += self.keeper.on_worker_lost(now, name, boot, cause)
-                case HeardOf():
+                case HeardOf(name=name, boot=boot, beat=beat, free=free, state=state):
                     assert self.keeper is not None
-                    open_effects += self.keeper.on_beat(
-                        now,
-                        effect.name,
-                        effect.boot,
-                        effect.facts,
-                        effect.free,
-                        effect.state,
-                        effect.number,
-                        epoch=effect.epoch,
-                        of=effect.of,
-                        names=effect.names,
-                    )
+                    open_effects += self.keeper.on_beat(now, name, boot, beat, free, state)
                 case LeadWanted(job=job):
                     assert self.registry is not None, "nobody else says so"
                     open_effects += self.registry.lead_message(job)
@@ -479,9 +443,8 @@ class Manager:
                 case CallEnded() if self.watches.owns(effect.number):
                     open_effects += self.watches.on_facts(now, effect)
                 case _:
-                    passed_on: PassedOn = (
-                        effect  # the type checker finds an effect that is in no case and not passed on
-                    )
+                    # The type checker finds an effect that is in no case and not passed on.
+                    passed_on: PassedOn = effect
                     out.append(passed_on)
         self._set_timer()
         return out

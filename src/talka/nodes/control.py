@@ -3,7 +3,7 @@
 import asyncio
 import copy
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, assert_never
 
 import msgspec
 
@@ -20,13 +20,12 @@ from talka.client.requests import (
 )
 from talka.clock import boottime_ns
 from talka.control.blobs.replicated_blobs import BlobFailed, BlobKept, BlobReady, BlobsFull
-from talka.control.clients.overload import RequestKind
+from talka.control.clients.overload import is_shed
 from talka.control.clients.rate_limits import RateLimits
 from talka.control.jobs.effects import Updated, WatchFailed
 from talka.control.member.admin_queries import metrics_text
 from talka.control.member.leader_calls import CallEnded
 from talka.errors import Invalid, TalkaError, Unavailable
-from talka.wire.entries import JobOrder
 from talka.wire.manager_calls import (
     CancelJob,
     ClusterTold,
@@ -49,6 +48,7 @@ from talka.wire.manager_calls import (
     WorkersTold,
     WorkerTold,
 )
+from talka.wire.orders import JobOrder
 from talka.wire.security.access import Asker
 from talka.wire.views import (
     ClusterView,
@@ -58,7 +58,6 @@ from talka.wire.views import (
     LeaseView,
     ManagerView,
     WorkerView,
-    instant_text,
 )
 
 if TYPE_CHECKING:
@@ -70,20 +69,10 @@ UPDATES_LIMIT: Final = 256
 """Updates that wait for one watcher; who is slower is cut off and may come again."""
 
 SHED_S: Final = 2.0
-REQUESTS: Final = {
-    "submit": RequestKind.SUBMISSION,
-    "submit_dag": RequestKind.SUBMISSION,
-    "bulk": RequestKind.SUBMISSION,
-    "submit_frames": RequestKind.SUBMISSION,
-    "put_bundle": RequestKind.SUBMISSION,
-    "jobs": RequestKind.LIST,
-    "workers": RequestKind.LIST,
-    "cluster": RequestKind.LIST,
-    "watch": RequestKind.LIST,
-}
-"""What is left undone under load; what is not named here is always done."""
 
 Told = TypeVar("Told")
+Answered: TypeAlias = CallEnded | BlobKept | BlobFailed | BlobReady | Updated | WatchFailed
+"""What somebody who asked waits for."""
 
 
 class ManagerControl:
@@ -103,7 +92,7 @@ class ManagerControl:
 
     # -- answers that arrive
 
-    def on_news(self, news: object) -> None:
+    def on_answer(self, news: Answered) -> None:
         match news:
             case CallEnded(number=number):
                 waiting = self._open.get(number)
@@ -126,7 +115,7 @@ class ManagerControl:
             case WatchFailed(number=number, text=text):
                 self._push(number, NoSuchJob(text))
             case _:
-                pass
+                assert_never(news)
 
     def _push(self, number: int, item: JobUpdate | TalkaError) -> None:
         queue = self._watchers.get(number)
@@ -265,7 +254,7 @@ class ManagerControl:
             ManagerView(name, state, apis.get(name, ""), name == view.leader, led.get(name, 0))
             for name, state in states.items()
         ]
-        return msgspec.structs.replace(view, name=node.cluster, managers=managers)
+        return msgspec.structs.replace(view, name=node.options.cluster, managers=managers)
 
     def is_ready(self) -> str:
         return self._node.why_not_ready()
@@ -277,15 +266,12 @@ class ManagerControl:
 
     def limiter(self, operation: str, client: str) -> float:
         """Seconds to wait before this may be asked; 0: go on."""
-        request = REQUESTS.get(operation)
-        if request is not None and self._node.sheds(request):
+        level = self._node.manager.level
+        if is_shed(operation, level):
             self.refused["overload"] = self.refused.get("overload", 0) + 1
             return SHED_S
-        self._limits.level = self._node.manager.level
+        self._limits.level = level
         wait_ns = self._limits.check(boottime_ns(), operation, client)
         if wait_ns:
             self.refused["rate"] = self.refused.get("rate", 0) + 1
         return wait_ns / 1e9
-
-    def instant(self, realtime_ms: int) -> str:
-        return instant_text(realtime_ms)

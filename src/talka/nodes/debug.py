@@ -6,7 +6,7 @@ from typing import Final
 from talka.clock import monotonic_ns
 from talka.control.load.planning import flows_into
 from talka.engine.calls import ExchangeFailed
-from talka.engine.load.shard_runtime import prepare_stage
+from talka.engine.load.shard_runtime import ShardRuntime
 from talka.errors import Invalid
 from talka.nodes.local import LocalJob
 from talka.stats.tally import Tally
@@ -59,7 +59,7 @@ async def debug_workflow(
     spec: WorkflowSpec, values: Mapping[str, Mapping[str, bytes]], say: Say
 ) -> tuple[Tally, dict[str, bytes]]:
     say(f"── {spec.name} ──")
-    stage = prepare_stage(spec, values, spec.plan.split(1)[0], trace=lambda answer, request: show(answer, request, say))
+    stage = ShardRuntime(spec, values, spec.plan.split(1)[0], trace=lambda answer, request: show(answer, request, say))
     recorder = stage.recorder
     try:
         await stage.set_up()

@@ -6,7 +6,8 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from talka.control.load.load_job import LoadJob, WorkflowRun
+from talka.control.load.load_job import LoadJob
+from talka.control.load.shard_group import ShardGroup
 from talka.control.load.shard_run import LostShard, ShardAttempt
 from talka.report.document import (
     MEASURES,
@@ -68,7 +69,6 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def build(job: LoadJob, specs: Sequence[Outlined], meta: Meta) -> ResultDocument:
-    """The document of a job that has ended."""
     tally = job.tally()
     verdicts = job.verdicts(job.ended_ns)
     outcome = outcome_of(job, tally, [verdict.passed for _, _, verdict in verdicts], meta.allow_partial)
@@ -174,7 +174,7 @@ def fold_rows(tallies: Mapping[str, Tally]) -> list[str]:
     ]
 
 
-def workflow_of(job: LoadJob, run: WorkflowRun, spec: Outlined, tally: Tally) -> Workflow:
+def workflow_of(job: LoadJob, run: ShardGroup, spec: Outlined, tally: Tally) -> Workflow:
     elapsed_s = run.elapsed_ns(job.ended_ns) / SECOND
     span_s = run.span_ns(job.ended_ns) / SECOND
     # Attempts do not tell: a core replaced before the start cost nothing, one lost at the end was not replaced.
@@ -217,7 +217,7 @@ def rows_of(spec: Outlined, tally: Tally) -> list[Node]:
     return [*listed, *(NodeOutline(name, "step", name in tally.steps) for name in others)]
 
 
-def implied_vus(run: WorkflowRun, tally: Tally, think_ns: int, span_s: float) -> float:
+def implied_vus(run: ShardGroup, tally: Tally, think_ns: int, span_s: float) -> float:
     """Little's law. Open model: from the send, as a call that waits for a free user keeps none busy."""
     if run.spec.plan.model == "open":
         calls = [call for by_name in tally.calls.values() for call in by_name.values()]

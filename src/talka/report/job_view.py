@@ -10,9 +10,10 @@ import msgspec
 
 from talka.control.load.load_job import Interruption, JobSpec, LoadJob
 from talka.control.load.shard_run import LostShard
-from talka.control.load.times import JobTimes, JobWorkflow, WorkflowTimes
+from talka.control.load.times import JobTimes, WorkflowTimes
 from talka.stats.tally import Tally, fold_calls, merged
 from talka.stats.windows import Timeline
+from talka.wire.orders import WorkflowOrder
 from talka.work.thresholds import Verdict
 
 
@@ -25,7 +26,7 @@ class Loss(msgspec.Struct, frozen=True):
 
 
 class WorkflowView(WorkflowTimes):
-    def __init__(self, spec: JobWorkflow) -> None:
+    def __init__(self, spec: WorkflowOrder) -> None:
         super().__init__(spec)
         self.cores = 0
         self.vus = 0
@@ -74,7 +75,7 @@ def refresh(view: JobView, job: LoadJob) -> None:
     view.interrupted_by, view.aborted = job.interrupted_by, job.aborted
     view.timeline = job.timeline
     vus = Counter[str]()
-    for run, _, attempt in job.running().values():
+    for run, _, attempt in job.attempts.values():
         vus[run.spec.name] += attempt.vus
     for name, run in job.workflows.items():
         shown = view.workflows[name]

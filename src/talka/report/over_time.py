@@ -52,7 +52,7 @@ def step_rows(timeline: Timeline) -> list[StepRow]:
         return []
     most = min(STEP_ROWS, max(STEP_ROWS_AT_LEAST, WORKFLOW_ROWS // len(names)))
     stretches = next(found for width_s in ROW_WIDTHS_S if len(found := stretches_of(spans, width_s)) <= most)
-    return [row for name in names for stretch in stretches for row in [step_row(name, stretch)]]
+    return [step_row(name, stretch) for name in names for stretch in stretches]
 
 
 def stretches_of(spans: Sequence[Span], width_s: float) -> list[list[Span]]:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Final
 
 from starlette.applications import Starlette
@@ -20,10 +20,10 @@ from talka.client.requests import Control, Malformed, Problem, TooBusy
 from talka.errors import TalkaError, Unavailable
 from talka.report.tame import tame
 from talka.web import cluster, dags, job_routes
-from talka.web.answers import ApiQuestion, Handler, Limiter, answer_to_error, no_limit, problem_answer
+from talka.web.answers import ApiQuestion, Handler, Limiter, answer_to_error, json_answer, no_limit, problem_answer
 from talka.web.audit import ApiAudit
 from talka.web.auth import LOCAL, LOOPBACK_NAMES, Identity, Tokens, check_host, check_origin, check_site
-from talka.web.bodies import NDJSON, type_of
+from talka.web.bodies import NDJSON, page_in, type_of
 from talka.web.events import EventWatches, choice
 from talka.web.operations import OPERATIONS, PUBLIC, ApiOperation
 from talka.web.task_stream import SubmitSockets
@@ -60,9 +60,6 @@ def make_app(
     and answers only to loopback's names and `allowed_hosts`. With `auth` host names are checked when some are given.
     Who changed something and who was refused is told to `audit`, which stays the caller's to close.
     """
-    hosts = {name.lower() for name in allowed_hosts}
-    if auth is None:
-        hosts.update(LOOPBACK_NAMES)
     audit = audit or ApiAudit()
     replay_guard = ApiDoor(control, dags, limiter, audit)
     watches, sockets = EventWatches(dags), SubmitSockets(dags)
@@ -79,6 +76,13 @@ def make_app(
     handlers = all_handlers()
     for path, by_method in by_path.items():
         routes.append(Route(path, endpoint(replay_guard, by_method, handlers), methods=list(by_method)))
+    return gated(routes, auth, allowed_hosts, audit)
+
+
+def gated(
+    routes: Sequence[BaseRoute], auth: Tokens | None, allowed_hosts: Collection[str], audit: ApiAudit | None = None
+) -> Starlette:
+    hosts = {name.lower() for name in allowed_hosts} | (set(LOOPBACK_NAMES) if auth is None else set())
     app = Starlette(
         routes=routes,
         middleware=[Middleware(Gate, auth=auth, hosts=frozenset(hosts), audit=audit)],
@@ -101,24 +105,24 @@ def all_handlers() -> dict[str, Handler]:
         "cancel": job_routes.cancel,
         "result": job_routes.result,
         "tasks": dags.tasks,
-        "task": dags.task,
+        "task": lambda asked: asked.dag_control.dag_task(asked.job, dags.task_of(asked)),
         "why": dags.why,
         "logs": dags.logs,
-        "events": dags.events,
-        "graph": dags.graph,
+        "events": lambda asked: asked.dag_control.dag_events(asked.job, *page_in(asked.request)),
+        "graph": lambda asked: asked.dag_control.dag_graph(asked.job),
         "pause": dags.pause,
         "resume": dags.resume,
         "retry": dags.retry,
         "skip": dags.skip,
-        "queues": dags.queues,
-        "dead_letters": dags.dead_letters,
+        "queues": lambda asked: asked.dag_control.queues(),
+        "dead_letters": lambda asked: asked.dag_control.dead_letters(*page_in(asked.request)),
         "replay": dags.replay,
-        "schedules": dags.schedules,
+        "schedules": lambda asked: asked.dag_control.schedules(),
         "put_schedule": dags.put_schedule,
         "drop_schedule": dags.drop_schedule,
-        "workers": cluster.workers,
+        "workers": lambda asked: asked.control.workers(),
         "drain": cluster.drain,
-        "cluster": cluster.cluster,
+        "cluster": lambda asked: asked.control.cluster(),
         "audit": cluster.audit,
         "openapi": cluster.openapi,
         "livez": cluster.livez,
@@ -253,7 +257,8 @@ def endpoint(
         try:
             identity = replay_guard.check(request.scope, operation)
             async with asyncio.timeout(timeout_s):
-                return await handlers[operation.name](replay_guard.asked(request, identity, operation)), ""
+                found = await handlers[operation.name](replay_guard.asked(request, identity, operation))
+            return found if isinstance(found, Response) else json_answer(found), ""
         except TalkaError as error:
             return answer_to_error(error, request.url.path), str(error)
         except TimeoutError:
@@ -280,16 +285,9 @@ def watch_endpoint(
     watches: EventWatches, operation: ApiOperation, replay_guard: ApiDoor
 ) -> Callable[[WebSocket], object]:
     async def watch(websocket: WebSocket) -> None:
-        try:
+        async with denying(websocket, operation, replay_guard, f"watching {tame(websocket.url.path)}"):
             identity = replay_guard.check(websocket.scope, operation)
             await watches.watch(websocket, replay_guard.control_for(websocket.scope, identity, operation))
-        except TalkaError as error:
-            # Only before the first update; afterwards the close frame has told it.
-            await deny(websocket, operation, replay_guard, error)
-        except Exception:
-            logger.exception("watching %s failed", tame(websocket.url.path))
-            with contextlib.suppress(RuntimeError, WebSocketDisconnect):  # it was accepted, and closed then
-                await websocket.send_denial_response(internal_error(websocket.url.path))
 
     return watch
 
@@ -304,26 +302,30 @@ class SubmitEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         websocket = WebSocket(scope, receive, send)
-        try:
+        async with denying(websocket, self._operation, self._replay_guard, "submissions over a WebSocket"):
             identity = self._replay_guard.check(scope, self._operation)
             is_batched = choice(websocket, "batch", ("0", "1")) == "1"
             socket = await self._sockets.serve(receive, send, identity.name, is_batched=is_batched)
-        except TalkaError as error:
-            await deny(websocket, self._operation, self._replay_guard, error)
-        except Exception:
-            logger.exception("submissions over a WebSocket failed")
-            with contextlib.suppress(RuntimeError, WebSocketDisconnect):
-                await websocket.send_denial_response(internal_error(scope["path"]))
-        else:
             text = f"{socket.accepted} jobs accepted, {socket.refused} refused"
             self._replay_guard.put_down(scope, self._operation, 101, text=text)
 
 
-async def deny(websocket: WebSocket, operation: ApiOperation, replay_guard: ApiDoor, error: TalkaError) -> None:
-    answer = answer_to_error(error, websocket.url.path)
-    replay_guard.put_down(websocket.scope, operation, answer.status_code, text=str(error))
-    with contextlib.suppress(WebSocketDisconnect):
-        await websocket.send_denial_response(answer)
+@contextlib.asynccontextmanager
+async def denying(
+    websocket: WebSocket, operation: ApiOperation, replay_guard: ApiDoor, what: str
+) -> AsyncIterator[None]:
+    """An error refuses the WebSocket. One that comes after it was accepted, its close frame has told."""
+    try:
+        yield
+    except TalkaError as error:
+        answer = answer_to_error(error, websocket.url.path)
+        replay_guard.put_down(websocket.scope, operation, answer.status_code, text=str(error))
+        with contextlib.suppress(WebSocketDisconnect):
+            await websocket.send_denial_response(answer)
+    except Exception:
+        logger.exception("%s failed", what)
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect):  # it was accepted, and closed then
+            await websocket.send_denial_response(internal_error(websocket.url.path))
 
 
 async def no_route(request: Request, error: Exception) -> Response:

@@ -21,10 +21,8 @@ from talka.wire.entries import (
     Grant,
     JobCheckpoint,
     JobEntry,
-    JobOrder,
     ShardEntry,
     WorkflowEntry,
-    WorkflowOrder,
     encode_checkpoint,
 )
 from talka.wire.jobs import (
@@ -32,7 +30,6 @@ from talka.wire.jobs import (
     Acknowledge,
     Assign,
     AttemptResult,
-    BundleFacts,
     CheckpointStored,
     Finished,
     Halt,
@@ -48,6 +45,7 @@ from talka.wire.jobs import (
     WorkerSnapshot,
     encode_result,
 )
+from talka.wire.orders import BundleFacts, JobOrder, WorkflowOrder
 from talka.wire.shards import Armed, Gap, Settings, Totals, encode
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.shapes import ConstantRate
@@ -183,7 +181,7 @@ class Heir:
     def running(self) -> dict[int, tuple[bool, int]]:
         """Attempts under way: whether each is armed, and when it went."""
         assert self.led.job is not None
-        return {core: (attempt.armed, attempt.go_at_ns) for core, (_, _, attempt) in self.led.job.running().items()}
+        return {core: (attempt.armed, attempt.go_at_ns) for core, (_, _, attempt) in self.led.job.attempts.items()}
 
     @property
     def state(self) -> TaskState:
@@ -295,7 +293,7 @@ def test_a_blob_that_it_did_not_want_is_let_pass() -> None:
 
     assert heir.led.on_blob(heir.now, "e" * 64, None) == []
 
-    assert heir.led.warnings() == ()
+    assert heir.led.warnings == []
 
 
 # -- results that were accepted
@@ -317,7 +315,7 @@ def test_results_that_were_accepted_are_fetched_before_it_leads() -> None:
     assert heir.led.job is not None
     assert heir.led.job.tally().started == 9
     assert list(heir.running) == [2]
-    assert heir.led.warnings() == ()
+    assert heir.led.warnings == []
 
 
 @pytest.mark.parametrize("found", [None, b"?"], ids=["nothing", "no result"])
@@ -328,7 +326,7 @@ def test_of_a_result_that_nobody_has_any_more_readers_are_warned_and_the_rest_ru
 
     heir.take(heir.led.on_blob(heir.now, digest_of(result), found))
 
-    assert heir.led.warnings() == ("the result of task 1 was kept and cannot be found: it is missing",)
+    assert heir.led.warnings == ["the result of task 1 was kept and cannot be found: it is missing"]
     heir.tick()
     assert [(worker, assign.attempt) for worker, assign in told(heir.stored(), Assign)] == [("w1", 3)]
 

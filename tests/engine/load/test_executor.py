@@ -16,7 +16,6 @@ from talka.engine.clients.custom import CustomClient
 from talka.engine.load.executor import Executor
 from talka.engine.load.recorder import Recorder
 from talka.engine.load.steps import Iterations, VirtualUser
-from talka.engine.load.users import Unheard
 from talka.engine.process_start import new_event_loop
 from talka.report.building import together
 from talka.stats.histogram import Histogram, index_of
@@ -155,7 +154,7 @@ class Run:
 
     def new_workflow(self, position: int) -> Workflow:
         workflow = self.spec.workflow()
-        workflow.client = cast(Any, SimpleNamespace(http=None, custom=CustomClient(Unheard())))
+        workflow.client = cast(Any, SimpleNamespace(http=None, custom=CustomClient()))
         workflow.position = position  # type: ignore[attr-defined]
         return workflow
 

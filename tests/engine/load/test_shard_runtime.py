@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from talka.engine.load.shard_runtime import SetupFailed, ShardRuntime, prepare_stage
+from talka.engine.load.shard_runtime import SetupFailed, ShardRuntime
 from talka.errors import Invalid
 from talka.units import SECOND
 from talka.work.arguments import URL
@@ -16,7 +16,7 @@ from talka.work.responses import CustomResponse, HTTPResponse
 
 def stage_of(workflow: type[Workflow], *, seed: int | None = None) -> ShardRuntime:
     [spec] = inspect_workflows([workflow])
-    return prepare_stage(spec, {}, spec.plan.split(1)[0], seed=seed)
+    return ShardRuntime(spec, {}, spec.plan.split(1)[0], seed=seed)
 
 
 class Shop(Workflow):

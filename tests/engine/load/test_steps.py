@@ -12,7 +12,6 @@ from talka.engine.clients.custom import CustomClient
 from talka.engine.load.prepare import prepare
 from talka.engine.load.recorder import Recorder
 from talka.engine.load.steps import Iterations, VirtualUser
-from talka.engine.load.users import Unheard
 from talka.report.building import together
 from talka.stats.tally import CheckTally, StepTally
 from talka.units import MICROSECOND, SECOND
@@ -38,7 +37,7 @@ class Run:
 
     def new_user(self, position: int) -> VirtualUser:
         workflow = self.spec.workflow()
-        workflow.client = cast(Any, SimpleNamespace(http=None, custom=CustomClient(Unheard())))
+        workflow.client = cast(Any, SimpleNamespace(http=None, custom=CustomClient()))
         steps = {node.name: getattr(workflow, node.name) for node in self.spec.nodes if node.kind == "step"}
         return VirtualUser(position, workflow, steps, lambda: None)
 

@@ -15,7 +15,7 @@ from talka.engine.load.steps import Iterations, VirtualUser
 from talka.engine.load.users import (
     NOTES_LIMIT,
     VALUES_LIMIT_BYTES,
-    ShardClients,
+    UserClients,
     handed_on,
     provided_values,
     received_context,
@@ -242,12 +242,8 @@ async def test_a_workflow_that_cannot_be_made_any_more_is_a_failure() -> None:
 
 
 async def test_every_user_has_clients_of_its_own_on_one_engine(engine: HTTPEngine) -> None:
-    clients = ShardClients(engine)
-    one, other = clients.new(), clients.new()
+    one, other = UserClients(engine), UserClients(engine)
     assert one.http is not other.http
-    assert one.custom is not other.custom
-    engine.pulse = 5
-    assert clients.pulse() == 5
 
 
 async def test_custom_calls_that_are_done_at_once_do_not_keep_the_event_loop_for_themselves(engine: HTTPEngine) -> None:
@@ -277,11 +273,10 @@ async def test_custom_calls_that_are_done_at_once_do_not_keep_the_event_loop_for
     spec = spec_of(Busy)
     recorder = Recorder(spec)
     iterations = Iterations(spec, {}, recorder)
-    clients = ShardClients(engine)
 
     def new_user(position: int) -> VirtualUser:
         user = Busy()
-        user.client = cast(Any, clients.new())
+        user.client = cast(Any, UserClients(engine))
         return VirtualUser(position, user, {"go": cast(Any, user.go)}, lambda: None)
 
     executor = Executor(
@@ -289,7 +284,7 @@ async def test_custom_calls_that_are_done_at_once_do_not_keep_the_event_loop_for
         iterations,
         recorder,
         new_user,
-        clients.pulse,
+        lambda: engine.pulse,
         grace_ns=SECOND,
     )
     origin_ns = monotonic_ns()

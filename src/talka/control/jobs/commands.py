@@ -16,7 +16,8 @@ from talka.control.load.shard_run import ShardAttempt
 from talka.control.member.clock_offsets import ClockOffsets
 from talka.units import SECOND
 from talka.wire.entries import JobEntry
-from talka.wire.jobs import CHANNEL, Acknowledge, Assign, BundleFacts, Fence, Halt, JobMessage, Start, Sync
+from talka.wire.jobs import CHANNEL, Acknowledge, Assign, Fence, Halt, JobMessage, Start, Sync
+from talka.wire.orders import BundleFacts
 from talka.wire.shards import Go
 
 AGAIN_NS: Final = SECOND
@@ -157,7 +158,7 @@ class Assignments:
     def make(self, job: LoadJob, number: int, boot: int) -> Assign | None:
         """The order for an attempt that runs; `boot` is its worker's life. None: the worker has not told its key yet,
         and the attempt is among `waiting`. `CannotSeal` when it has none that can be used."""
-        run, shard, attempt = job.running()[number]
+        run, shard, attempt = job.attempts[number]
         part, order = shard.shard, self._entry.order
         sealed = self._sealed(number, attempt.place, boot)
         if sealed is None:

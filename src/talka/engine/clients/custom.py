@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from talka.clock import monotonic_ns
 from talka.engine.calls import ExchangeFailed, checked_name, current_call
@@ -12,18 +12,10 @@ from talka.work.responses import CustomResponse
 Value = TypeVar("Value")
 
 
-class HasPulse(Protocol):
-    pulse: int
-    """Grows with every completed call."""
-
-
 class CustomClient:
     """`await self.client.custom.call(awaitable)`: the awaitable's result together with its time."""
 
-    __slots__ = ("_engine",)
-
-    def __init__(self, engine: HasPulse) -> None:
-        self._engine = engine
+    __slots__ = ()
 
     async def call(
         self, awaitable: Awaitable[Value], *, timeout: float | None = None, name: str | None = None
@@ -47,7 +39,6 @@ class CustomClient:
                 run.failed(name, error, intended_ns)
             raise
         done_ns = monotonic_ns()
-        self._engine.pulse += 1
         response = CustomResponse(value)
         response.intended_ns, response.sent_ns, response.done_ns = intended_ns, sent_ns, done_ns
         if run is not None:

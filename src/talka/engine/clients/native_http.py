@@ -1,6 +1,6 @@
 """The HTTP client on the engine in C. What happens for every call is there; what happens seldom is here.
 
-Import it only where `engine.native` says that the extension can be used.
+Import it only where `engine.load.native` says that the extension can be used.
 """
 
 import asyncio

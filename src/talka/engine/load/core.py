@@ -16,7 +16,7 @@ from talka.engine.calls import ExchangeFailed
 from talka.engine.load.executor import Executor
 from talka.engine.load.machine import MachineReading, machine_between, reading
 from talka.engine.load.recorder import Recorder
-from talka.engine.load.shard_runtime import SetupFailed, ShardRuntime, prepare_stage
+from talka.engine.load.shard_runtime import SetupFailed, ShardRuntime
 from talka.engine.unpack import BundleUnavailable, as_in_bundle
 from talka.errors import Invalid, Untrusted
 from talka.stats.histogram import Histogram
@@ -198,7 +198,7 @@ class Core:
             spec = next((spec for spec in specs if spec.name == arm.workflow), None)
             if spec is None:
                 raise Invalid(f"{arm.workflow} is not in the file any more")
-            stage = self._stage = prepare_stage(
+            stage = self._stage = ShardRuntime(
                 spec,
                 arm.values,
                 arm.shard,

@@ -52,12 +52,8 @@ def is_chosen(setting: str) -> bool:
 
 
 def new_driver(engine: Any, **parts: Any) -> Any:
-    """The direct driver on a `NativeHTTPEngine`; see `engine.driven`."""
+    """The direct driver on a `NativeHTTPEngine`."""
     return _extension.Driver(engine.core, **parts)
-
-
-def dense_histogram(precision: int) -> Any:
-    return _extension.DenseHistogram(precision)
 
 
 def engine_class() -> "type[HTTPEngine]":

@@ -6,13 +6,13 @@ Decision: docs/decisions/0026-direct-driver.md.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import CoroutineType
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from talka.engine.calls import ExchangeFailed, NodeRun, current_call
-from talka.engine.load.direct import is_users_own
+from talka.engine.load.direct import Choice, is_users_own
 from talka.engine.load.executor import LEFT_BEHIND_S, Executor
 from talka.engine.load.recorder import Recorder
 from talka.engine.load.steps import Iteration, Iterations, StepNode, VirtualUser
@@ -25,6 +25,9 @@ from talka.work.dsl import BoundStep, Skip, Workflow
 from talka.work.load import Shard
 from talka.work.responses import Response
 
+if TYPE_CHECKING:
+    from talka._native import DrainedHistogram, DrainedRow, Driver
+
 # As native/driver.h numbers them.
 STEP, COUNTED, METRIC, CHECK, HOOK = range(5)
 START, LAYER, STOP = range(3)
@@ -34,56 +37,15 @@ NO_RENEWAL, FRESH_COOKIES, FRESH_OBJECT, RENEWED_HERE = range(4)
 KINDS: Final = {"metric": METRIC, "check": CHECK}
 ADVICE: Final = "the direct driver cannot wait for it; write driver = 'task' in the workflow"
 
-DrainedHistogram = tuple[dict[int, int], int, int, int, int]
-"""Counts by index, count, total, least and greatest value."""
-DrainedRow = tuple[int, DrainedHistogram, DrainedHistogram, dict[int, int]]
-"""Calls that went well, their response and service times, and their statuses."""
-DrainedNode = tuple[int, int, int, DrainedHistogram | None, tuple[DrainedRow | None, ...]]
-"""Runs that went well, were skipped, were interrupted; response times; rows."""
-DrainedStep = tuple[int, int, DrainedHistogram]
-"""Of a window: the node's number, its runs that went well, and their response times."""
-
 
 class ForeignAwait(TalkaError):
     """A step awaited something that only an event loop's Task can wait for, and no Task runs it."""
 
 
-class Driver(Protocol):
-    """`talka._native.Driver`, made for an engine, nodes and `Outcomes`."""
-
-    wanted: int
-    iterations_left: int
-    window_ends_ns: int
-
-    @property
-    def under_way(self) -> int: ...
-    @property
-    def most_under_way(self) -> int: ...
-    def add(
-        self, workflow: object, client: object, template: dict[str, Any] | None, iterations_left: int, /
-    ) -> int: ...
-    def start(self, position: int, /) -> None: ...
-    def open(self, arrivals: Iterator[int], origin_ns: int, max_users: int, drops: bool, /) -> None: ...
-    def run_of(self, position: int, /) -> tuple[int, int]: ...
-    def called(self, position: int, failure: Sample | None, has_waited: bool, /) -> None: ...
-    def look(self) -> None: ...
-    def next_due(self) -> int | None: ...
-    def stop(self) -> None: ...
-    def interrupt(self) -> None: ...
-    def close(self) -> None: ...
-    def drain_window(self) -> tuple[int, int, int, int, int, int, list[DrainedStep]]: ...
-    def drain(self) -> tuple[DrainedHistogram, tuple[DrainedNode, ...]]: ...
-
-
-NewDriver = Callable[..., Driver]
-"""Called with `nodes`, `outcomes`, `think`, `last`, `iterations_left`, `fresh_users` and `renewal`."""
-
-
 class NativeExecutor(Executor):
     """An executor whose users are run by the driver: for workflows of which no layer has two nodes that wait.
 
-    `keeps_last` says of which steps the users' code may ask for the last response, `changes_users` whether it may leave
-    anything else on a user: only then a fresh user needs an object of its own.
+    A fresh user needs an object of its own only where users' code may leave something on it.
     """
 
     def __init__(
@@ -94,10 +56,9 @@ class NativeExecutor(Executor):
         new_user: Callable[[int], VirtualUser],
         pulse: Callable[[], int],
         *,
-        new_driver: NewDriver,
-        keeps_last: frozenset[str],
-        changes_users: bool = True,
-        fresh_connections: bool = False,
+        new_driver: "Callable[..., Driver]",
+        choice: Choice,
+        fresh_connections: bool,
         grace_ns: int,
         iterations_done: int = 0,
         think: Callable[[], int] | None = None,
@@ -126,9 +87,8 @@ class NativeExecutor(Executor):
         if fresh_connections:
             self._renewal = RENEWED_HERE
         elif iterations.has_fresh_users:
-            self._renewal = FRESH_OBJECT if changes_users or keeps_last else FRESH_COOKIES
-        if iterations.keeps_last:
-            keeps_last = frozenset(numbers)
+            self._renewal = FRESH_OBJECT if choice.changes_users or choice.keeps_last else FRESH_COOKIES
+        keeps_last = frozenset(numbers) if iterations.keeps_last else choice.keeps_last
         self._at_rest = asyncio.Event()
         self._driver = new_driver(
             nodes=tuple(
@@ -329,7 +289,7 @@ class DirectRun(NodeRun):
 
     __slots__ = ("_driver", "_nodes", "_position")
 
-    def __init__(self, driver: Driver, nodes: Sequence[StepNode], position: int) -> None:
+    def __init__(self, driver: "Driver", nodes: Sequence[StepNode], position: int) -> None:
         self._driver = driver
         self._nodes = nodes
         self._position = position
@@ -357,11 +317,11 @@ class DirectRun(NodeRun):
         self._node.rows.cut(name)
 
 
-def merge(into: Histogram, drained: DrainedHistogram) -> None:
+def merge(into: Histogram, drained: "DrainedHistogram") -> None:
     into.merge(Histogram(*drained))
 
 
-def add_calls(row: StepTally, drained: DrainedRow) -> None:
+def add_calls(row: StepTally, drained: "DrainedRow") -> None:
     ok, response_time, service_time, statuses = drained
     row.ok += ok
     merge(row.response_time, response_time)

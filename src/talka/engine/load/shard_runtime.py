@@ -11,16 +11,15 @@ from talka.clock import monotonic_ns
 from talka.engine.calls import NodeRun, current_call
 from talka.engine.clients.http import HTTPEngine, Trace
 from talka.engine.load import native
-from talka.engine.load.direct import Choice, driver_for
+from talka.engine.load.direct import driver_for
 from talka.engine.load.executor import Executor
 from talka.engine.load.feeds import cursors_for, load_feeds
 from talka.engine.load.native_executor import NativeExecutor
-from talka.engine.load.prepare import Arguments, prepare, urls_in
+from talka.engine.load.prepare import prepare, urls_in
 from talka.engine.load.recorder import Recorder, described
 from talka.engine.load.steps import Iterations, VirtualUser
 from talka.engine.load.users import (
     VALUES_LIMIT_BYTES,
-    ShardClients,
     ShardHooks,
     UserClients,
     handed_on,
@@ -32,7 +31,6 @@ from talka.errors import Invalid
 from talka.units import SECOND
 from talka.version import VERSION
 from talka.work.dsl import BoundStep, Workflow
-from talka.work.feeds import Cursor
 from talka.work.load import Shard
 from talka.work.specs import NodeSpec, WorkflowSpec
 
@@ -42,38 +40,46 @@ class SetupFailed(Invalid):
 
 
 class ShardRuntime:
-    """Made by `prepare_stage`. `set_up`, then users and iterations, then `tear_down`, `provided` and `close`."""
+    """`set_up`, then users and iterations, then `tear_down`, `provided` and `close`."""
 
     def __init__(
         self,
         spec: WorkflowSpec,
-        arguments: Arguments,
-        recorder: Recorder,
-        engine: HTTPEngine,
-        received: Mapping[str, Mapping[str, Any]],
-        cursors: Mapping[str, Cursor],
-        think: Callable[[], int] | None,
-        hooks: ShardHooks,
-        choice: Choice | None,
+        values: Mapping[str, Mapping[str, bytes]],
+        shard: Shard,
+        *,
+        seed: int | None = None,
+        iterations_done: int = 0,
+        trace: Trace | None = None,
+        engine: str = "auto",
     ) -> None:
-        self.spec = spec
-        self._hooks = hooks
-        self.recorder = recorder
-        self.think = think
-        self._choice = choice
+        """Read and encode all that can be read and encoded before the clock starts. Sends nothing."""
+        # The load may be another than the file's, and with it whether arrivals are fresh users.
+        self.spec = spec = replace(spec, plan=shard.plan)
+        self._arguments = prepare(spec)
+        self._received = received_values(spec, values)
+        self._cursors = cursors_for(spec, load_feeds(spec), shard, seed=seed, given=iterations_done)
+        self.recorder = Recorder(spec)
+        is_native = native.is_chosen(engine)
+        new_engine = native.engine_class() if is_native else HTTPEngine
+        self._engine = new_engine(self.recorder.exchanges, version=VERSION, verify=spec.workflow.verify, trace=trace)
+        # Drawn apart from the user's own code, which must find the same numbers with the same seed whatever we draw.
+        random = Random() if seed is None else Random(f"{seed}/think/{spec.name}/{shard.index}")
+        pause = spec.think
+        self.think = None if pause is None else lambda: pause.draw_ns(random)
+        self._hooks = ShardHooks(self.recorder, self._engine, random)
+        self._choice = driver_for(spec) if is_native else None
         """Of the driver; None on the engine in Python, which has but one."""
-        self.clients = ShardClients(engine)
-        self.iterations = Iterations(spec, arguments, recorder)
-        self._engine = engine
-        self._arguments = arguments
-        self._received = received
-        self._cursors = cursors
-        self._context: dict[str, Any] = dict(pair for values in received.values() for pair in values.items())
+        self.iterations = Iterations(spec, self._arguments, self.recorder)
+        # A value that a `Use` method receives under the same name is what its users find.
+        self._context = received_context(values)
+        for received in self._received.values():
+            self._context |= received
         self._first: VirtualUser | None = None
         self._step_names = [node.name for node in spec.nodes if node.kind == "step"]
 
     def new_user(self, position: int) -> VirtualUser:
-        clients = self.clients.new()
+        clients = UserClients(self._engine)
         workflow = self._new_workflow(clients)
         close: Callable[[], None] = getattr(clients.http, "close", lambda: None)
         return VirtualUser(position, workflow, self._steps_of(workflow), close)
@@ -130,13 +136,12 @@ class ShardRuntime:
 
     def executor(self, shard: Shard, *, grace_ns: int, iterations_done: int = 0) -> Executor:
         """What runs the users. Make it once, after `set_up`."""
-        parts = (shard, self.iterations, self.recorder, self.new_user, self.clients.pulse)
+        parts = (shard, self.iterations, self.recorder, self.new_user, lambda: self._engine.pulse)
         if self._choice is not None and self._choice.driver == "direct":
             return NativeExecutor(
                 *parts,
                 new_driver=partial(native.new_driver, self._engine),
-                keeps_last=self._choice.keeps_last,
-                changes_users=self._choice.changes_users,
+                choice=self._choice,
                 fresh_connections=self.spec.connections == "fresh",
                 grace_ns=grace_ns,
                 iterations_done=iterations_done,
@@ -153,10 +158,6 @@ class ShardRuntime:
     async def provided(self) -> tuple[dict[str, bytes], str | None]:
         return await provided_values(self.spec, self.iterations.last, self._context)
 
-    def receive_context(self, context: Mapping[str, Any]) -> None:
-        """Before there are users. A value that a `Use` method receives under the same name is what its users find."""
-        self._context = {**context, **self._context}
-
     def handed_on(self, provided: Mapping[str, bytes]) -> tuple[dict[str, bytes], list[str]]:
         """What its context is to dependents, and what cannot be handed on; `provided` goes with it."""
         return handed_on(self.spec, self._context, VALUES_LIMIT_BYTES - sum(map(len, provided.values())))
@@ -170,38 +171,3 @@ class ShardRuntime:
         if node.is_async:
             await result
         self.recorder.tally.actions[node.name].ok += 1
-
-
-def prepare_stage(
-    spec: WorkflowSpec,
-    values: Mapping[str, Mapping[str, bytes]],
-    shard: Shard,
-    *,
-    seed: int | None = None,
-    iterations_done: int = 0,
-    trace: Trace | None = None,
-    engine: str = "auto",
-) -> ShardRuntime:
-    """Read and encode all that can be read and encoded before the clock starts. Sends nothing."""
-    # The load may be another than the file's, and with it whether arrivals are fresh users.
-    spec = replace(spec, plan=shard.plan)
-    arguments = prepare(spec)
-    received = received_values(spec, values)
-    cursors = cursors_for(spec, load_feeds(spec), shard, seed=seed, given=iterations_done)
-    recorder = Recorder(spec)
-    is_native = native.is_chosen(engine)
-    new_engine: type[HTTPEngine] = HTTPEngine
-    if is_native:
-        from talka.engine.clients.native_http import NativeHTTPEngine
-
-        new_engine = NativeHTTPEngine
-    clients_engine = new_engine(recorder.exchanges, version=VERSION, verify=spec.workflow.verify, trace=trace)
-    # Drawn apart from the user's own code, which must find the same numbers with the same seed whatever we draw.
-    random = Random() if seed is None else Random(f"{seed}/think/{spec.name}/{shard.index}")
-    pause = spec.think
-    think = None if pause is None else lambda: pause.draw_ns(random)
-    hooks = ShardHooks(recorder, clients_engine, random)
-    choice = driver_for(spec) if is_native else None
-    stage = ShardRuntime(spec, arguments, recorder, clients_engine, received, cursors, think, hooks, choice)
-    stage.receive_context(received_context(values))
-    return stage

@@ -17,21 +17,10 @@ from talka.work.specs import WorkflowSpec
 
 VALUES_LIMIT_BYTES = 2 * VALUE_LIMIT_BYTES
 """The most one workflow may hand on: its last report must carry all of it in one frame."""
-
-
 PAUSES_KEPT = 256
 """Lengths of pauses that are read once; those computed anew each time must not fill memory."""
 NOTES_LIMIT = 8
 """Of keys that cannot be handed on: the first few show what is wrong."""
-
-
-class Unheard:
-    """A pulse nobody listens to."""
-
-    __slots__ = ("pulse",)
-
-    def __init__(self) -> None:
-        self.pulse = 0
 
 
 class UserClients:
@@ -41,8 +30,7 @@ class UserClients:
 
     def __init__(self, engine: HTTPEngine) -> None:
         self.http = engine.new_client()
-        # What users await may be done at once: such a call is no sign that the event loop has run.
-        self.custom = CustomClient(Unheard())
+        self.custom = CustomClient()
 
 
 class ShardHooks:
@@ -65,22 +53,6 @@ class ShardHooks:
 
     def metric(self, name: str, value: float, kind: MetricKind) -> None:
         self._recorder.metric(name, value, kind)
-
-
-class ShardClients:
-    """Makes clients that share one engine."""
-
-    def __init__(self, engine: HTTPEngine) -> None:
-        self._engine = engine
-
-    def new(self) -> UserClients:
-        return UserClients(self._engine)
-
-    def pulse(self) -> int:
-        return self._engine.pulse
-
-    async def close(self) -> None:
-        await self._engine.close()
 
 
 def received_values(spec: WorkflowSpec, values: Mapping[str, Mapping[str, bytes]]) -> dict[str, dict[str, Any]]:

@@ -8,7 +8,7 @@ import contextlib
 from typing import Final, cast
 
 from talka.clock import monotonic_ns
-from talka.engine.load.shard_runtime import prepare_stage
+from talka.engine.load.shard_runtime import ShardRuntime
 from talka.engine.loader import url_workflow
 from talka.errors import Invalid
 from talka.work.inspection import inspect_workflows
@@ -47,7 +47,7 @@ async def rehearse(engine: str = "auto") -> None:
 async def _play(url: str, engine: str) -> None:
     (spec,) = inspect_workflows([url_workflow(url)])
     (shard,) = Plan("closed", USERS, shared_iterations=ITERATIONS).split(1)
-    stage = prepare_stage(spec, {}, shard, engine=engine)
+    stage = ShardRuntime(spec, {}, shard, engine=engine)
     try:
         await stage.set_up()
         now = monotonic_ns()
