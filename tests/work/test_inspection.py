@@ -799,15 +799,6 @@ def test_one_threshold_need_not_be_in_a_list():
     assert [rule.text for rule in spec_of(Shop).thresholds] == ["failed < 1%"]
 
 
-def test_a_specification_can_be_given_another_load():
-    spec = spec_of(Good)
-    shape = ConstantVUs(2, "5s")
-
-    changed = spec.changed(shape=shape, plan=shape.plan(), timeout_ns=9)
-
-    assert (changed.shape, changed.plan, changed.timeout_ns, changed.layers) == (shape, shape.plan(), 9, spec.layers)
-
-
 def broken(elapsed_s):
     raise ZeroDivisionError
 

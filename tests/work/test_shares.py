@@ -96,7 +96,7 @@ def test_vus_of_a_share_change_when_it_is_said_that_they_do(parts, mix, of: int,
         return
     for shard in [shard for part in found for shard in part.split(of)]:
         change_ns = shard.next_change(t_ns)
-        end_ns = shard.length_ns if change_ns is None else change_ns
+        end_ns = shard.plan.length_ns if change_ns is None else change_ns
         looks = [t_ns + (end_ns - t_ns) * step // 16 for step in range(16)] if end_ns > t_ns else []
         assert all(shard.vus_at(look) == shard.vus_at(t_ns) for look in looks if 0 <= look < end_ns or t_ns >= 0)
         if change_ns is not None:

@@ -49,7 +49,7 @@ def test_slices_of_any_split_add_up_to_the_plan(plan: Plan, cores: list[int], fr
         assert sum(part.iterations_in_all or 0 for part in slices) == whole.iterations_in_all
     arrivals = [part.arrivals_between(from_ns, to_ns) for part in slices]
     assert sum(arrivals) == whole.arrivals_between(from_ns, to_ns)
-    assert {part.length_ns for part in slices} == {plan.length_ns}
+    assert {part.plan.length_ns for part in slices} == {plan.length_ns}
 
 
 @given(plan=plans, cores=splits, data=st.data())

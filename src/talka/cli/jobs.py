@@ -193,7 +193,7 @@ class Reporting:
                     self._job.run(on_progress=on_progress, progress_every_ns=every_ns, handle_signals=True)
                 )
             except BaseException:
-                self._outputs.close(limit_s=0)
+                self._outputs.finish(None, limit_s=0)
                 raise
         return self._finished(document)
 

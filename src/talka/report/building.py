@@ -69,7 +69,6 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def build(job: LoadJob, specs: Sequence[Outlined], meta: Meta) -> ResultDocument:
-    """The document of a job that has ended."""
     tally = job.tally()
     verdicts = job.verdicts(job.ended_ns)
     outcome = outcome_of(job, tally, [verdict.passed for _, _, verdict in verdicts], meta.allow_partial)
@@ -344,15 +343,8 @@ def times_of(histogram: Histogram) -> Times | None:
 
 
 def lost_of(lost: LostShard) -> Lost:
-    return Lost(
-        lost.workflow,
-        lost.shard,
-        lost.cause,
-        round(lost.from_ns / SECOND, 3),
-        round(lost.to_ns / SECOND, 3),
-        lost.vus_missing,
-        lost.arrivals_missing,
-    )
+    from_s, to_s = round(lost.from_ns / SECOND, 3), round(lost.to_ns / SECOND, 3)
+    return Lost(lost.workflow, lost.shard, lost.cause, from_s, to_s, lost.vus_missing, lost.arrivals_missing)
 
 
 def start_skew_ms(job: LoadJob) -> float:

@@ -190,7 +190,6 @@ def compare_all(
 
 
 def check_measures(a: ResultDocument, b: ResultDocument, files: tuple[str, str]) -> None:
-    """Numbers that mean different things are not put side by side."""
     if a.measures == b.measures:
         return
     older = files[0] if a.measures < b.measures else files[1]

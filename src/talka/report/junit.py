@@ -28,7 +28,8 @@ def junit_xml(document: ResultDocument) -> bytes:
     suites = [(name, document.duration_s, list(cases_of_job(document)))]
     for workflow in document.workflows:
         suites.append((workflow.name, workflow.duration_s, list(cases_of_workflow(document, workflow))))
-    root = ElementTree.Element("testsuites", attributes(f"talka {name}", document.duration_s, every_case(suites)))
+    every_case = [case for _, _, cases in suites for case in cases]
+    root = ElementTree.Element("testsuites", attributes(f"talka {name}", document.duration_s, every_case))
     for suite, duration_s, cases in suites:
         # The schema has no place for a time zone; the instant is UTC.
         found = {**attributes(suite, duration_s, cases), "timestamp": document.started_at[:19]}
@@ -38,10 +39,6 @@ def junit_xml(document: ResultDocument) -> bytes:
     ElementTree.indent(root)
     content: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
     return content + b"\n"
-
-
-def every_case(suites: Iterable[tuple[str, float, list[Case]]]) -> list[Case]:
-    return [case for _, _, cases in suites for case in cases]
 
 
 def attributes(name: str, duration_s: float, cases: Sequence[Case]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from talka.report.document import StepRow, TimelineRow
-from talka.stats.histogram import add_counts
+from talka.stats.histogram import CoarseHistogram, add_counts
 from talka.stats.windows import Span, StepWindow, Timeline
 from talka.units import SECOND
 
@@ -52,7 +52,7 @@ def step_rows(timeline: Timeline) -> list[StepRow]:
         return []
     most = min(STEP_ROWS, max(STEP_ROWS_AT_LEAST, WORKFLOW_ROWS // len(names)))
     stretches = next(found for width_s in ROW_WIDTHS_S if len(found := stretches_of(spans, width_s)) <= most)
-    return [row for name in names for stretch in stretches for row in [step_row(name, stretch)]]
+    return [step_row(name, stretch) for name in names for stretch in stretches]
 
 
 def stretches_of(spans: Sequence[Span], width_s: float) -> list[list[Span]]:
@@ -69,10 +69,6 @@ def step_row(name: str, stretch: Sequence[Span]) -> StepRow:
         if name in span.window.steps:
             whole.add(span.window.steps[name])
     start_ns, times = stretch[0].start_ns, whole.response_time
-
-    def at(percent: float) -> float | None:
-        return times.percentile(percent) / 1000 if times.count else None
-
     return StepRow(
         step=name,
         t_s=start_ns / SECOND,
@@ -80,10 +76,14 @@ def step_row(name: str, stretch: Sequence[Span]) -> StepRow:
         count=whole.count,
         failed=whole.failed,
         errors=dict(sorted(whole.errors.items())),
-        p50_ms=at(50),
-        p95_ms=at(95),
-        p99_ms=at(99),
+        p50_ms=time_ms(times, 50),
+        p95_ms=time_ms(times, 95),
+        p99_ms=time_ms(times, 99),
     )
+
+
+def time_ms(times: CoarseHistogram, percent: float) -> float | None:
+    return times.percentile(percent) / 1000 if times.count else None
 
 
 def row_of(span: Span) -> TimelineRow:
@@ -95,7 +95,7 @@ def row_of(span: Span) -> TimelineRow:
         requests=span.window.requests,
         failed=span.window.failed,
         vus=span.window.vus,
-        response_p50_ms=times.percentile(50) / 1000 if times.count else None,
-        response_p99_ms=times.percentile(99) / 1000 if times.count else None,
-        response_p95_ms=times.percentile(95) / 1000 if times.count else None,
+        response_p50_ms=time_ms(times, 50),
+        response_p99_ms=time_ms(times, 99),
+        response_p95_ms=time_ms(times, 95),
     )

@@ -216,19 +216,20 @@ class Tally(msgspec.Struct):
         self.started += other.started
         self.dropped += other.dropped
         self.exchanges.merge(other.exchanges)
-        for name, step in other.steps.items():
-            self.steps.setdefault(name, StepTally()).merge(step)
-        for name, action in other.actions.items():
-            self.actions.setdefault(name, StepTally()).merge(action)
+        merge_steps(self.steps, other.steps)
+        merge_steps(self.actions, other.actions)
         for name, check in other.checks.items():
             self.checks.setdefault(name, CheckTally()).merge(check)
         for name, metric in other.metrics.items():
             self.metrics.setdefault(name, MetricTally(metric.kind)).merge(metric)
         for node, calls in other.calls.items():
-            own = self.calls.setdefault(node, {})
-            for name, call in calls.items():
-                own.setdefault(name, StepTally()).merge(call)
+            merge_steps(self.calls.setdefault(node, {}), calls)
         self.generator.merge(other.generator)
+
+
+def merge_steps(into: dict[str, StepTally], more: dict[str, StepTally]) -> None:
+    for name, step in more.items():
+        into.setdefault(name, StepTally()).merge(step)
 
 
 def fold_codes(codes: dict[int, int]) -> None:

@@ -23,7 +23,7 @@ READ_LIMIT: Final = 500
 def calls_client(function: Any, workflow: type) -> bool:
     """Whether it uses `….client.http` or `….client.custom`, itself or through what it names."""
     reached = codes_reached(function, lambda _: [workflow])
-    return any("client" in names and names & CLIENTS for names in (set(names_in(code)) for code in reached))
+    return any("client" in names and names & CLIENTS for names in map(names_in, reached))
 
 
 def makes_metrics(function: Any) -> bool:
@@ -47,7 +47,7 @@ def codes_reached(function: Any, classes: Callable[[Mapping[str, Any]], Sequence
         yield code
         known = getattr(found, "__globals__", {})
         homes = classes(known)
-        for name in set(names_in(code)):
+        for name in names_in(code):
             waiting += functions_of(known.get(name))
             waiting += [method for home in homes for method in functions_of(getattr(home, name, None))]
 
@@ -86,20 +86,21 @@ def _loads(one: dis.Instruction, variable: str) -> bool:
 
 def attributes_in(code: CodeType) -> Iterator[str]:
     """Attributes it reads, also in functions inside it. A global of the name, such as a decorator, is another thing."""
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in READS:
-            yield instruction.argval
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from attributes_in(constant)
+    reads = (one for part in codes_in(code) for one in dis.get_instructions(part) if one.opname in READS)
+    return (one.argval for one in reads)
 
 
-def names_in(code: CodeType) -> Iterator[str]:
+def names_in(code: CodeType) -> set[str]:
     """Attributes and globals it names, also in functions inside it."""
-    yield from code.co_names
+    return {name for part in codes_in(code) for name in part.co_names}
+
+
+def codes_in(code: CodeType) -> Iterator[CodeType]:
+    """It, and that of functions inside it."""
+    yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from names_in(constant)
+            yield from codes_in(constant)
 
 
 def functions_of(value: Any) -> list[Any]:

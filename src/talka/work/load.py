@@ -320,10 +320,6 @@ class Shard(msgspec.Struct, frozen=True):
         return 1
 
     @property
-    def length_ns(self) -> int | None:
-        return self.plan.length_ns
-
-    @property
     def vus(self) -> int:
         """VUs this shard owns."""
         return self._share(self.plan.vus)
@@ -332,10 +328,6 @@ class Shard(msgspec.Struct, frozen=True):
     def max_vus(self) -> int:
         """VUs this shard may have busy. At least 1, as its arrivals could never start otherwise."""
         return max(1, self.vus)
-
-    @property
-    def iterations_per_vu(self) -> int | None:
-        return self.plan.iterations_per_vu
 
     @property
     def iterations(self) -> int | None:
@@ -444,10 +436,6 @@ class PlanSlice(msgspec.Struct, frozen=True):
     @property
     def index(self) -> int:
         return self.first
-
-    @property
-    def length_ns(self) -> int | None:
-        return self.plan.length_ns
 
     @property
     def vus(self) -> int:

@@ -59,7 +59,7 @@ class ConstantVUs(LoadShape):
         return Plan.of_vus(_steady(_run_ns(self, "duration", self.duration), vus))
 
     def describe(self) -> str:
-        return f"{_vus(self.vus)} for {_time(self.duration)}"
+        return f"{_counted(self.vus, 'VU')} for {_time(self.duration)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +139,11 @@ class IterationsPerVU(LoadShape):
     max_duration: Duration | None = None
 
     def plan(self) -> Plan:
-        vus = _count(self, "vus", self.vus, most=MOST_VUS)
-        iterations = _count(self, "iterations", self.iterations, most=MOST_ITERATIONS)
-        segments = _until(self, self.max_duration, vus)
+        vus, iterations, segments = _iterations_of(self)
         return Plan(model="closed", vus=vus, segments=segments, iterations_per_vu=iterations)
 
     def describe(self) -> str:
-        return f"{_vus(self.vus)}, {_iterations(self.iterations)} each{_at_most(self.max_duration)}"
+        return f"{_counted(self.vus, 'VU')}, {_counted(self.iterations, 'iteration')} each{_at_most(self.max_duration)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,13 +155,12 @@ class SharedIterations(LoadShape):
     max_duration: Duration | None = None
 
     def plan(self) -> Plan:
-        vus = _count(self, "vus", self.vus, most=MOST_VUS)
-        iterations = _count(self, "iterations", self.iterations, most=MOST_ITERATIONS)
-        segments = _until(self, self.max_duration, vus)
+        vus, iterations, segments = _iterations_of(self)
         return Plan(model="closed", vus=vus, segments=segments, shared_iterations=iterations)
 
     def describe(self) -> str:
-        return f"{_iterations(self.iterations)} shared by {_vus(self.vus)}{_at_most(self.max_duration)}"
+        users = _counted(self.vus, "VU")
+        return f"{_counted(self.iterations, 'iteration')} shared by {users}{_at_most(self.max_duration)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,8 +292,11 @@ def _steady(length_ns: int, value: int) -> tuple[Segment, ...]:
     return (Segment(length_ns, value, value),)
 
 
-def _until(shape: IterationsPerVU | SharedIterations, max_duration: Duration | None, vus: int) -> tuple[Segment, ...]:
-    return () if max_duration is None else _steady(_run_ns(shape, "max_duration", max_duration), vus)
+def _iterations_of(shape: IterationsPerVU | SharedIterations) -> tuple[int, int, tuple[Segment, ...]]:
+    vus = _count(shape, "vus", shape.vus, most=MOST_VUS)
+    iterations = _count(shape, "iterations", shape.iterations, most=MOST_ITERATIONS)
+    until = shape.max_duration
+    return vus, iterations, () if until is None else _steady(_run_ns(shape, "max_duration", until), vus)
 
 
 def _ramp(
@@ -367,12 +367,8 @@ def _number(count: int) -> str:
     return f"{count:,}" if count >= 10_000 else str(count)
 
 
-def _vus(count: int) -> str:
-    return "1 VU" if count == 1 else f"{_number(count)} VUs"
-
-
-def _iterations(count: int) -> str:
-    return "1 iteration" if count == 1 else f"{_number(count)} iterations"
+def _counted(count: int, noun: str) -> str:
+    return f"1 {noun}" if count == 1 else f"{_number(count)} {noun}s"
 
 
 def _time(duration: Duration) -> str:
@@ -389,7 +385,7 @@ def _at_most(max_duration: Duration | None) -> str:
 
 def _allowance(max_vus: int | None, policy: Policy) -> str:
     late = "late arrivals queue" if policy == "queue" else "late arrivals are dropped"
-    return late if max_vus is None else f"at most {_vus(max_vus)}, {late}"
+    return late if max_vus is None else f"at most {_counted(max_vus, 'VU')}, {late}"
 
 
 def _name(function: object) -> str:

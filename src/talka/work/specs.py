@@ -1,7 +1,7 @@
 """What a checked test file says: its workflows and their methods, or what is wrong with them."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -153,9 +153,6 @@ class WorkflowSpec:
     def is_test(self) -> bool:
         """Whether it measures anything: only then it runs on more than one core."""
         return any(node.measured for layer in self.layers for node in layer)
-
-    def changed(self, *, shape: LoadShape, plan: Plan, timeout_ns: int) -> "WorkflowSpec":
-        return replace(self, shape=shape, plan=plan, timeout_ns=timeout_ns)
 
 
 def default_timeout_ns(plan: Plan) -> int:

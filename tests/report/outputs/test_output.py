@@ -109,7 +109,7 @@ def test_without_a_result_outputs_are_closed_all_the_same(windows: list[Timeline
     kept = Kept()
     outputs = Outputs([kept])
     outputs.rows(windows, job)
-    assert outputs.close(LIMIT_S) == []
+    assert outputs.finish(None, LIMIT_S) == []
     assert kept.seen == [*windows, "close"]
 
 

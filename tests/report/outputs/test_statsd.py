@@ -67,7 +67,7 @@ def test_a_machine_on_which_nobody_listens_is_told(windows: list[TimelineRow], j
         free.connect(("127.0.0.1", port))  # it hears but itself, and nobody else can take the port
         outputs = Outputs([parse_output(f"statsd=127.0.0.1:{port}")])
         outputs.rows(windows * 20, job)
-        (warning,) = outputs.close(LIMIT_S)
+        (warning,) = outputs.finish(None, LIMIT_S)
     assert (
         warning
         == f"the output statsd failed: 127.0.0.1:{port} cannot be reached: Connection refused; 240 rows were lost"

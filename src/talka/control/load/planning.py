@@ -1,6 +1,7 @@
 """From checked workflows to the plan of a load job."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -91,7 +92,7 @@ def with_overrides(specs: Sequence[WorkflowSpec], overrides: Overrides) -> tuple
             changed.append(spec)
             continue
         timeout_ns = default_timeout_ns(plan) if spec.workflow.timeout is None else spec.timeout_ns
-        changed.append(spec.changed(shape=shape, plan=plan, timeout_ns=timeout_ns))
+        changed.append(replace(spec, shape=shape, plan=plan, timeout_ns=timeout_ns))
     return tuple(changed)
 
 

@@ -292,7 +292,7 @@ class ShardGroup(WorkflowTimes):
         if attempt.go_at_ns or shard.gap is None:
             # Else it is a replacement that never began, and the gap of the one before it stays open.
             self._open_gap(now, shard, cause)
-        until_ns, length_ns = now, shard.shard.length_ns
+        until_ns, length_ns = now, shard.shard.plan.length_ns
         is_over = length_ns is not None and now >= self.origin_ns + length_ns
         if not self.stopped_ns and not is_over and shard.has_more_to_run:
             if shard.tries < ATTEMPTS_LIMIT and (replacements := self._replace(now, shard)):

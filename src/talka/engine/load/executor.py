@@ -87,8 +87,8 @@ class Executor:
             if self._shard.plan.model == "open":
                 # First, so that all that is due starts where the end has come already.
                 self._open(max(0, start_at_ns - origin_ns))
-            if self._shard.length_ns is not None:
-                self._end_at(origin_ns + self._shard.length_ns)
+            if self._shard.plan.length_ns is not None:
+                self._end_at(origin_ns + self._shard.plan.length_ns)
             if self._shard.plan.model == "open":
                 await self._run_open()
             else:
@@ -185,8 +185,8 @@ class Executor:
             self.failure = f"virtual user {position + 1} cannot be made: {described(error)}"
             self.stop()
             return None
-        if self._iterations_left is None and self._shard.iterations_per_vu is not None:
-            user.iterations_left = self._shard.iterations_per_vu
+        if self._iterations_left is None and self._shard.plan.iterations_per_vu is not None:
+            user.iterations_left = self._shard.plan.iterations_per_vu
         self._users.append(user)
         return user
 
@@ -264,7 +264,7 @@ class Executor:
     def _has_run_out(self) -> bool:
         if self._iterations_left is not None:
             return self._iterations_left == 0
-        return self._shard.iterations_per_vu is not None
+        return self._shard.plan.iterations_per_vu is not None
 
     # Open: an iteration for every arrival, when it is due, whatever became of earlier ones.
 
@@ -274,7 +274,7 @@ class Executor:
         if due_ns is not None:
             # Due by now, and nobody was free to start them.
             self._recorder.tally.dropped += self._shard.arrivals_between(
-                due_ns, min(monotonic_ns() - self._origin_ns, self._shard.length_ns or 0)
+                due_ns, min(monotonic_ns() - self._origin_ns, self._shard.plan.length_ns or 0)
             )
 
     def _open(self, from_ns: int) -> None:

@@ -170,7 +170,6 @@ def length_of(document: ResultDocument, rows: Sequence[TimelineRow]) -> float:
 def error_charts(
     document: ResultDocument, rows: Sequence[TimelineRow], x_axis: Axis, length_s: float, bands: Sequence[Band]
 ) -> list[str]:
-    """Failures by kind over time, where the result tells them."""
     series = errors_by_kind([(row.t_s, row.width_s, row.errors) for row in rows])
     if not series:
         by_step = [row for workflow in document.workflows for row in workflow.timeline]

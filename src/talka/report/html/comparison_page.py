@@ -209,7 +209,6 @@ def run_rate(
 
 
 def rate_interval(found: Comparisons, number: int) -> tuple[float, float, float] | None:
-    """The rate of a run with its interval."""
     comparison = found.comparisons[max(number - 1, 0)]
     row = next((row for row in comparison.rows if row.measure == "rate" and row.step is None), None)
     if row is None:

@@ -82,7 +82,7 @@ def html_report(document: ResultDocument, plan: PlanDocument | None = None) -> s
         banner_html,
         tiles(document, distribution),
         thresholds(document),
-        warnings(document),
+        section("Warnings", bullets(document.warnings, kind="warnings")),
         over_time(document, plan),
         steps_over_time(document),
         distributions(distribution),
@@ -216,12 +216,6 @@ def thresholds(document: ResultDocument) -> str:
     return section("Thresholds", table(head, rows[:shown], kind="narrow") + more)
 
 
-def warnings(document: ResultDocument) -> str:
-    if not document.warnings:
-        return ""
-    return section("Warnings", bullets(document.warnings, kind="warnings"))
-
-
 # Charts.
 
 
@@ -299,11 +293,9 @@ def step_rows(step: Step, shape: str) -> Iterator[list[str]]:
 
 
 def errors(document: ResultDocument) -> str:
-    found, samples = error_counts(document), all_samples(document)
-    if not found:
-        return ""
+    samples = all_samples(document)
     parts = []
-    for number, (kind, count) in enumerate(found[:ROWS_SHOWN]):
+    for number, (kind, count) in enumerate(error_counts(document)[:ROWS_SHOWN]):
         first = first_samples(samples, kind)
         shown = bullets([f"{sample.t_s:.1f} s  {name}: {sample.text}" for name, sample in first], kind="samples")
         meaning = f' <span class="note">{escaped(KINDS[kind])}</span>' if kind in KINDS else ""
@@ -357,8 +349,6 @@ def metrics(document: ResultDocument) -> str:
 
 def lost_shards(document: ResultDocument) -> str:
     lost = document.lost_shards
-    if not lost:
-        return ""
     shown = bullets([lost_text(item) for item in lost[:ROWS_SHOWN]], kind="warnings")
     return section("Lost shards", shown + more_text(len(lost) - ROWS_SHOWN))
 
@@ -420,7 +410,8 @@ def environment(document: ResultDocument) -> str:
 
 
 def section(title: str, content: str) -> str:
-    return f"<section><h2>{name_text(title)}</h2>{content}</section>"
+    """Without content, nothing."""
+    return f"<section><h2>{name_text(title)}</h2>{content}</section>" if content else ""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, kind: str = "") -> str:

@@ -96,15 +96,9 @@ class Outputs:
             for lane in self._lanes:
                 lane.rows(rows, job)
 
-    def finish(self, document: ResultDocument, limit_s: float = FINISH_LIMIT_S) -> list[str]:
-        """Give all outputs the result and this long, together. A warning for each that failed or is late."""
-        return self._end(document, limit_s)
-
-    def close(self, limit_s: float = FINISH_LIMIT_S) -> list[str]:
-        """The end of a job without a result."""
-        return self._end(None, limit_s)
-
-    def _end(self, document: ResultDocument | None, limit_s: float) -> list[str]:
+    def finish(self, document: ResultDocument | None, limit_s: float = FINISH_LIMIT_S) -> list[str]:
+        """Give all outputs the result, if there is one, and this long, together. A warning for each that failed or is
+        late."""
         deadline_ns = monotonic_ns() + round(limit_s * SECOND)
         for lane in self._lanes:
             lane.end(document)
