@@ -17,7 +17,7 @@ import msgspec
 from talka.clock import monotonic_ns
 from talka.engine.containment import signal_name
 from talka.engine.handlers.handler_run import NULL, HandlerRun, failure
-from talka.engine.handlers.kin import FENCE
+from talka.engine.handlers.kin import FENCE, kin
 from talka.wire.tasks import LOG_LINE_LIMIT, TaskResult
 from talka.work.dag import OUTPUT_LIMIT_BYTES
 
@@ -207,8 +207,7 @@ def family(pids: list[int], fence: str) -> Iterator[int]:
     for pid in pids:
         with contextlib.suppress(psutil.Error):
             yield from (child.pid for child in psutil.Process(pid).children(recursive=True))
-    own, group = os.getpid(), os.getpgid(0)
-    for pid in psutil.pids():
-        with contextlib.suppress(psutil.Error, OSError):
-            if pid != own and os.getpgid(pid) == group and psutil.Process(pid).environ().get(FENCE) == fence:
+    for pid in kin():
+        with contextlib.suppress(psutil.Error):
+            if psutil.Process(pid).environ().get(FENCE) == fence:
                 yield pid

@@ -10,7 +10,6 @@ Decision: docs/decisions/0023-a-core-that-dies.md.
 import asyncio
 import contextvars
 import gc
-import io
 import os
 import queue
 import resource
@@ -26,11 +25,11 @@ from typing import Final, cast
 
 from talka.clock import cpu_ns, realtime_ns
 from talka.engine.handlers.command_run import run_command
-from talka.engine.handlers.handler_run import HandlerRun, Reason, described, failure, run_async, run_plain, sendable
+from talka.engine.handlers.handler_run import HandlerRun, Reason, described, failure, run_async, run_plain
 from talka.engine.handlers.kin import is_of_command, kin
 from talka.engine.loader import import_file
 from talka.engine.process_start import begin_core, new_event_loop
-from talka.errors import Invalid
+from talka.errors import Invalid, sendable
 from talka.units import MILLISECOND, SECOND
 from talka.wire.framing import HEADER_BYTES, Deframer
 from talka.wire.tasks import (
@@ -378,11 +377,7 @@ async def serve(sock: socket.socket, handlers: Mapping[str, HandlerSpec], thread
 
 
 def main() -> None:
-    fd, parent = int(sys.argv[1]), int(sys.argv[2])
-    begin_core(parent, sys.argv[3:])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the owner decides what Ctrl-C means
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # what a handler prints is wanted when it is printed
+    fd, parent = begin_core()
     sock = socket.socket(fileno=fd)
     # The conversation is this process's alone: a child would read what is meant for its parent, or hold the end back.
     sock.set_inheritable(False)

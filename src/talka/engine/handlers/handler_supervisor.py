@@ -9,9 +9,9 @@ from typing import Final, cast
 
 from talka.clock import boottime_ns
 from talka.control.worker.handlers_effects import ExitFacts
-from talka.engine.containment import MemoryGroup
+from talka.engine.containment import MemoryGroup, peak_of
 from talka.engine.core_child import Confines, CoreChild, CoreChildren
-from talka.engine.exit_facts import KillCount, facts_of, memory_kills, peak_of
+from talka.engine.exit_facts import KillCount, facts_of, memory_kills
 from talka.engine.handlers.handler_core import framed_message, new_deframer
 from talka.errors import Untrusted
 from talka.wire.tasks import FromHandlers, ToHandlers, decode_from_handlers

@@ -18,7 +18,7 @@ from talka.engine.load.machine import MachineReading, machine_between, reading
 from talka.engine.load.recorder import Recorder
 from talka.engine.load.shard_runtime import SetupFailed, ShardRuntime
 from talka.engine.unpack import BundleUnavailable, as_in_bundle
-from talka.errors import Invalid, Untrusted
+from talka.errors import Invalid, Untrusted, sendable
 from talka.stats.histogram import Histogram
 from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import COUNTERS_PER_REPORT, WINDOW_NS, Window
@@ -61,13 +61,8 @@ class CoreRefusal(Exception):
         self.message = message
 
 
-def sendable(text: str) -> str:
-    """Short enough for a frame, and without the halves of characters that no message can carry."""
-    return text[:REFUSAL_CHARACTERS_LIMIT].encode("utf-8", "replace").decode("utf-8")
-
-
 def refusal(reason: Literal["file", "setup", "unreachable"], error: Exception, source: Source) -> CoreRefusal:
-    return CoreRefusal(Refused(reason, sendable(as_in_bundle(str(error), source))))
+    return CoreRefusal(Refused(reason, sendable(as_in_bundle(str(error), source), REFUSAL_CHARACTERS_LIMIT)))
 
 
 class CoreLine(Protocol):

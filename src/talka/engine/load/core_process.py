@@ -7,7 +7,6 @@ process is here (its connection, one reading of the test, warm-up, garbage colle
 
 import asyncio
 import gc
-import io
 import os
 import random
 import signal
@@ -170,12 +169,8 @@ async def serve(sock: socket.socket, *, has_own_process: bool = False) -> None:
 
 
 def main() -> None:
-    fd, parent = int(sys.argv[1]), int(sys.argv[2])
-    begin_core(parent, sys.argv[3:])
+    fd, _ = begin_core()
     wake_in_time()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the owner decides what Ctrl-C means
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # what a step prints is wanted when it is printed
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         try:
             runner.run(serve(socket.socket(fileno=fd), has_own_process=True))

@@ -8,6 +8,7 @@ Decision: docs/decisions/0026-direct-driver.md.
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from traceback import walk_tb
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -394,12 +395,8 @@ def place_of(coroutine: Any) -> str:
 
 def without_task(error: RuntimeError) -> ForeignAwait | None:
     """What asyncio raised because no Task was there to do what it was asked for, with the users' own line."""
-    place, file = "", ""
-    trace = error.__traceback__
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if is_users_own(file):
-            place = f"{file}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    is_of_asyncio = Path(file).parent == Path(asyncio.__file__).parent
-    return ForeignAwait(f"{place}: {error}: {ADVICE}") if is_of_asyncio and place else None
+    frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    own = [place for place in frames if is_users_own(place[0])]
+    if not own or Path(frames[-1][0]).parent != Path(asyncio.__file__).parent:
+        return None
+    return ForeignAwait(f"{own[-1][0]}:{own[-1][1]}: {error}: {ADVICE}")

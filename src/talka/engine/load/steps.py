@@ -68,21 +68,6 @@ class VirtualUser:
 class StepNode:
     """A node of the graph, ready to run: its prepared arguments and where its results go."""
 
-    __slots__ = (
-        "name",
-        "kind",
-        "function",
-        "is_async",
-        "after",
-        "inputs",
-        "arguments",
-        "measured",
-        "expect",
-        "tally",
-        "times",
-        "rows",
-    )
-
     def __init__(self, spec: NodeSpec, arguments: Mapping[str, Any], tally: StepTally, recorder: Recorder) -> None:
         self.name = spec.name
         self.kind = spec.kind
