@@ -6,14 +6,14 @@ connections of its own and never repeats a request by itself: what the report co
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urljoin
 
 from talka.clock import monotonic_ns, utc_now
 from talka.engine.calls import ExchangeFailed, NodeRun, checked_name, current_call
 from talka.engine.clients.connection import MAX_BODY_BYTES, Connection, Pool, SharedPool
 from talka.engine.clients.cookies import CookieJar
-from talka.engine.clients.deadlines import Timeout, timeout_of
+from talka.engine.clients.deadlines import Timeout, kept_timeout, timeout_of
 from talka.engine.clients.opening import Resolver, open_connection, tls_context
 from talka.engine.clients.requests import (
     PREPARED,
@@ -46,6 +46,7 @@ MAX_ORIGINS: Final = 256
 """Origins one user keeps connections to; redirects could name any number."""
 MAX_CONNECTIONS: Final = 64
 """Open at the same time for one user and origin."""
+MAX_REDIRECTS: Final = 10
 CLOSE_S: Final = 1.0
 DEFAULT_TIMEOUT: Final = Timeout()
 
@@ -75,7 +76,6 @@ class HTTPEngine(SharedPool):
         version: str,
         verify: bool | str = True,
         timeout: Timeout | float = DEFAULT_TIMEOUT,
-        max_redirects: int = 10,
         max_body_bytes: int = MAX_BODY_BYTES,
         trace: Trace | None = None,
     ) -> None:
@@ -84,7 +84,6 @@ class HTTPEngine(SharedPool):
         self.verify = verify
         """True: the system's authorities; False: trust anybody; a path: the authorities in that file."""
         self.timeout = timeout_of(timeout)
-        self.max_redirects = max_redirects
         self.trace = trace
         """Called after every exchange, and after every one that failed before it began."""
         # What is hot comes back at once, so full caches just start afresh.
@@ -92,11 +91,14 @@ class HTTPEngine(SharedPool):
         self.prepared: dict[tuple[object, ...], tuple[Request, tuple[object, ...]]] = {}
         self._prepared_bytes = 0
         self._urls: dict[str, PreparedURL] = {}
-        self._timeouts: dict[float, Timeout] = {}
         self._resolver = Resolver(self.loop)
         self._tls: SSLContext | None = None
+        self._begin()
 
-    def new_client(self) -> "AnyClient":
+    def _begin(self) -> None:
+        """For an engine that has more than this."""
+
+    def new_client(self) -> "Caller":
         """A client for one virtual user."""
         return HTTPClient(self)
 
@@ -169,17 +171,6 @@ class HTTPEngine(SharedPool):
                 self._prepared_bytes = len(request.payload)
             self.prepared[key] = (request, arguments)
 
-    def timeout_for(self, value: Timeout | float) -> Timeout:
-        if isinstance(value, Timeout):
-            return value
-        timeout = self._timeouts.get(value)
-        if timeout is None:
-            timeout = timeout_of(value)
-            if len(self._timeouts) >= 64:
-                self._timeouts.clear()
-            self._timeouts[value] = timeout
-        return timeout
-
 
 def method(verb: str) -> Callable[..., Answer]:
     """A method of `HTTPClient` for requests of this kind; the types users see are those of `work.clients`."""
@@ -202,27 +193,6 @@ def method(verb: str) -> Callable[..., Answer]:
 
     call.__name__ = verb.lower()
     return call
-
-
-class AnyClient(Protocol):
-    """What a virtual user's client can do, whatever engine it is on; the types users see are in `work.clients`."""
-
-    @property
-    def get(self) -> Callable[..., Answer]: ...
-    @property
-    def post(self) -> Callable[..., Answer]: ...
-    @property
-    def put(self) -> Callable[..., Answer]: ...
-    @property
-    def patch(self) -> Callable[..., Answer]: ...
-    @property
-    def delete(self) -> Callable[..., Answer]: ...
-    @property
-    def head(self) -> Callable[..., Answer]: ...
-    @property
-    def options(self) -> Callable[..., Answer]: ...
-    def forget(self, *, cookies: bool, connections: bool) -> None: ...
-    def close(self) -> None: ...
 
 
 class Caller:
@@ -297,6 +267,12 @@ class Caller:
         if key is not None:
             engine.keep(key, request, (headers, params, cookies, auth, data, json))
         return request
+
+    def _not_made(self, url: object, error: Exception) -> Exception:
+        """Counts a call that makes no request; what it raises."""
+        self._engine.exchanges.not_sent += 1
+        is_of_url = isinstance(error, TypeError) and not isinstance(url, str)
+        return BadURL(url, "is not a text") if is_of_url else error
 
     async def _connect(self, request: Request, limits: Timeout, total_due_ns: int) -> Connection:
         """A new connection. If there is none, the call was not sent and is counted so.
@@ -376,7 +352,7 @@ class Caller:
         if not locations:
             return None
         status, method = response.status, request.method
-        bound = self._engine.max_redirects if redirects is None or redirects is True else redirects
+        bound = MAX_REDIRECTS if redirects is None or redirects is True else redirects
         if hops >= bound:
             raise ExchangeFailed(
                 "protocol", f"{method} {url}: more than {bound} redirects; the last to {locations[0]!r}"
@@ -439,7 +415,7 @@ class HTTPClient(Caller):
         try:
             if name is not None:
                 checked_name(name)
-            limits = engine.timeout if timeout is None else engine.timeout_for(timeout)
+            limits = engine.timeout if timeout is None else kept_timeout(timeout)
             if (
                 self._jar is None
                 and headers is None
@@ -453,10 +429,7 @@ class HTTPClient(Caller):
             else:
                 request = self._request(method, url, headers, params, cookies, auth, data, json)
         except (Invalid, TypeError) as error:
-            exchanges.not_sent += 1
-            if isinstance(error, TypeError) and not isinstance(url, str):
-                raise BadURL(url, "is not a text") from None
-            raise
+            raise self._not_made(url, error) from None
         total_due_ns = started_ns + limits.total_ns
         hops = 0
         try:
