@@ -48,7 +48,6 @@ ROOMS = {
 # Edges that still point the wrong way, each with the reason why it stands.
 KNOWN_EDGES = {
     ("store/dags", "store/history"): "the opening of an SQLite file, which both do alike",
-    ("engine/.", "engine/load"): "core_user.py tries whether another user can import what every core needs",
 }
 MOST_LINES_OF_A_CLASS = 500
 MOST_FILES_OF_A_FOLDER = 25

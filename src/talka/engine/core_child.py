@@ -171,7 +171,7 @@ class CoreChildren:
         )
 
     def tell_end(self, end_ns: int) -> None:
-        """Of every core there is."""
+        """Of every core there is, and of those to come while it has not come."""
         self.end_ns = end_ns
         self.guard.tell_end(end_ns)
         for child in self._living:

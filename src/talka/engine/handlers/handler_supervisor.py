@@ -155,10 +155,6 @@ class HandlerSupervisor:
         process = self._cores[core] = HandlerProcess(child, lambda message: self._on_message(core, message))
         self.children.attend(self._attend(core, process, sock, memory_bytes, cpu_ms))
 
-    def tell_end(self, end_ns: int) -> None:
-        """Until when every core may run, those to come while that has not come, too."""
-        self.children.tell_end(end_ns)
-
     def tell(self, core: int, message: ToHandlers) -> None:
         process = self._cores.get(core)
         if process is not None:

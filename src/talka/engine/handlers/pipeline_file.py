@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from talka.engine.handlers.positions import Located, read_json, read_yaml
+from talka.engine.handlers.positions import Located, read_located
 from talka.engine.loader import NoSuchFile, import_file
 from talka.errors import Invalid
 from talka.work.cron import Cron
@@ -50,7 +50,7 @@ def read_pipeline(path: Path) -> DagSpec:
     if path.suffix not in SUFFIXES:
         raise BadPipeline([SpecProblem(f"is not a pipeline: its name must end in {', '.join(SUFFIXES)}", str(path))])
     text = _text_of(path)
-    root, problems = (read_json if path.suffix == ".json" else read_yaml)(text, str(path))
+    root, problems = read_located(text, str(path))
     if root is None and not problems:
         problems = [SpecProblem("is empty: write name and tasks", str(path), 1)]
     if root is None:

@@ -11,6 +11,8 @@ import resource
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
+import msgspec
+
 from talka.clock import cpu_ns, monotonic_ns
 from talka.engine.calls import ExchangeFailed
 from talka.engine.load.executor import Executor
@@ -20,7 +22,7 @@ from talka.engine.load.shard_runtime import SetupFailed, ShardRuntime
 from talka.engine.unpack import BundleUnavailable, as_in_bundle
 from talka.errors import Invalid, Untrusted, sendable
 from talka.stats.histogram import Histogram
-from talka.stats.tally import StepTally, Tally
+from talka.stats.tally import StepTally
 from talka.stats.windows import COUNTERS_PER_REPORT, WINDOW_NS, Window
 from talka.units import SECOND
 from talka.wire.shards import (
@@ -254,16 +256,7 @@ class Core:
                 self._sent_values[name] = metric.values
                 self._line.send(MetricTotals(self._sequence, name, metric))
         self._sent_windows = self._recorder.log.oldest(WINDOWS_PER_REPORT, COUNTERS_PER_REPORT)
-        rest = Tally(
-            iterations=tally.iterations,
-            started=tally.started,
-            dropped=tally.dropped,
-            interrupted_iterations=tally.interrupted_iterations,
-            busy_ns=tally.busy_ns,
-            exchanges=tally.exchanges,
-            checks=tally.checks,
-            generator=tally.generator,
-        )
+        rest = msgspec.structs.replace(tally, steps={}, actions={}, calls={}, metrics={})
         self._acknowledged.clear()
         self._line.send(
             Totals(

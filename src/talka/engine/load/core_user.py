@@ -1,5 +1,8 @@
 """Another user for the cores of a worker, so that code of users cannot read what the worker may: who that is, whether
-it can run here at all, and folders that it has. `python -m talka.engine.core_user FILE…` is the trial, as that user."""
+it can run here at all, and folders that it has.
+
+`python -m talka.engine.load.core_user FILE…` is the trial, as that user. It imports what every core needs.
+"""
 
 import contextlib
 import os
@@ -49,7 +52,7 @@ def obstacle(user: CoreUser, files: Sequence[str], env: Mapping[str, str]) -> st
     """What keeps this user from running cores with these files; empty when nothing does."""
     try:
         tried = subprocess.run(
-            [sys.executable, "-P", "-m", "talka.engine.core_user", *files],
+            [sys.executable, "-P", "-m", "talka.engine.load.core_user", *files],
             user=user.uid,
             group=user.gid,
             extra_groups=[],

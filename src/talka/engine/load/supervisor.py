@@ -146,10 +146,6 @@ class Supervisor:
     def pids(self) -> dict[int, int]:
         return {core: shared.runs.pid for core, shared in self._cores.items()}
 
-    def tell_end(self, end_ns: int) -> None:
-        """Of every core there is, and of those to come while it has not come."""
-        self.children.tell_end(end_ns)
-
     async def start(self, core: int, arm: Arm, process: int = 0, folder: str | None = None) -> None:
         """In the process of this number, if it lives; in a new one that has the number from now on, if not, which is in
         this `folder`."""
@@ -233,9 +229,6 @@ class Supervisor:
         for shared in list(self._cores.values()):
             shared.runs.kill()
         await self.children.close(END_WAIT_S)
-
-    def check_guard(self) -> None:
-        self.children.guard.restart_if_gone()
 
     async def _attend(self, process: int, shared: SharedProcess, reader: asyncio.StreamReader) -> None:
         reading = asyncio.create_task(self._read(shared, reader))
