@@ -114,7 +114,7 @@ class Packer:
             if name in scans:
                 continue
             self._files[name] = self.root / name
-            scans[name] = scan(self._files[name], package_of(name))
+            scans[name] = scan(self._files[name], name.rpartition("/")[0].replace("/", "."))
             for found in scans[name].imports:
                 open_names += self._places(found.module)
         return {name: scans[name] for name in sorted(scans)}
@@ -365,11 +365,6 @@ def module_of(name: str) -> str:
     return name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def package_of(name: str) -> str:
-    """The package that relative imports of a file start from."""
-    return name.rpartition("/")[0].replace("/", ".")
-
-
 # What a source says without being run.
 
 
@@ -397,6 +392,7 @@ class SourceReader(ast.NodeVisitor):
     """Reads the imports of a source and the variables it wants."""
 
     def __init__(self, package: str) -> None:
+        """`package` is what relative imports start from."""
         self.imports: list[Import] = []
         self.variables: dict[str, int] = {}
         """Variables of the environment that it reads by name, each with the first line that does."""

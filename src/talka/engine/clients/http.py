@@ -31,6 +31,7 @@ from talka.engine.clients.requests import (
     without,
 )
 from talka.engine.clients.urls import Address, BadURL, PreparedURL, parse_url
+from talka.engine.waits import within
 from talka.errors import Invalid
 from talka.stats.tally import Exchanges
 from talka.units import SECOND
@@ -57,6 +58,8 @@ ORIGIN_HEADERS: Final = ("authorization", "cookie", "host", "proxy-authorization
 
 Headers = Mapping[str, Any] | None
 Auth = str | tuple[str, str] | PreparedAuth | None
+Arguments = tuple[Headers, Headers, Headers, Auth, Any, Any]
+"""Headers, parameters, cookies, credentials, data and JSON of a request."""
 TimeoutLike = Timeout | float | None
 Answer = Coroutine[Any, Any, HTTPResponse]
 Trace = Callable[[HTTPResponse | ExchangeFailed, bytes], None]
@@ -134,11 +137,7 @@ class HTTPEngine(SharedPool):
                 part(connection)
             if self.connections:
                 self.all_gone.clear()
-                try:
-                    async with asyncio.timeout(CLOSE_S):
-                        await self.all_gone.wait()
-                except TimeoutError:
-                    continue
+                await within(CLOSE_S, self.all_gone)
         await self._resolver.close()
         self.deadlines.close()
 
@@ -162,7 +161,7 @@ class HTTPEngine(SharedPool):
         kept[text] = request
         return request
 
-    def keep(self, key: tuple[object, ...], request: Request, arguments: tuple[object, ...]) -> None:
+    def keep(self, key: tuple[object, ...], request: Request, arguments: Arguments) -> None:
         """Remember a request made of prepared arguments. They are held too, so that no other object gets their id."""
         if all(argument is None or isinstance(argument, PREPARED) for argument in arguments):
             self._prepared_bytes += len(request.payload)

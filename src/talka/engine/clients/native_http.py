@@ -12,7 +12,7 @@ from talka._native import Client, Connection, Engine, Pool
 from talka.clock import monotonic_ns
 from talka.engine.calls import ExchangeFailed
 from talka.engine.clients.deadlines import Timeout, kept_timeout
-from talka.engine.clients.http import Auth, Caller, Headers, HTTPEngine, TimeoutLike
+from talka.engine.clients.http import Arguments, Caller, HTTPEngine, TimeoutLike
 from talka.engine.clients.opening import connected_socket, reason_of
 from talka.engine.clients.requests import Request
 from talka.engine.clients.urls import PreparedURL
@@ -97,24 +97,13 @@ class NativeHTTPClient(Caller, Client):
 
     __slots__ = ()
 
-    def _made(
-        self,
-        method: str,
-        url: str,
-        headers: Headers,
-        params: Headers,
-        cookies: Headers,
-        auth: Auth,
-        data: Any,
-        json: Any,
-    ) -> Request:
+    def _made(self, method: str, url: str, *arguments: *Arguments) -> Request:
         """A request that is not at hand."""
         engine = self._engine
         try:
-            arguments = (headers, params, cookies, auth, data, json)
             if self._jar is None and all(argument is None for argument in arguments):
                 return engine.bare[method].get(url) or engine.bare_request(method, url)
-            return self._request(method, url, headers, params, cookies, auth, data, json)
+            return self._request(method, url, *arguments)
         except (Invalid, TypeError) as error:
             raise self._not_made(url, error) from None
 

@@ -18,6 +18,7 @@ from talka.clock import monotonic_ns
 from talka.engine.containment import signal_name
 from talka.engine.handlers.handler_run import NULL, HandlerRun, failure
 from talka.engine.handlers.kin import FENCE, kin
+from talka.engine.waits import within
 from talka.wire.tasks import LOG_LINE_LIMIT, TaskResult
 from talka.work.dag import OUTPUT_LIMIT_BYTES
 
@@ -147,12 +148,12 @@ class CommandRun(asyncio.SubprocessProtocol):
                 raise asyncio.CancelledError
             await self._over.wait()
             if not self._is_too_long:
-                await _within(CLOSE_S, self._silent)
+                await within(CLOSE_S, self._silent)
         except asyncio.CancelledError:
             # Ask, wait, kill. Told a second time to stop, it is killed at once.
             self._signal(signal.SIGTERM)
             with contextlib.suppress(asyncio.CancelledError):
-                await _within(TERMINATE_S, self._exited)
+                await within(TERMINATE_S, self._exited)
         await self._end()
         self._keep(self._line)
         for line in self._lines:
@@ -163,8 +164,8 @@ class CommandRun(asyncio.SubprocessProtocol):
         """Whoever is left is killed; what hangs in the kernel is not waited for."""
         self._signal(signal.SIGKILL)
         with contextlib.suppress(asyncio.CancelledError):
-            await _within(TERMINATE_S, self._exited)
-            await _within(CLOSE_S, self._silent)
+            await within(TERMINATE_S, self._exited)
+            await within(CLOSE_S, self._silent)
         assert self._transport is not None
         self._transport.close()
 
@@ -192,12 +193,6 @@ class CommandRun(asyncio.SubprocessProtocol):
         if status:
             return attempt.result("failed", f"its command exited with status {status}{last}", "exit", exit_code=status)
         return attempt.completed(output_of(bytes(self._output)))
-
-
-async def _within(seconds: float, event: asyncio.Event) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()
 
 
 def family(pids: list[int], fence: str) -> Iterator[int]:

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from talka.clock import cpu_ns, realtime_ns
 from talka.engine.handlers.command_run import run_command
@@ -67,6 +67,8 @@ LOOK_AFTER_S: Final = 0.05
 DID_NOT_RETURN: Final = ("failed", "cancelled", "timeout")
 PROBLEM_LIMIT: Final = 20_000
 READ_BYTES: Final = 262_144
+EAGER: Final[dict[str, Any]] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
+"""Up to its first wait at once: most handlers that wait for nothing need no turn of the loop."""
 LAST_WORDS_S: Final = 1.0
 """For what runs when the worker wants this core no more."""
 
@@ -161,7 +163,7 @@ class HandlerCore(asyncio.Protocol):
             limit_cpu(handed.cpu_ms)
         if spec.function is not None and spec.is_async:
             work = run_async(attempt, spec.function, self.done, self._roots[handed.handler])
-            attempt.cancel = started(work, self._loop).cancel
+            attempt.cancel = asyncio.Task(work, loop=self._loop, **EAGER).cancel
             return
         if self._threads_wanted:
             self._threads_wanted -= 1
@@ -298,18 +300,6 @@ class HandlerCore(asyncio.Protocol):
     def _write(self, message: FromHandlers) -> None:
         if self._transport is not None:
             self._transport.write(framed_message(message))
-
-
-if sys.version_info >= (3, 12):
-
-    def started(work: "asyncio._CoroutineLike[None]", loop: asyncio.AbstractEventLoop) -> "asyncio.Task[None]":
-        """Up to its first wait now: most handlers that wait for nothing need no turn of the loop."""
-        return asyncio.Task(work, loop=loop, eager_start=True)
-
-else:
-
-    def started(work: "asyncio._CoroutineLike[None]", loop: asyncio.AbstractEventLoop) -> "asyncio.Task[None]":
-        return asyncio.Task(work, loop=loop)
 
 
 def limit_cpu(cpu_ms: int) -> None:

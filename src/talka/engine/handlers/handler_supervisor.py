@@ -1,7 +1,6 @@
 """Starts cores that run handlers, carries messages to and from them, and sees how they end. Decides nothing."""
 
 import asyncio
-import contextlib
 import signal
 import socket
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from talka.engine.containment import MemoryGroup, peak_of
 from talka.engine.core_child import Confines, CoreChild, CoreChildren
 from talka.engine.exit_facts import KillCount, facts_of, memory_kills
 from talka.engine.handlers.handler_core import framed_message, new_deframer
+from talka.engine.waits import within
 from talka.errors import Untrusted
 from talka.wire.tasks import FromHandlers, ToHandlers, decode_from_handlers
 
@@ -189,8 +189,7 @@ class HandlerSupervisor:
     ) -> None:
         await asyncio.get_running_loop().create_unix_connection(lambda: process, sock=sock)
         facts = await process.ended(self._kills, memory_bytes, cpu_ms)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.silent.wait(), LAST_WORDS_S)
+        await within(LAST_WORDS_S, process.silent)
         process.close()
         del self._cores[core]
         self._on_exit(core, facts)

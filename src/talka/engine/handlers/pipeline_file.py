@@ -2,14 +2,13 @@
 line."""
 
 import difflib
-import types
-import typing
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 import msgspec
+from msgspec.inspect import StructType, UnionType, VarTupleType, type_info
 
 from talka.engine.handlers.positions import Located, read_located
 from talka.engine.loader import NoSuchFile, import_file
@@ -263,24 +262,16 @@ class PipelineReader:
                 self.complain(f"{label}: {unknown_field(key, kind)}" if label else unknown_field(key, kind), line)
 
 
+@cache
 def struct_in(kind: Any) -> tuple[type[msgspec.Struct] | None, bool]:
     """The kind of struct that a field holds, and whether it holds a list of them."""
-    for part in parts_of(kind):
-        if isinstance(part, type) and issubclass(part, msgspec.Struct):
-            return part, False
-        if typing.get_origin(part) is tuple:
-            inner = struct_in(typing.get_args(part)[0])[0]
-            if inner is not None:
-                return inner, True
+    info = type_info(kind)
+    for part in info.types if isinstance(info, UnionType) else (info,):
+        match part:
+            case StructType(cls=found):
+                return found, False
+            case VarTupleType(item_type=StructType(cls=found)):
+                return found, True
+            case _:
+                continue
     return None, False
-
-
-def parts_of(kind: Any) -> Iterator[Any]:
-    """The types of a union, without what is only said about them."""
-    if typing.get_origin(kind) is typing.Annotated:
-        yield from parts_of(typing.get_args(kind)[0])
-    elif typing.get_origin(kind) in (typing.Union, types.UnionType):
-        for part in typing.get_args(kind):
-            yield from parts_of(part)
-    else:
-        yield kind

@@ -4,12 +4,10 @@ Decision: docs/decisions/0003-shards-and-lost-cores.md.
 """
 
 import asyncio
-import contextlib
 import os
 import platform
 import resource
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -20,8 +18,8 @@ from talka.engine.load.machine import MachineReading, machine_between, reading
 from talka.engine.load.recorder import Recorder
 from talka.engine.load.shard_runtime import SetupFailed, ShardRuntime
 from talka.engine.unpack import BundleUnavailable, as_in_bundle
+from talka.engine.waits import within
 from talka.errors import Invalid, Untrusted, sendable
-from talka.stats.histogram import Histogram
 from talka.stats.tally import StepTally
 from talka.stats.windows import COUNTERS_PER_REPORT, WINDOW_NS, Window
 from talka.units import SECOND
@@ -30,7 +28,6 @@ from talka.wire.shards import (
     Ack,
     Arm,
     Armed,
-    FromCore,
     Go,
     Hello,
     MetricTotals,
@@ -41,7 +38,9 @@ from talka.wire.shards import (
     ToCore,
     Totals,
 )
-from talka.work.specs import WorkflowSpec
+
+if TYPE_CHECKING:
+    from talka.engine.load.core_process import OwnLine
 
 LAST_ACK_WAIT_S = 5
 REFUSAL_CHARACTERS_LIMIT = 20_000
@@ -67,29 +66,10 @@ def refusal(reason: Literal["file", "setup", "unreachable"], error: Exception, s
     return CoreRefusal(Refused(reason, sendable(as_in_bundle(str(error), source), REFUSAL_CHARACTERS_LIMIT)))
 
 
-class CoreLine(Protocol):
-    """The conversation of one shard with its owner, and the process that it runs in beside others."""
-
-    def send(self, message: FromCore) -> None: ...
-
-    async def drain(self) -> None: ...
-
-    async def specs(self, arm: Arm) -> Sequence[WorkflowSpec]:
-        """The workflows of its source. A process reads it once."""
-
-    def settle(self) -> None:
-        """Everything is loaded."""
-
-    def watch(self, lag: Histogram) -> None:
-        """Record from now on by how much the event loop wakes up late."""
-
-    def unwatch(self, lag: Histogram) -> None: ...
-
-
 class Core:
     """One shard from Arm to its last report."""
 
-    def __init__(self, line: CoreLine) -> None:
+    def __init__(self, line: "OwnLine") -> None:
         self._line = line
         self._inbox: asyncio.Queue[Arm | Go] = asyncio.Queue(1024)
         self._executor: Executor | None = None
@@ -185,8 +165,7 @@ class Core:
             await self._report()
             await self._acknowledged.wait()
         await self._report(final=True, provided=provided, failure=executor.failure or failure, ended_at_ns=ended_at_ns)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._acknowledged.wait(), LAST_ACK_WAIT_S)
+        await within(LAST_ACK_WAIT_S, self._acknowledged)
 
     async def _arm(self, arm: Arm) -> ShardRuntime:
         try:

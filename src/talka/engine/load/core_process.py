@@ -131,6 +131,7 @@ class Switchboard:
             return self._read[1]
 
     def settle(self) -> None:
+        """Everything is loaded."""
         if self.has_own_process and not self._is_settled:
             # What was loaded by now stays: the collector need not look at it again.
             gc.collect()
@@ -139,6 +140,7 @@ class Switchboard:
         self._is_settled = True
 
     def watch(self, lag: Histogram) -> None:
+        """Record from now on by how much the event loop wakes up late."""
         self._lags.append(lag)
 
     def unwatch(self, lag: Histogram) -> None:
@@ -146,7 +148,7 @@ class Switchboard:
 
 
 class OwnLine:
-    """The line of one shard."""
+    """The conversation of one shard with its owner, and the process that it runs in beside others."""
 
     def __init__(self, switchboard: Switchboard, number: int) -> None:
         self._switchboard = switchboard

@@ -17,6 +17,7 @@ from talka.engine.load.direct import Choice, is_users_own
 from talka.engine.load.executor import LEFT_BEHIND_S, Executor
 from talka.engine.load.recorder import Recorder
 from talka.engine.load.steps import Iteration, Iterations, StepNode, VirtualUser
+from talka.engine.waits import within
 from talka.errors import TalkaError
 from talka.stats.histogram import CoarseHistogram, Histogram
 from talka.stats.tally import OTHER_CALLS, Sample, StepTally
@@ -161,11 +162,7 @@ class NativeExecutor(Executor):
     async def _rest_within(self, seconds: float) -> None:
         if self._driver.under_way:
             self._at_rest.clear()
-            try:
-                async with asyncio.timeout(seconds):
-                    await self._at_rest.wait()
-            except TimeoutError:
-                return
+            await within(seconds, self._at_rest)
 
     # What the driver calls.
 

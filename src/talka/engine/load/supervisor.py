@@ -69,12 +69,11 @@ class CoreThread:
         await self._over.wait()
         return self._end
 
-    def terminate(self) -> None:
-        self.kill()
-
     def kill(self) -> None:
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
+
+    terminate = kill
 
 
 class SharedProcess:
