@@ -152,13 +152,9 @@ class ControlGroup:
 
     def remove(self) -> bool:
         """True once it is gone; the kernel refuses while a killed process is still leaving."""
-        try:
+        with contextlib.suppress(OSError):
             self.folder.rmdir()
-        except FileNotFoundError:
-            return True
-        except OSError:
-            return False
-        return True
+        return not self.folder.exists()
 
 
 class MemoryGroup(ControlGroup):

@@ -199,9 +199,6 @@ class Caller:
 
     Calls return once the answer is complete. They raise `ExchangeFailed` when there is none, and `Invalid` when the
     arguments make no request; an answer with an error status is an answer.
-
-    `redirects` is how many to follow: by default the engine's bound, none for False. `auth` is (user, password) or a
-    token. `data` is bytes, text, a `Form`, a file, or anything that can be JSON; `json` is always JSON.
     """
 
     __slots__ = ()

@@ -35,6 +35,7 @@ class NativeHTTPEngine(HTTPEngine):
         self.core = Engine(self, self.loop, self.exchanges, self.timeout, self.max_body_bytes, self.trace)
         # Under the direct driver it needs no Task. One call less for each pause than a method would be.
         self.pause = self.core.pause  # type: ignore[assignment, method-assign]
+        self.on_all_gone = self.all_gone.set  # which the core calls
         self.loop.add_reader(self.core.fileno(), self.core.pump)
 
     @property
@@ -79,9 +80,6 @@ class NativeHTTPEngine(HTTPEngine):
         if tls is not None:
             connection.tls_ns = monotonic_ns() - connected_ns
         return connection
-
-    def on_all_gone(self) -> None:
-        self.all_gone.set()
 
     async def close(self) -> None:
         """Close every connection at once, politely under TLS; nobody waits for the other end."""

@@ -36,7 +36,9 @@ async def run_command(attempt: HandlerRun, arguments: Sequence[str], environment
         return attempt.stopped()
     attempt.began_ns = monotonic_ns()
     command = CommandRun(attempt)
-    environment = {**os.environ, **environment, **named(attempt)}
+    # What tells the command which attempt it is comes last.
+    told = {"TALKA_TASK": attempt.id, "TALKA_JOB": attempt.job, "TALKA_ATTEMPT": str(attempt.attempt)}
+    environment = {**os.environ, **environment, **told, FENCE: str(attempt.fence)}
     start = asyncio.get_running_loop().subprocess_exec(lambda: command, *arguments, env=environment)
     starting = asyncio.ensure_future(start)
     while not starting.done():
@@ -50,16 +52,6 @@ async def run_command(attempt: HandlerRun, arguments: Sequence[str], environment
     result = failure(attempt, error)
     text = f"the command {arguments[0]} cannot be started: {error}"
     return msgspec.structs.replace(result, error=text) if result.outcome == "failed" else result
-
-
-def named(attempt: HandlerRun) -> dict[str, str]:
-    """What tells the command which attempt it is."""
-    return {
-        "TALKA_TASK": attempt.id,
-        "TALKA_JOB": attempt.job,
-        "TALKA_ATTEMPT": str(attempt.attempt),
-        FENCE: str(attempt.fence),
-    }
 
 
 def given(attempt: HandlerRun) -> bytes:

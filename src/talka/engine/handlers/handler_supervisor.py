@@ -125,9 +125,6 @@ class HandlerSupervisor:
         self._kills = KillCount()
         self._cores: dict[int, HandlerProcess] = {}
 
-    def pids(self) -> dict[int, int]:
-        return {core: process.child.pid for core, process in self._cores.items()}
-
     def start(
         self,
         core: int,

@@ -1,7 +1,6 @@
 """Reads a pipeline from a file: YAML, JSON, or Python that builds a `Dag`. Everything wrong is said with file and
 line."""
 
-import difflib
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +25,7 @@ from talka.work.dag import (
     unknown_field,
 )
 from talka.work.durations import shown
+from talka.work.inspection import no_such
 from talka.work.pipeline import BadPipeline, Dag
 from talka.work.specs import SpecProblem
 
@@ -82,9 +82,8 @@ def _dag_of(path: Path, name: str) -> Dag:
     dags = dags_of(import_file(path))
     if name:
         if name not in dags:
-            close = difflib.get_close_matches(name, list(dags), n=1)
-            hint = f" (did you mean {close[0]}?)" if close else ""
-            raise BadPipeline([SpecProblem(f"the Dag {name} is asked for, but there is no such one{hint}", str(path))])
+            text = f"the Dag {name} is asked for, {no_such('one', name, dags)}"
+            raise BadPipeline([SpecProblem(text, str(path))])
         return dags[name]
     if not dags:
         raise BadPipeline([SpecProblem('has no Dag: write dag = Dag("name") and dag.task(…)', str(path), 1)])

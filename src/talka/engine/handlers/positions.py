@@ -211,8 +211,8 @@ def _events(text: str) -> Iterator[Any]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
-        lines = text.splitlines()
-        if "\t" in _indentation(lines[line - 1]) if line <= len(lines) else False:
+        found = "".join(text.splitlines()[line - 1 : line])
+        if "\t" in found[: len(found) - len(found.lstrip())]:
             raise Unreadable("a tab stands where the line begins: indent with spaces", line) from None
         context = f" ({error.context} of line {error.context_mark.line + 1})" if error.context_mark else ""
         raise Unreadable(f"this is not YAML: {error.problem}{context}", line) from None
@@ -222,10 +222,6 @@ def _line_of(text: str, error: Any) -> int:
     # Where it was read from is told in characters or in bytes, depending on the reader.
     found = text.find(error.character) if isinstance(error.character, str) else text.find(chr(error.character))
     return text.count("\n", 0, max(0, found)) + 1
-
-
-def _indentation(line: str) -> str:
-    return line[: len(line) - len(line.lstrip())]
 
 
 def _take(builder: Builder, event: Any) -> None:

@@ -126,7 +126,7 @@ class Core:
             await self._line.drain()
             return
         recorder = self._recorder = stage.recorder
-        self._line.settle()
+        self._line.switchboard.settle()
         self._line.send(Armed(stage.engine))
         go = await self._inbox.get()
         if not isinstance(go, Go):
@@ -143,12 +143,12 @@ class Core:
         self._cpu_before_ns = cpu_ns()
         self._machine_before = reading()
         reporting = asyncio.create_task(self._report_regularly(arm.settings.report_every_ns))
-        self._line.watch(recorder.tally.generator.loop_lag)
+        self._line.switchboard.watch(recorder.tally.generator.loop_lag)
         try:
             await executor.run(go.origin_ns, go.start_at_ns)
         finally:
             reporting.cancel()
-            self._line.unwatch(recorder.tally.generator.loop_lag)
+            self._line.switchboard.unwatch(recorder.tally.generator.loop_lag)
             await asyncio.gather(reporting, return_exceptions=True)
         ended_at_ns = monotonic_ns()
         provided: dict[str, bytes] = {}
@@ -169,7 +169,7 @@ class Core:
 
     async def _arm(self, arm: Arm) -> ShardRuntime:
         try:
-            specs = await self._line.specs(arm)
+            specs = await self._line.switchboard.specs(arm)
             self._has_dependents = any(arm.workflow in spec.depends_on for spec in specs)
             spec = next((spec for spec in specs if spec.name == arm.workflow), None)
             if spec is None:

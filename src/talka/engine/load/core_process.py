@@ -151,18 +151,14 @@ class OwnLine:
     """The conversation of one shard with its owner, and the process that it runs in beside others."""
 
     def __init__(self, switchboard: Switchboard, number: int) -> None:
-        self._switchboard = switchboard
+        self.switchboard = switchboard
         self._number = number
-        self.specs = switchboard.specs
-        self.settle = switchboard.settle
-        self.watch = switchboard.watch
-        self.unwatch = switchboard.unwatch
 
     def send(self, message: FromCore) -> None:
-        self._switchboard.writer.write(framed(enveloped(self._number, encode(message))))
+        self.switchboard.writer.write(framed(enveloped(self._number, encode(message))))
 
     async def drain(self) -> None:
-        await self._switchboard.writer.drain()
+        await self.switchboard.writer.drain()
 
 
 async def serve(sock: socket.socket, *, has_own_process: bool = False) -> None:

@@ -106,6 +106,7 @@ class NativeExecutor(Executor):
             renewal=self._renewal,
         )
         self.open_window(recorder.window_ends_ns)
+        self.roll = recorder.roll
         recorder.sources.append(self)
 
     def stop(self) -> None:
@@ -174,9 +175,6 @@ class NativeExecutor(Executor):
 
     def new_user(self) -> None:
         self._added_user()
-
-    def roll(self, now: int) -> None:
-        self._recorder.roll(now)
 
     def renewed(self, position: int) -> Workflow:
         """Another user takes the place of one that has run an iteration: its workflow."""
@@ -330,9 +328,7 @@ def add_calls(row: StepTally, drained: "DrainedRow") -> None:
 
 def ended_run(node: StepNode, failure: Sample | None, has_waited: bool) -> NodeRun:
     """What is known of a run in the end: it has made calls, if any of them failed."""
-    run = NodeRun(0, node.rows)
-    run.failure, run.has_waited = failure, has_waited
-    return run
+    return NodeRun(0, node.rows, failure=failure, has_waited=has_waited)
 
 
 def template_of(workflow: Workflow) -> dict[str, Any] | None:

@@ -98,10 +98,6 @@ class Recorder:
             self.roll(now)
         self.tally.started += 1
 
-    def rows_of(self, node: str) -> "StepRecords":
-        """Where the calls of a method are counted."""
-        return StepRecords(self, node)
-
     def times_of(self, name: str, tally: StepTally) -> list[int]:
         """Where the microseconds of runs that went well go: see `ended_well`."""
         _, times = self._times.setdefault(name, (tally, []))
@@ -141,10 +137,6 @@ class Recorder:
             text, status = "the answer was not accepted", 0
         text = sendable(text, SAMPLE_CHARACTERS_LIMIT)
         return Sample(response.done_ns - self._origin_ns, "status", text, status)
-
-    def error(self, tally: StepTally, error: BaseException, now: int) -> None:
-        """What is not measured raised."""
-        tally.fail(self.sample(error, now))
 
     def metric(self, name: str, value: float, kind: MetricKind) -> None:
         """A number that a step told by itself."""

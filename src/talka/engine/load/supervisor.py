@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import IO
 
 from talka.engine.core_child import Confines, CoreChild, CoreChildren, CoreEnd
@@ -44,16 +45,13 @@ class CoreThread:
     it."""
 
     def __init__(self, sock: socket.socket) -> None:
+        self.pid = os.getpid()
         self._sock = sock
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
         self._end = CoreEnd("ended")
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
-
-    @property
-    def pid(self) -> int:
-        return os.getpid()
 
     def _run(self) -> None:
         try:
@@ -76,21 +74,21 @@ class CoreThread:
     terminate = kill
 
 
+@dataclass(eq=False)
 class SharedProcess:
     """A process, or a thread, and the attempts that it runs."""
 
-    def __init__(self, runs: CoreChild | CoreThread, writer: asyncio.StreamWriter, folder: str | None) -> None:
-        self.runs = runs
-        self.folder = folder
-        self.writer = writer
-        self.arms: dict[int, Arm] = {}
-        """Of the attempts that have not ended."""
-        self.greeted: dict[int, None] = {}
-        """Attempts that it has begun with."""
-        self.over: dict[int, None] = {}
-        """Attempts that have ended and are the last here: their exit is told with the end of the process."""
-        self.blamed = ""
-        """Why it was killed, where one of its attempts is to blame and not the process."""
+    runs: CoreChild | CoreThread
+    writer: asyncio.StreamWriter
+    folder: str | None
+    arms: dict[int, Arm] = field(default_factory=dict)
+    """Of the attempts that have not ended."""
+    greeted: dict[int, None] = field(default_factory=dict)
+    """Attempts that it has begun with."""
+    over: dict[int, None] = field(default_factory=dict)
+    """Attempts that have ended and are the last here: their exit is told with the end of the process."""
+    blamed: str = ""
+    """Why it was killed, where one of its attempts is to blame and not the process."""
 
     def say(self, core: int, content: bytes = b"") -> None:
         self.writer.write(framed(enveloped(core, content)))
