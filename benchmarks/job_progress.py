@@ -27,7 +27,7 @@ from talka.control.member.admission import Admission
 from talka.control.member.composite import ClusterMember, MemberEffect
 from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.voter import Voter
-from talka.control.worker.parts import in_parts
+from talka.control.tasks.parts import in_parts
 from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import Window
 from talka.testing.trust import keys_of_workers

@@ -61,7 +61,8 @@ def methods(thing: type) -> list[Entry]:
             found.append(Entry(name, name, own_text(value.fget)))
         elif inspect.isfunction(value) or isinstance(value, classmethod | staticmethod):
             function = getattr(value, "__func__", value)
-            found.append(Entry(name, f"{name}{signature(function, is_method=True)}", own_text(function)))
+            text = inspect.getdoc(function) or ""  # also what it inherits
+            found.append(Entry(name, f"{name}{signature(function, is_method=True)}", text))
     return found
 
 

@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 from talka.cluster.leadership.election import Phase, VoterRole
 from talka.cluster.membership.members import Status, outranks
 from talka.control.clients.overload import Level
-from talka.control.jobs.health import RULES
 from talka.control.member.breaker import BreakerState
 from talka.control.worker.handlers_attempt import CoreStage
 from talka.work.lifecycle import JOB_MOVES, TASK_MOVES, JobState, TaskState
@@ -221,19 +220,10 @@ def show(machine: Machine) -> None:
     print()
 
 
-def show_rules() -> None:
-    print("## What a leader does with a worker\n\nThe first row that fits decides (`control/jobs/health.py`).\n")
-    print("| Beats | Takes work | Progress | Decision |\n|---|---|---|---|")
-    words = {True: "yes", False: "no", None: "any"}
-    for live, ready, progress, decision in RULES:
-        print(f"| {words[live]} | {words[ready]} | {progress.value if progress else 'any'} | {decision.value} |")
-
-
 def main() -> None:
     print(TITLE)
     for machine in MACHINES:
         show(machine)
-    show_rules()
 
 
 if __name__ == "__main__":

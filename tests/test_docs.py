@@ -209,10 +209,34 @@ def test_every_recipe_names_the_files_to_edit() -> None:
 
 
 PROTOCOLS = {
+    "cluster": "fencing leases",
+    "cluster/leadership": "ballot election election_timeouts followed_leader leader_term lease_terms "
+    "peer_checks quorum "
+    "register snapshot_transfer voter_startup voter_sync voters",
+    "cluster/membership": "anti_entropy gossip local_health members membership prober suspicion updates "
+    "verdicts vouched",
+    "control": "manager",
+    "control/blobs": "fetching replicated_blobs",
+    "control/clients": "connections",
+    "control/dags": "book commits job keeper rows shelf spec_reading",
+    "control/jobs": "attempt_results bundle_rights checkpoints commands entries fleet forwarding "
+    "granted_workers lease_rule "
+    "led_job losses orders queue registry remote_load take_over worker_life",
+    "control/load": "allocation core_effects load_job shard_group shard_run",
+    "control/member": "admission composite key_distribution owner replay_guard ring_guard role_check send_queue "
+    "signers "
+    "token_bucket voter",
+    "control/tasks": "attempts clock_watch delivery dispatch epoch_floor limits quarantine ready_queues retries "
+    "schedules "
+    "store_effects store_hold task",
+    "control/worker": "bundles composite core_pool fences handlers_attempt handlers_cores handlers_outbox "
+    "handlers_pool "
+    "handlers_room held_shards lease obeyed_epoch reporter shards",
     "engine": "bundle containment exit_facts guard own_end",
     "engine/clients": "connection cookies",
     "engine/handlers": "handler_core",
     "engine/load": "core direct executor native native_executor",
+    "nodes/dags": "dag_service schedule_keeper store_hold store_thread",
     "net": "certificates datagrams discovery endorsing notary streams tls vouching",
     "report/outputs": "output",
     "stats": "comparison",

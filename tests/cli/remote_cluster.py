@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from talka.client.requests import JobFacts, JobOrder, JobUpdate, NoResult, WorkerView, WorkflowUpdate
+from talka.client.requests import NoResult
 from talka.control.jobs.job_checkpoint import spec_of
 from talka.control.load.load_job import LoadJob
 from talka.control.load.shard_run import ShardAttempt, ShardRun
@@ -16,7 +16,8 @@ from talka.stats.tally import Exchanges, StepTally, Tally
 from talka.stats.windows import Window
 from talka.units import SECOND
 from talka.web.auth import Tokens
-from talka.wire.views import LogLine
+from talka.wire.entries import JobOrder
+from talka.wire.views import JobFacts, JobUpdate, LogLine, WorkerView, WorkflowUpdate
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.load import Shard
 from tests.web.fake_control import Api, Apis, FakeControl, FakeJob

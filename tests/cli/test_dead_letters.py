@@ -6,9 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from talka.cli.command import CommandEntry
 from talka.cli.dead_letters import LETTERS
-from talka.cli.main import COMMANDS
 from talka.client.requests import Conflict
 from talka.wire.task_views import AttemptView, DagFacts, DeadLetter, DeadLettersPage
 from talka.work.lifecycle import JobState
@@ -45,14 +43,6 @@ class FakeClient:
             raise self.error
         self.replayed.append((id, None if config is None else bytes(config)))
         return DagFacts(id.partition("/")[0], "etl", JobState.RUNNING)
-
-
-@pytest.fixture(autouse=True)
-def listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = CommandEntry(
-        "Cluster", "talka.cli.dead_letters:dead_letters", "tasks that were given up: show and replay them"
-    )
-    monkeypatch.setitem(COMMANDS, "dead-letters", entry)  # type: ignore[index]
 
 
 @pytest.fixture

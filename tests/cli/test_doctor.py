@@ -8,7 +8,6 @@ import pytest
 
 from talka.cli import doctor as doctor_module
 from talka.cli import main
-from talka.cli.command import CommandEntry
 from talka.cli.doctor import (
     CHECKS,
     OPTIONAL,
@@ -201,11 +200,7 @@ def test_version_of_a_module_that_is_not_there_is_none() -> None:
 
 
 @pytest.fixture
-def doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    monkeypatch.setitem(
-        main.COMMANDS, "doctor", CommandEntry("Look", "talka.cli.doctor:doctor", "is this machine fit?")
-    )
-
+def doctor(capsys: pytest.CaptureFixture[str]):
     def run(*arguments: str) -> tuple[int, str]:
         code = main.run_command(["doctor", *arguments])
         return code, capsys.readouterr().out

@@ -13,12 +13,11 @@ from typing import IO
 import pytest
 
 from talka.cli.cluster_jobs import facts_text
-from talka.cli.nodes.cluster import table
 from talka.cli.nodes.life import sentence
 from talka.cli.nodes.member import Printer
+from talka.cli.output import table
 from talka.cli.remote import LineTeller
-from talka.client.requests import JobFacts, JobUpdate
-from talka.wire.views import LogLine
+from talka.wire.views import JobFacts, JobUpdate, LogLine
 from talka.work.lifecycle import JobState
 
 LIMIT_S = 60

@@ -13,8 +13,8 @@ import pytest
 from talka.cli.live.layout import Size
 from talka.cli.live.view import Composer
 from talka.cli.remote import waiting_text
-from talka.client.requests import JobFacts, ManagerView, WorkerView
 from talka.client.watched_job import WatchedJob
+from talka.wire.views import JobFacts, ManagerView, WorkerView
 from talka.work.lifecycle import JobState
 
 URL = "http://127.0.0.1:9/"

@@ -19,8 +19,6 @@ from talka.client.requests import (
     ClusterUnreachable,
     Conflict,
     Forbidden,
-    JobUpdate,
-    ManagerView,
     NoSuchJob,
     NoSuchWorker,
     NotAuthorised,
@@ -30,6 +28,7 @@ from talka.client.requests import (
 from talka.errors import Invalid, Superseded, Unavailable
 from talka.stats.windows import Window
 from talka.web.auth import Tokens
+from talka.wire.views import JobUpdate, ManagerView
 from talka.work.lifecycle import JobState
 from tests.web.fake_control import LIMIT_S, Api, Apis, FakeControl, FakeJob, free_port
 

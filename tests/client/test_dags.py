@@ -373,7 +373,7 @@ async def test_a_watch_of_what_is_not_there_or_not_ours_is_refused(
 
 
 async def test_a_load_job_can_still_be_watched_where_there_are_dags(client: Client, dag_api: Api) -> None:
-    from talka.client.requests import JobUpdate
+    from talka.wire.views import JobUpdate
 
     job = dag_api.control.add_job("load1")
     await dag_api.control.tell(job, JobUpdate(job.facts, 1, final=True))

@@ -9,10 +9,11 @@ import msgspec
 import pytest
 
 import talka
-from talka.client.requests import JobUpdate, NoSuchJob
+from talka.client.requests import NoSuchJob
 from talka.errors import Invalid
 from talka.report.document import BadResult
 from talka.wire.task_views import SkipRequest
+from talka.wire.views import JobUpdate
 from talka.work.dag import BadDag, DagSpec, TaskSpec
 from talka.work.lifecycle import JobState
 from tests.web.fake_control import Api, Apis

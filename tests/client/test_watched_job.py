@@ -7,24 +7,24 @@ import pytest
 
 from talka.cli.live.layout import Size
 from talka.cli.live.view import Composer
-from talka.client.requests import JobFacts, JobOrder, JobUpdate, LostPart, WorkflowUpdate
 from talka.client.watched_job import WatchedJob
 from talka.control.jobs.job_checkpoint import spec_of
 from talka.control.jobs.job_view import update_of
 from talka.control.load.core_effects import StartCore
 from talka.control.load.load_job import LoadJob
-from talka.report.job_view import view_of
 from talka.report.summary import progress_line
 from talka.stats.tally import Exchanges, StepTally, Tally
 from talka.stats.windows import WINDOW_NS, StepWindow, Window
 from talka.units import SECOND
-from talka.wire.entries import WorkflowOrder
+from talka.wire.entries import JobOrder, WorkflowOrder
 from talka.wire.jobs import BundleFacts
 from talka.wire.shards import Armed, Settings, Totals
+from talka.wire.views import JobFacts, JobUpdate, LostPart, WorkflowUpdate
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.load import Plan, Segment
 from talka.work.specs import NodeOutline
 from talka.work.thresholds import parse_threshold
+from tests.report.documents import view_of
 
 NOW = 5_000 * SECOND
 SIZE = Size(120, 40)

@@ -12,7 +12,6 @@ from talka.cluster.leadership.lease_terms import OwnLease
 from talka.cluster.leadership.news import Elected, SteppedDown, WriteEnded
 from talka.control.load.core_effects import JobEnded, KillCore, LoadEffect, StartCore, TellCore
 from talka.control.load.load_job import JobSpec, LoadJob
-from talka.control.load.times import JobWorkflow
 from talka.control.member.voter import Voter
 from talka.stats.tally import Tally
 from talka.stats.windows import Window
@@ -58,7 +57,7 @@ class Driven:
             match effect:
                 case StartCore(attempt=core, place=place):
                     assert core not in self.starts, "a number is given to one attempt only"
-                    group, shard, _ = self.job.running()[core]
+                    group, shard, _ = self.job.attempts[core]
                     self.starts[core], self.done[core], self.parts[core] = effect, shard.done_by_shard, shard.shard
                     self.workflows[core] = group.spec.name
                     if not place:
@@ -150,17 +149,19 @@ def workflow_of(
     thresholds: Sequence[str] = (),
     flows: Sequence[tuple[str, str]] = (),
     is_teardown: bool = False,
-) -> JobWorkflow:
+) -> WorkflowOrder:
     plan = shape.plan()
-    return JobWorkflow(
+    return WorkflowOrder(
         name=name,
         plan=plan,
         priority=priority,
         is_test=is_test,
-        depends_on=frozenset(after),
+        depends_on=tuple(after),
         timeout_ns=default_timeout_ns(plan) if timeout_s is None else round(timeout_s * SECOND),
         thresholds=tuple(parse_threshold(rule) for rule in thresholds),
         flows=tuple(flows),
+        load="",
+        nodes=(),
         is_teardown=is_teardown,
     )
 
@@ -186,7 +187,7 @@ def job_of() -> Callable[..., Driven]:
             thresholds=tuple(parse_threshold(rule) for rule in thresholds),
         )
         driven = Driven(spec)
-        driven.job.places = None if places is None else dict(places)
+        driven.job.workers = None if places is None else dict(places)
         return driven
 
     return make
@@ -350,19 +351,7 @@ def order_of() -> Callable[..., JobOrder]:
     """Makes orders of one workflow that wants so many cores."""
 
     def make(cores: int = 1, name: str = "shop", **more: Any) -> JobOrder:
-        plan = ConstantVUs(64, "10s").plan()
-        workflow = WorkflowOrder(
-            name="Shop",
-            plan=plan,
-            priority="auto",
-            is_test=True,
-            depends_on=(),
-            timeout_ns=default_timeout_ns(plan),
-            thresholds=(),
-            flows=(),
-            load="64 VUs",
-            nodes=(),
-        )
+        workflow = workflow_of("Shop", shape=ConstantVUs(64, "10s"))
         more = {"bundle": BundleFacts("0" * 64, 70, b"", "shop.py"), "settings": Settings(2 * SECOND), **more}
         return JobOrder(name=name, workflows=(workflow,), cores=cores, **more)
 

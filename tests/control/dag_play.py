@@ -23,7 +23,7 @@ from talka.control.tasks.task import DagTask
 from talka.store.dags.sqlite import SqliteRecords
 from talka.units import SECOND
 from talka.wire.attempts import NOWHERE, StoreLife
-from talka.wire.jobs import JobMessage, WorkerFacts
+from talka.wire.jobs import Beat, JobMessage, WorkerFacts
 from talka.wire.task_views import WhyView
 from talka.wire.tasks import AssignTasks, Done, HandedTask, Outcome, ResultsStored, TaskMessage, TaskResult
 from talka.work.dag import DagSettings, DagSpec, TaskSpec
@@ -209,9 +209,8 @@ class DagPlay:
         remembers = more.pop("remembers", (0, NOWHERE))
         names = more.pop("names", True)
         facts = WorkerFacts(cores, folder=folder, handlers=more.pop("handlers", ("h",)), **more)
-        effects = self.keeper.on_beat(
-            self.now, name, boot, facts, cores, facts.state, number, epoch=remembers[0], of=remembers[1], names=names
-        )
+        beat = Beat(number, facts, epoch=remembers[0], of=remembers[1], names=names)
+        effects = self.keeper.on_beat(self.now, name, boot, beat, cores, facts.state)
         self.take(effects)
 
     def lose(self, name: str, boot: int = 1) -> None:

@@ -31,7 +31,7 @@ quick = settings(deadline=None, derandomize=True, max_examples=60)
 def tasks(driven: Driven) -> list[tuple[str, int, int, int]]:
     """Place, first shard, how many, and of how many, of everything that runs."""
     found = []
-    for _, shard, attempt in driven.job.running().values():
+    for _, shard, attempt in driven.job.attempts.values():
         assert isinstance(shard.shard, PlanSlice)
         found.append((attempt.place, shard.shard.first, shard.shard.count, shard.shard.of))
     return found
@@ -90,7 +90,7 @@ def test_without_a_worker_nothing_starts_until_one_is_granted(job_of: JobOf) -> 
     assert driven.start() == []
     assert driven.states == {"Shop": "ready"}
 
-    driven.job.places = {"w1": 2}
+    driven.job.workers = {"w1": 2}
     driven.start()
 
     assert tasks(driven) == [("w1", 0, 2, 2)]
@@ -98,15 +98,15 @@ def test_without_a_worker_nothing_starts_until_one_is_granted(job_of: JobOf) -> 
 
 def test_a_workflow_shares_cores_of_workers_that_are_left_not_those_of_lost_ones(job_of: JobOf) -> None:
     driven = job_of({"A": {"shape": ConstantVUs(2, "10s")}, "B": {"after": {"C"}}, "C": {"is_test": False}}, cores=3)
-    driven.job.places = {"w1": 2, "w2": 1}
+    driven.job.workers = {"w1": 2, "w2": 1}
     driven.start()
     driven.arm(*driven.alive)
-    driven.job.places = {"w1": 2}
+    driven.job.workers = {"w1": 2}
 
     driven.result(driven.cores("C")[0])
 
     (b,) = driven.cores("B")
-    _, _, attempt = driven.job.running()[b]
+    _, _, attempt = driven.job.attempts[b]
     assert (driven.starts[b].place, attempt.seats) == ("w1", (0, 1))
     assert list(driven.job.workflows["B"].shares_with) == ["A"]
 
@@ -115,7 +115,7 @@ def test_without_a_core_of_its_job_a_workflow_waits(job_of: JobOf) -> None:
     driven = job_of({"A": {}}, places={})
 
     assert driven.start() == []
-    driven.job.places = {"w2": 1}
+    driven.job.workers = {"w2": 1}
     driven.start()
 
     assert driven.states["A"] == "assigned"
@@ -131,7 +131,7 @@ def test_workflows_of_a_job_share_the_cores_it_was_granted(job_of: JobOf) -> Non
 
     assert set(driven.states.values()) == {"running"}
     assert sorted(place for place, *_ in tasks(driven)) == ["w1", "w1", "w2", "w2"]
-    assert all(attempt.seats == (0,) for _, _, attempt in driven.job.running().values())
+    assert all(attempt.seats == (0,) for _, _, attempt in driven.job.attempts.values())
 
 
 def test_what_shared_a_lost_core_may_share_another_and_does_not_crowd_those_that_live(job_of: JobOf) -> None:
@@ -139,9 +139,9 @@ def test_what_shared_a_lost_core_may_share_another_and_does_not_crowd_those_that
     driven.run()
     gone = driven.job.attempts_at("w2")
     driven.later(2)
-    driven.job.places = {"w1": 1}
+    driven.job.workers = {"w1": 1}
     assert [driven.job.room_besides(core) for core in gone] == [0, 0], "w1 is as full as the lost one was"
-    driven.job.places = {"w1": 1, "w3": 1}
+    driven.job.workers = {"w1": 1, "w3": 1}
     assert [driven.job.room_besides(core) for core in gone] == [1, 1]
 
     for core in gone:
@@ -246,7 +246,7 @@ def test_a_lost_task_goes_to_a_worker_with_room_for_all_of_it(job_of: JobOf) -> 
     driven = job_of({"Shop": ARRIVALS}, places={"w1": 2, "w2": 2})
     driven.run()
     driven.later(2).report(1, Tally(started=100, iterations=100), shares=(60, 40))
-    driven.job.places = {"w2": 2, "w3": 1, "w4": 3}
+    driven.job.workers = {"w2": 2, "w3": 1, "w4": 3}
     assert driven.job.room_besides(1) == 4
 
     (started,) = driven.later(1).exit(1, "its lease is over")
@@ -276,7 +276,7 @@ def test_a_lost_task_is_cut_where_no_worker_has_room_for_all_of_it(job_of: JobOf
     driven = job_of({"Shop": ARRIVALS}, places={"w1": 3, "w2": 1})
     driven.run()
     driven.later(2).report(1, Tally(started=150), shares=(70, 50, 30))
-    driven.job.places = {"w2": 1, "w3": 2, "w4": 1}
+    driven.job.workers = {"w2": 1, "w3": 2, "w4": 1}
 
     effects = driven.later(1).exit(1, "its lease is over")
 
@@ -301,7 +301,7 @@ def test_a_lost_task_is_cut_where_no_worker_has_room_for_all_of_it(job_of: JobOf
 def test_of_a_task_that_was_cut_the_lowest_shard_still_decides_what_is_handed_on(job_of: JobOf) -> None:
     driven = job_of({"Shop": ARRIVALS}, places={"w1": 3, "w2": 1})
     driven.run()
-    driven.job.places = {"w2": 1, "w3": 2, "w4": 1}
+    driven.job.workers = {"w2": 1, "w3": 2, "w4": 1}
     driven.later(1).exit(1, "its lease is over")
     driven.later(1).arm(3, 4)
 
@@ -315,7 +315,7 @@ def test_of_a_task_that_was_cut_the_lowest_shard_still_decides_what_is_handed_on
 def test_attempts_of_a_task_that_was_cut_count_for_its_parts(job_of: JobOf) -> None:
     driven = job_of({"Shop": ARRIVALS}, places={"w1": 2})
     driven.run()
-    driven.job.places = {"w1": 1, "w2": 1}
+    driven.job.workers = {"w1": 1, "w2": 1}
     driven.later(1).exit(1)
     for core in (2, 4, 5):
         driven.arm(core)
@@ -329,7 +329,7 @@ def test_what_finds_no_room_is_missing_to_the_end_while_the_rest_goes_on(job_of:
     driven = job_of({"Shop": ARRIVALS}, places={"w1": 3, "w2": 1})
     driven.run()
     driven.later(2).report(1)
-    driven.job.places = {"w2": 1, "w3": 1}
+    driven.job.workers = {"w2": 1, "w3": 1}
 
     effects = driven.later(1).exit(1, "its lease is over")
 
@@ -345,7 +345,7 @@ def test_what_finds_no_room_is_missing_to_the_end_while_the_rest_goes_on(job_of:
 def test_without_any_room_the_gap_runs_to_the_end_of_the_plan(job_of: JobOf) -> None:
     driven = job_of({"Shop": ARRIVALS}, places={"w1": 1, "w2": 1})
     driven.run()
-    driven.job.places = {"w2": 1}
+    driven.job.workers = {"w2": 1}
 
     assert driven.later(1).exit(1) == []
     assert gaps(driven) == [(0, 0.0, 10.0, 500)]
@@ -354,10 +354,10 @@ def test_without_any_room_the_gap_runs_to_the_end_of_the_plan(job_of: JobOf) -> 
 def test_a_part_that_dies_before_it_begins_leaves_its_gap_open(job_of: JobOf) -> None:
     driven = job_of({"Shop": ARRIVALS}, places={"w1": 2})
     driven.run()
-    driven.job.places = {"w2": 1, "w3": 1}
+    driven.job.workers = {"w2": 1, "w3": 1}
     driven.later(1).exit(1)
 
-    driven.job.places = {"w3": 1, "w4": 1}
+    driven.job.workers = {"w3": 1, "w4": 1}
     (started,) = driven.later(1).exit(2)
     assert isinstance(started, StartCore)
     driven.later(1).arm(started.attempt, 3)
@@ -369,7 +369,7 @@ def test_a_task_lost_while_it_gets_ready_goes_elsewhere_and_all_start_together(j
     driven = job_of({"Shop": ARRIVALS}, places={"w1": 2, "w2": 1})
     driven.start()
     driven.arm(2)
-    driven.job.places = {"w2": 1, "w3": 1, "w4": 1}
+    driven.job.workers = {"w2": 1, "w3": 1, "w4": 1}
 
     effects = driven.exit(1, "its lease is over")
     assert [effect.place for effect in effects if isinstance(effect, StartCore)] == ["w3", "w4"]
@@ -385,7 +385,7 @@ def test_a_task_lost_while_it_gets_ready_fails_the_workflow_if_there_is_no_room_
     for places in ({"w2": 1}, {"w2": 1, "w3": 1}):
         driven = job_of({"Shop": ARRIVALS}, places={"w1": 2, "w2": 1})
         driven.start()
-        driven.job.places = places
+        driven.job.workers = places
 
         assert driven.exit(1, "its lease is over") == [KillCore(2), JobEnded()]
         assert driven.states == {"Shop": "failed"}
@@ -400,7 +400,7 @@ def test_a_task_that_says_twice_that_it_is_ready_is_told_once_to_go(job_of: JobO
 
     assert driven.later(1).say(1, Armed()) == []
     assert driven.job.lost == []
-    assert driven.job.running()[1][2].go_at_ns == driven.job.origin_ns
+    assert driven.job.attempts[1][2].go_at_ns == driven.job.origin_ns
 
 
 # -- another manager's attempts
@@ -555,12 +555,12 @@ def test_a_job_on_workers_comes_to_the_same_as_on_one_machine(
             driven.later(1)
         for shard in shards_of(1):
             local.exit(shard + 1)
-        assert placed.job.places is not None
-        placed.job.places = {"spare": 4, **{name: n for name, n in places.items() if name != placed.starts[1].place}}
+        assert placed.job.workers is not None
+        placed.job.workers = {"spare": 4, **{name: n for name, n in places.items() if name != placed.starts[1].place}}
         placed.exit(1)
         for driven in (local, placed):
             driven.later(1)
-            driven.arm(*sorted(core for core in driven.alive if not driven.job.running()[core][2].armed))
+            driven.arm(*sorted(core for core in driven.alive if not driven.job.attempts[core][2].armed))
         done = {core: placed.done[core] for core in placed.alive}
         again = [arm for core, arm in local.arms.items() if core > of]
         assert [arm.iterations_done for arm in again] == [

@@ -18,7 +18,6 @@ from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.role_check import TOLD_LIMIT, RoleRefused
 from talka.control.member.voter import Voter
 from talka.control.worker.composite import Worker
-from talka.testing.messages import Sampler
 from talka.testing.trust import keys_of_workers, trust_of_worker
 from talka.wire import asking, greeting, jobs, leadership, leases, membership
 from talka.wire.asking import AddKey, Ask, AskAnswer, AskLeader, AskMembers, ChangeLease
@@ -27,6 +26,7 @@ from talka.wire.manager_calls import CALLS, LeaderCall, ListJobs, ManagerCall
 from talka.wire.packets import decode_packet
 from talka.wire.security.permissions import CHANNELS, COLUMNS, MESSAGES, TABLE, may_say, name_of, rows
 from talka.wire.security.roles import NOBODY, Proven, Role
+from tests.sim.sampler import Sampler
 from tests.sim.variants import without
 
 TIMES = 3

@@ -11,12 +11,12 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
 from talka.control.member.admission import Welcomed
-from talka.testing.hostile import harmless_beat, is_harmless
-from talka.testing.messages import Sampler
 from talka.wire.security.permissions import MESSAGES, name_of, rows
 from talka.wire.security.roles import Role
 from tests.e2e.chaos_cluster import HOSTILE, ChaosCluster
 from tests.e2e.intruder import Intruder
+from tests.sim.hostile_node import harmless_beat, is_harmless
+from tests.sim.sampler import Sampler
 
 GAP_S = 0.004
 METRIC = "talka_frames_refused_by_role_total"

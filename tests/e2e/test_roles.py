@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from talka.testing.messages import PLAN
 from talka.units import SECOND
 from talka.wire import asking, jobs, leases
 from talka.wire.asking import AddKey, Ask
@@ -33,6 +32,7 @@ from talka.work.lifecycle import JobState
 from tests.e2e.cluster import SOON_S, new_secret
 from tests.e2e.intruder import Intruder
 from tests.e2e.job_cluster import JobCluster, job_cluster
+from tests.sim.sampler import PLAN
 
 HUSH = "hush-4711"
 TEST = """

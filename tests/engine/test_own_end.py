@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from talka.clock import boottime_ns
-from talka.control.worker.handlers_effects import ExitFacts
+from talka.control.worker.effects import ExitFacts
 from talka.engine import guard as guard_process
 from talka.engine import kernel_timer
 from talka.engine.containment import Guard

@@ -48,16 +48,6 @@ def test_direction_of_the_connection_decides() -> None:
     assert refused[1].startswith("a manager may not connect to an outside-worker, only to a worker or")
 
 
-def test_clients_are_sent_to_the_gates_where_there_are_some() -> None:
-    client = PeerIdentity("c", "client", "shop", "staging")
-    assert check(client) is None
-    assert check(client, has_gates=True) == (
-        "role",
-        "a client may not connect to a manager where there are gates: connect to a gate"
-        " ('c' is the client, this node the manager)",
-    )
-
-
 def test_two_of_one_role_that_must_not_meet_are_both_named() -> None:
     assert check(WORKER, role_here=Role.WORKER) == (
         "role",
@@ -114,11 +104,6 @@ def test_what_is_wrong_first_is_what_is_said() -> None:
         nobody = PeerIdentity(**{name: getattr(nobody, name) for name in nobody.__struct_fields__} | {field: value})
     assert reasons == ["cluster", "environment", "role", "name"]
     assert check(nobody) is None
-
-
-def test_another_node_than_the_one_meant_is_refused() -> None:
-    assert check(WORKER, expected_name="w") is None
-    assert check(WORKER, expected_name="v") == ("name", "'w' answered this manager where 'v' was expected")
 
 
 def test_identity_is_read_back_from_its_uris() -> None:

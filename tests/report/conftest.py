@@ -22,12 +22,12 @@ from talka.report.document import (
     Threshold,
     TimelineRow,
     Totals,
-    Workflow,
 )
 from talka.report.outputs import targets
 from talka.report.outputs.output import JobInfo
 from talka.stats import hdr
 from talka.stats.histogram import Histogram
+from tests.report.documents import a_document, a_step, a_workflow
 
 LIMIT_S = 30
 STARTED_NS = 1_794_744_000_000_000_000
@@ -42,9 +42,9 @@ def histogram_of(*microseconds: int) -> Histogram:
 
 def measured_step(name: str, histogram: Histogram, **counts: int) -> Step:
     ok, failed, interrupted = counts.get("ok", 0), counts.get("failed", 0), counts.get("interrupted", 0)
-    return Step(
-        name=name,
-        measured=True,
+    text = "POST http://shop.test/pay answered 503 <b>|x|</b>\x1b[31m"
+    return a_step(
+        name,
         count=ok + failed + interrupted,
         ok=ok,
         failed=failed,
@@ -54,12 +54,9 @@ def measured_step(name: str, histogram: Histogram, **counts: int) -> Step:
         service_time_ms=times_of(histogram),
         status_codes={"200": ok, "503": failed} if ok or failed else {},
         errors={"status": failed} if failed else {},
-        samples=[ErrorSample(0.4, "status", "POST http://shop.test/pay answered 503 <b>|x|</b>\x1b[31m")]
-        if failed
-        else [],
+        samples=[ErrorSample(0.4, "status", text)] if failed else [],
         histogram=hdr.encode(histogram),
         service_histogram=hdr.encode(histogram),
-        tags={},
     )
 
 
@@ -67,17 +64,11 @@ def measured_step(name: str, histogram: Histogram, **counts: int) -> Step:
 def result() -> ResultDocument:
     """Two workflows, the second of which never ran. Names are as hard as users can make them."""
     tidy = Step("tidy", False, 5, 5, 0, 0, 0.5, None, None, {}, {}, [], None, None, {})
-    shop = Workflow(
-        name="Shop",
+    shop = a_workflow(
+        "Shop",
         status="partial",
-        model="closed",
-        load="20 VUs for 10s",
-        vus=20,
-        cores=2,
         duration_s=10.0,
         iterations=5,
-        dropped_iterations=0,
-        failure=None,
         steps=[
             measured_step("login", histogram_of(1000, 2000, 3000, 4000), ok=4),
             measured_step("pay", histogram_of(5000, 6000, 7000), ok=2, failed=2, interrupted=1),
@@ -90,8 +81,8 @@ def result() -> ResultDocument:
         ],
         metrics=[Metric("basket", "distribution", 4, 10.0, 1.0, 0.5, 2.5, 4.0, {"p50": 2.0, "p99_9": 4.0})],
     )
-    late = Workflow(
-        name='La"te, one\\',
+    late = a_workflow(
+        'La"te, one\\',
         status="skipped",
         model="open",
         load="50/s for 10s",
@@ -99,19 +90,15 @@ def result() -> ResultDocument:
         cores=0,
         duration_s=0.0,
         iterations=0,
-        dropped_iterations=0,
         failure="Shop failed, which it depends on",
         steps=[measured_step("nothing", Histogram())],
-        checks=[],
-        metrics=[],
     )
-    return ResultDocument(
+    return a_document(
         job=Job("job-7", 'my shop, "a=b".py', "tests/shop.py"),
         status="partial",
         exit_code=6,
         reasons=["1 shard was lost; what it had not reported is missing."],
         started_at="2026-11-15T12:00:00.500+00:00",
-        duration_s=10.02,
         totals=Totals(9, 6, 2, 1, 3, 0.9, 2_100, 14_300, 5, 0, 20, 1),
         workflows=[shop, late],
         thresholds=[
@@ -119,9 +106,7 @@ def result() -> ResultDocument:
             Threshold("pay.failed < 0.1%", 0.5, False, "Shop", "50 %"),
             Threshold("metrics.basket.p95 < 1", None, False, "Shop", "no sample"),
         ],
-        timeline=[],
         lost_shards=[Lost("Shop", 1, "was killed by SIGKILL", 3.0, 4.2, 10, 0)],
-        datacenters=[],
         start_skew_ms=0.4,
         generator=Generator("python", "1.2.3", 0.43, None, None, False, []),
         warnings=["the generator was | the bottleneck"],

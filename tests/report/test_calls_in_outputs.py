@@ -60,7 +60,7 @@ def test_csv_has_a_line_for_each_name_of_calls(tmp_path: Path, with_calls: Resul
 
 
 def test_prometheus_has_calls_by_a_label_of_their_own_and_tags_as_labels(with_calls: ResultDocument) -> None:
-    text = exposition(families_of(with_calls)).decode()
+    text = exposition(with_calls).decode()
     families = {family.name: family for family in text_string_to_metric_families(text)}
     failed = [sample for sample in families["talka_calls"].samples if sample.labels["status"] == "failed"]
     assert [(sample.labels["call"], sample.value) for sample in failed] == [("card", 1.0), ('GET "/a, b.html"|x', 1.0)]

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from talka.report.compare import compare, compare_all, parse_rule, parse_within
-from talka.report.compare_text import about_text, comparison_text, comparisons_text
+from talka.report.compare import compare_all, parse_rule, parse_within
+from talka.report.compare_text import about_text, comparisons_text
 from talka.report.comparison import (
     MOST_RUNS,
     ROWS_SHOWN,
@@ -34,6 +34,14 @@ from talka.stats.histogram import Histogram
 
 WINDOWS = 50
 NO_TIMES = hdr.encode(Histogram())
+
+
+def compare(a: ResultDocument, b: ResultDocument, *rules: Any, **more: Any) -> Comparison:
+    return compare_all([a, b], *rules, **{"files": ("A", "B"), **more}).comparisons[0]
+
+
+def comparison_text(found: Comparison, **shown: Any) -> str:
+    return comparisons_text(Comparisons(base=found.a, comparisons=[found]), **shown)
 
 
 def times_around(ms: float, count: int, seed: int) -> Histogram:

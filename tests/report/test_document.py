@@ -117,7 +117,7 @@ class Drive:
         for effect in effects:
             match effect:
                 case StartCore(attempt=core):
-                    group, shard, _ = self.job.running()[core]
+                    group, shard, _ = self.job.attempts[core]
                     self.running[group.spec.name, shard.shard.index] = core
                 case TellCore(attempt=core, message=Go(start_at_ns=at_ns)):
                     self.went[core] = at_ns

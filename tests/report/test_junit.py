@@ -7,13 +7,14 @@ import msgspec
 from junitparser import Error, Failure, JUnitXml, Skipped
 
 from talka.report.document import ResultDocument, Threshold
-from talka.report.junit import Case, JUnit, case_of_success
+from talka.report.junit import Case, case_of_success
+from talka.report.outputs.output import parse_output
 
 
 def read(folder: Path, document: ResultDocument) -> dict[str, dict[str, Any]]:
     """Suite to case to its result, None if it passed."""
     file = folder / "junit.xml"
-    JUnit(str(file), "it").finish(document)
+    parse_output(f"junit={file}").finish(document)
     xml = JUnitXml.fromfile(str(file))
     suites: dict[str, dict[str, Any]] = {}
     for suite in xml:

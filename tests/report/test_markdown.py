@@ -6,7 +6,8 @@ from pathlib import Path
 import msgspec
 
 from talka.report.document import ResultDocument, Threshold
-from talka.report.markdown import ROWS_SHOWN, Markdown, markdown
+from talka.report.markdown import ROWS_SHOWN, markdown
+from talka.report.outputs.output import parse_output
 
 
 def cells(line: str) -> list[str]:
@@ -71,7 +72,7 @@ def test_long_tables_are_cut(result: ResultDocument) -> None:
 def test_it_is_appended_to_what_is_there(tmp_path: Path, result: ResultDocument) -> None:
     file = tmp_path / "summary.md"
     file.write_text("before\n")
-    output = Markdown(str(file), "it")
+    output = parse_output(f"markdown={file}")
     output.finish(result)
     output.close()
     assert file.read_text() == "before\n" + markdown(result)

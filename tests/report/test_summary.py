@@ -23,13 +23,9 @@ from talka.report.document import (
     Lost,
     Metric,
     ResultDocument,
-    Step,
     Threshold,
-    Times,
     Totals,
-    Workflow,
 )
-from talka.report.job_view import view_of
 from talka.report.plan import plan_document, plan_text
 from talka.report.summary import BadStats, frequent_errors, parse_stats, progress_line, summary
 from talka.report.text import bytes_text, cut, number_text, rate_text, seconds_text, share_text, time_text
@@ -46,77 +42,12 @@ from talka.work.inspection import inspect_workflows
 from talka.work.responses import HTTPResponse
 from talka.work.shapes import ConstantRate, ConstantVUs, IterationsPerVU, RampingVUs, SharedIterations
 from talka.work.specs import WorkflowSpec
+from tests.report.documents import METRICS, RULES, a_document, a_step, a_workflow, times, view_of
 
 SGR = re.compile(r"\x1b\[[0-9]*m")
 
 
 # Given: documents.
-
-
-def times(scale: float = 1.0) -> Times:
-    found = Times(min=1.5, mean=20.0, stdev=3.0, p50=23.1, p90=25.9, p95=30.4, p99=41.2, p99_9=99.96, max=1203.4)
-    return Times(*(getattr(found, name) * scale for name in Times.__struct_fields__))
-
-
-def a_step(name: str = "get", **changes: Any) -> Step:
-    found = Step(
-        name=name,
-        measured=True,
-        count=12_155,
-        ok=12_155,
-        failed=0,
-        interrupted=0,
-        rate_per_s=1215.5,
-        response_time_ms=times(),
-        service_time_ms=times(0.02),
-        status_codes={"200": 12_155},
-        errors={},
-        samples=[],
-        histogram=None,
-        service_histogram=None,
-        tags={},
-    )
-    return msgspec.structs.replace(found, **changes)
-
-
-def a_workflow(name: str = "Checkout", **changes: Any) -> Workflow:
-    found = Workflow(
-        name=name,
-        status="completed",
-        model="closed",
-        load="20 VUs for 10s",
-        vus=20,
-        cores=2,
-        duration_s=10.02,
-        iterations=12_155,
-        dropped_iterations=0,
-        failure=None,
-        steps=[a_step()],
-        checks=[],
-        metrics=[],
-    )
-    return msgspec.structs.replace(found, **changes)
-
-
-def a_document(**changes: Any) -> ResultDocument:
-    found = ResultDocument(
-        job=Job("job-7", "shop.py", "tests/shop.py"),
-        status="completed",
-        exit_code=0,
-        reasons=[],
-        started_at="2026-11-15T12:00:00+00:00",
-        duration_s=10.02,
-        totals=Totals(12_155, 12_155, 0, 0, 0, 1215.5, 2_100_000, 14_300_000, 12_155, 0, 20, 0),
-        workflows=[a_workflow()],
-        thresholds=[],
-        timeline=[],
-        lost_shards=[],
-        datacenters=[],
-        start_skew_ms=0.41,
-        generator=Generator("python", "1.2.3", 0.43, None, times(0.02), False, []),
-        warnings=[],
-    )
-    return msgspec.structs.replace(found, **changes)
 
 
 def failing_document() -> ResultDocument:
@@ -142,20 +73,14 @@ def failing_document() -> ResultDocument:
             Check("paid", 12_000, 100, [ErrorSample(1.0, "check", "paid returned False")]),
             Check("fresh", 7, 0, []),
         ],
-        metrics=[
-            Metric("orders", "count", 12_000, 12_000.0, 1197.6, 1.0, 1.0, 1.0, None),
-            Metric("basket", "distribution", 12_000, 126_000.0, 12574.9, 0.5, 10.5, 99.0, {"p50": 9.5, "p99_9": 50.25}),
-        ],
+        metrics=METRICS,
     )
     return a_document(
         exit_code=4,
         reasons=["At least one threshold was crossed."],
         totals=Totals(24_310, 24_255, 53, 2, 4, 2426.1, 2_100_000, 14_300_000, 12_155, 0, 20, 3),
         workflows=[workflow],
-        thresholds=[
-            Threshold("response_time.p99 < 250ms", 120.0, True, None, "120 ms"),
-            Threshold("pay.failed < 0.1%", 0.00436, False, "Checkout", "0.436 %"),
-        ],
+        thresholds=RULES,
         lost_shards=[Lost("Checkout", 1, "was killed by SIGKILL", 3.0, 4.2, 10, 0)],
         generator=Generator("python", "1.2.3", 0.93, times(0.01), times(0.02), True, []),
         warnings=["the generator was the bottleneck: its busiest core used 93% of a CPU"],
@@ -1001,7 +926,7 @@ def job_of(*workflows: type[dsl.Workflow]) -> tuple[LoadJob, dict[str, int]]:
     )
     job = LoadJob(spec)
     job.start(SECOND)
-    return job, {group.spec.name: number for number, (group, _, _) in job.running().items()}
+    return job, {group.spec.name: number for number, (group, _, _) in job.attempts.items()}
 
 
 class Slow(dsl.Workflow):

@@ -21,8 +21,6 @@ from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.voter import Voter
 from talka.testing.faults import FaultLimits, Faults
 from talka.testing.host import Clock, Host
-from talka.testing.leadership_checkers import OneLeaderPerTerm
-from talka.testing.membership_checkers import FullViews, membership_of
 from talka.testing.network import LinkProfile
 from talka.testing.world import Boot, Observer, World
 from talka.units import MILLISECOND, SECOND
@@ -32,6 +30,8 @@ from talka.wire.membership import Alive, Gossip, MemberState, Stated, encode_upd
 from talka.wire.security.keys import JUMP_LIMIT, Keyring, encode_ring, key_id
 from talka.wire.security.roles import NOBODY, Proven, Role
 from talka.wire.security.sealing import Seal
+from tests.sim.checkers.leadership import OneLeaderPerTerm
+from tests.sim.checkers.membership import FullViews, membership_of
 from tests.sim.sealed import CLASSES, played_out
 
 GROUP: Final = "shop/staging"

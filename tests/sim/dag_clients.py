@@ -8,12 +8,12 @@ from talka.control.dags.job import DagJob, DagStep
 from talka.control.dags.keeper import DagKeeper
 from talka.control.tasks.store_effects import CallAnswered
 from talka.errors import Invalid, Unavailable
-from talka.testing.dag_checkers import DagHistory
 from talka.testing.host import Host
 from talka.testing.store_shell import StoreListener, StoreShell, act_on, all_tasks, keeper_on, keyed_in
 from talka.testing.world import Observer, World
 from talka.units import MILLISECOND, SECOND
 from talka.work.lifecycle import is_final
+from tests.sim.checkers.dags import DagHistory
 from tests.sim.dag_orders import DagErrand, Wish
 
 PATIENCE_NS: Final = 5 * SECOND

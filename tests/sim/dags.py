@@ -15,9 +15,7 @@ from talka.control.manager import Manager
 from talka.control.member.composite import ClusterMember
 from talka.control.member.voter import Voter
 from talka.control.worker.composite import Worker
-from talka.testing.clock_checkers import EndedJobsStay, SchedulesFire
 from talka.testing.cores import WorkerPart, worker_act
-from talka.testing.dag_checkers import CountsFit, DagHistory, ResultsCountOnce, RunsAreInOrder, Specs
 from talka.testing.faults import FaultLimits, Faults, FrozenWorkers, link_profile, missing
 from talka.testing.handler_cores import FILES, HandlerLedger, Script, SimulatedHandlerCores
 from talka.testing.host import Clock, Host
@@ -31,6 +29,8 @@ from talka.wire.jobs import ManagerAt, WorkerFacts
 from talka.work.cron import Cron
 from talka.work.dag import DagSpec, TaskSpec
 from talka.work.records import PutSchedule, ScheduleRow
+from tests.sim.checkers.clocks import EndedJobsStay, SchedulesFire
+from tests.sim.checkers.dags import CountsFit, DagHistory, ResultsCountOnce, RunsAreInOrder, Specs
 from tests.sim.dag_clients import DagClients
 from tests.sim.dag_orders import CAPABILITY, DagErrand, dag_errand, limits_of
 from tests.sim.hostile import Hostility, known_of_dags

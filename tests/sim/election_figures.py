@@ -10,9 +10,9 @@ from typing import Final
 from talka.cluster.leadership.news import Elected, ReadEnded, WriteEnded
 from talka.control.member.composite import ClusterMember
 from talka.testing.host import Clock, Host
-from talka.testing.leadership_checkers import NothingGoesBack, OneLeaderPerTerm, OneLeaseAtATime, RegisterIsLinearizable
 from talka.testing.world import Observer, World
 from talka.units import MILLISECOND, SECOND
+from tests.sim.checkers.leadership import NothingGoesBack, OneLeaderPerTerm, OneLeaseAtATime, RegisterIsLinearizable
 from tests.sim.elections import DRIFT_LIMIT_PPM, member_of, voter_of, voter_starter
 
 PATIENCE_NS: Final = 30 * SECOND

@@ -23,7 +23,10 @@ from talka.control.member.receiver import Receiver
 from talka.control.member.voter import Voter
 from talka.testing.faults import HOST_FAULTS, LINK_FAULTS, NETWORK_FAULTS, FaultLimits, Faults, link_profile, missing
 from talka.testing.host import Clock, Host
-from talka.testing.leadership_checkers import (
+from talka.testing.network import LinkProfile
+from talka.testing.world import Boot, Observer, Starter, World
+from talka.units import MILLISECOND, SECOND
+from tests.sim.checkers.leadership import (
     CapsHold,
     LeaderInTime,
     NoReplayAccepted,
@@ -34,9 +37,6 @@ from talka.testing.leadership_checkers import (
     OneOwnerPerKey,
     RegisterIsLinearizable,
 )
-from talka.testing.network import LinkProfile
-from talka.testing.world import Boot, Observer, Starter, World
-from talka.units import MILLISECOND, SECOND
 
 DRIFT_LIMIT_PPM: Final = 20_000
 FAULTS_FROM: Final = 4 * SECOND

@@ -6,12 +6,12 @@ from typing import Final
 import msgspec
 
 from talka.testing.host import Host
-from talka.testing.hostile import HostileNode, Known, identities
-from talka.testing.job_checkers import leading_registry, manager_on
 from talka.testing.world import Boot, Observer, World
 from talka.wire.entries import JobOrder
 from talka.wire.security.roles import Role
 from talka.wire.tasks import HandlerProgress, TaskResult
+from tests.sim.checkers.jobs import leading_registry, manager_on
+from tests.sim.hostile_node import HostileNode, Known, identities
 
 NAME: Final = "x0"
 PLANNED: Final = "planned"
@@ -46,9 +46,9 @@ class Hostility(Observer):
                 world.violate("role", f"job {record.job} is of nobody: {record.order.name!r}")
             if record.cancel not in ("", PLANNED):
                 world.violate("role", f"job {record.job} was cancelled by nobody: {record.cancel!r}")
-        for row in registry.fleet.rows():
-            if registry.fleet.is_drained(row.name):
-                world.violate("role", f"worker {row.name} was drained by nobody")
+        for life in registry.fleet.lives():
+            if life.is_drained:
+                world.violate("role", f"worker {life.name} was drained by nobody")
 
     def at_end(self, world: World) -> None:
         self.on_second(world)
@@ -100,7 +100,7 @@ def known_of_dags(world: World, manager: Host, hosts: tuple[str, ...]) -> Known:
     found = manager_on(manager)
     if found is None or found.keeper is None:
         return known
-    running = found.keeper._attempts.running
+    running = found.keeper.attempts.running
     if running:
         fences = list(running)
         known |= {"fence": fences, "fences": [tuple(fences[:3])], "began": [tuple(fences[:3])]}

@@ -15,13 +15,13 @@ from talka.control.member.composite import ClusterMember
 from talka.control.member.leader_calls import CallEnded
 from talka.testing.disk import BLOB_PREFIX
 from talka.testing.host import Host
-from talka.testing.job_checkers import Document, JobHistory, JobRule
 from talka.testing.world import Observer, World
 from talka.units import MILLISECOND, SECOND
 from talka.wire.jobs import CHANNEL
 from talka.wire.manager_calls import CALLED_BY, CancelJob, GetJob, JobTold, LeaderCall, SubmitJob
 from talka.wire.views import JobUpdate
 from talka.work.lifecycle import JobState, TaskState, is_final
+from tests.sim.checkers.jobs import Document, JobHistory, JobRule
 from tests.sim.job_orders import Errand
 
 PATIENCE_NS: Final = 6 * SECOND

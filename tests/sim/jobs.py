@@ -19,7 +19,12 @@ from talka.testing.cores import Cores, Ledger, WorkerPart
 from talka.testing.disk import BLOB_PREFIX
 from talka.testing.faults import FaultLimits, Faults, FrozenWorkers, link_profile, missing
 from talka.testing.host import Clock
-from talka.testing.job_checkers import (
+from talka.testing.network import LinkProfile
+from talka.testing.trust import SIGNER, keys_of_workers, trust_of_worker
+from talka.testing.world import Boot, Starter, World
+from talka.units import MILLISECOND, SECOND
+from talka.wire.jobs import ManagerAt, WorkerFacts
+from tests.sim.checkers.jobs import (
     CountsAreTrue,
     EveryJobEnds,
     JobCapsHold,
@@ -29,14 +34,9 @@ from talka.testing.job_checkers import (
     OneAttemptAtATime,
     manager_on,
 )
-from talka.testing.journey_checkers import JourneysAddUp, RulesAreTrue, ValuesAreHandedOn
-from talka.testing.leadership_checkers import CapsHold, NothingGoesBack, OneLeaderPerTerm, OneLeaseAtATime
-from talka.testing.network import LinkProfile
-from talka.testing.secrecy_checkers import NothingForgedRuns, VariablesStaySealed
-from talka.testing.trust import SIGNER, keys_of_workers, trust_of_worker
-from talka.testing.world import Boot, Starter, World
-from talka.units import MILLISECOND, SECOND
-from talka.wire.jobs import ManagerAt, WorkerFacts
+from tests.sim.checkers.journeys import JourneysAddUp, RulesAreTrue, ValuesAreHandedOn
+from tests.sim.checkers.leadership import CapsHold, NothingGoesBack, OneLeaderPerTerm, OneLeaseAtATime
+from tests.sim.checkers.secrecy import NothingForgedRuns, VariablesStaySealed
 from tests.sim.elections import a_membership
 from tests.sim.forging import Forger
 from tests.sim.hostile import Hostility, known_of

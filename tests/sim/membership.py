@@ -12,8 +12,11 @@ from talka.cluster.membership.presets import PRESETS, MembershipConfig
 from talka.control.member.composite import ClusterMember
 from talka.testing.faults import LINK_FAULTS, FaultLimits, Faults, link_profile, missing
 from talka.testing.host import Clock, Host
-from talka.testing.leadership_checkers import NoReplayAccepted
-from talka.testing.membership_checkers import (
+from talka.testing.network import LinkProfile
+from talka.testing.world import Boot, World
+from talka.units import MILLISECOND, SECOND
+from tests.sim.checkers.leadership import NoReplayAccepted
+from tests.sim.checkers.membership import (
     FULL_WITHIN_NS,
     DeathIsKnown,
     FalseVerdicts,
@@ -21,9 +24,6 @@ from talka.testing.membership_checkers import (
     MembershipWithinLimits,
     membership_of,
 )
-from talka.testing.network import LinkProfile
-from talka.testing.world import Boot, World
-from talka.units import MILLISECOND, SECOND
 
 DRIFT_LIMIT_PPM: Final = 20_000
 SEEDS: Final = ("m0", "m1", "m2")

@@ -14,10 +14,10 @@ import msgspec
 from talka.cluster.membership.news import MemberLost
 from talka.cluster.membership.presets import PRESETS
 from talka.testing.host import Host
-from talka.testing.membership_checkers import incomplete_views
 from talka.testing.network import LinkProfile
 from talka.testing.world import Observer, World
 from talka.units import MILLISECOND, SECOND
+from tests.sim.checkers.membership import incomplete_views
 from tests.sim.membership import member_of
 from tests.sim.variants import without
 

@@ -19,8 +19,6 @@ from talka.control.member.replay_guard import REPEATABLE, ReplayGuard
 from talka.control.member.voter import Voter
 from talka.testing.faults import FaultLimits, Faults, missing
 from talka.testing.host import Clock, Host
-from talka.testing.leadership_checkers import NoReplayAccepted, OneLeaderPerTerm
-from talka.testing.membership_checkers import FULL_WITHIN_NS, FullViews
 from talka.testing.network import LinkProfile
 from talka.testing.world import Boot, Observer, World
 from talka.units import MILLISECOND, SECOND
@@ -29,6 +27,8 @@ from talka.wire.greeting import Self
 from talka.wire.packets import Packet
 from talka.wire.security.keys import Keyring
 from talka.wire.security.sealing import Seal
+from tests.sim.checkers.leadership import NoReplayAccepted, OneLeaderPerTerm
+from tests.sim.checkers.membership import FULL_WITHIN_NS, FullViews
 
 GROUP: Final = "shop/staging"
 ME: Final = Self("shop", "staging", "manager", "1.0")

@@ -6,10 +6,10 @@ The grace that workers have without their only manager is for those that this pr
 from functools import partial
 from typing import Final
 
-from talka.testing.job_checkers import manager_on
 from talka.testing.world import World
 from talka.units import MILLISECOND, SECOND
 from tests.sim import dags
+from tests.sim.checkers.jobs import manager_on
 
 DEAD: Final = "w0"
 STRUCK_AT: Final = 10 * SECOND
@@ -35,10 +35,10 @@ class Story(dags.Story):
     def _look(self) -> None:
         manager = manager_on(self.manager)
         assert manager is not None and manager.registry is not None
-        row = manager.registry.fleet.row(DEAD)
+        life = manager.registry.fleet.life(DEAD)
         # Forgotten: the leader before it stood still had no tasks there, and nothing is waited for.
-        if row is not None and row.state != "offline":
-            self.world.violate("given up", f"{DEAD} died, was heard before, and is {row.state}")
+        if life is not None and not life.is_lost:
+            self.world.violate("given up", f"{DEAD} died, was heard before, and is {life.state}")
 
 
 def run(seed: int) -> World:

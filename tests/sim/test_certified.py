@@ -3,8 +3,8 @@
 import pytest
 
 from talka.control.member.composite import ClusterMember
-from talka.testing.membership_checkers import incomplete_views
 from tests.sim.certified import Story
+from tests.sim.checkers.membership import incomplete_views
 from tests.sim.variants import without
 
 

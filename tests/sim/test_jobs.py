@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from talka.control.member.composite import ClusterMember
-from talka.testing.gap_checkers import GapsBeginWithTheLoad
 from talka.testing.host import Host
 from talka.units import SECOND
 from talka.wire.security.permissions import rows
 from talka.wire.security.roles import Role
 from tests.sim import job_orders, jobs
+from tests.sim.checkers.gaps import GapsBeginWithTheLoad
 
 SEEDS = 220
 HOSTILE_SEEDS = 100

@@ -6,13 +6,13 @@ import pytest
 
 from talka.stats.tally import CALL_NAMES_KEPT, OTHER_CALLS, merged
 from talka.testing.host import Host
-from talka.testing.job_checkers import manager_on
 from talka.testing.journeys import NAMES_PER_CORE, PAGE, JourneyCounts
 from talka.testing.world import Observer, World
 from talka.units import SECOND
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.thresholds import Threshold, parse_threshold
 from tests.sim import job_orders, jobs
+from tests.sim.checkers.jobs import manager_on
 from tests.sim.job_orders import Errand
 
 ROWS, SLOW, MANY_NAMES, FAILING_ACTION = 1, 2, 4, 8

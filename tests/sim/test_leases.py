@@ -5,9 +5,9 @@ from functools import partial
 import pytest
 
 from talka.cluster.leadership.lease_terms import OwnLease
-from talka.testing.job_checkers import manager_on
 from talka.units import SECOND
 from tests.sim import jobs, leases
+from tests.sim.checkers.jobs import manager_on
 from tests.sim.job_clients import manager_act
 
 SEEDS = 40

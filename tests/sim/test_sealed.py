@@ -4,8 +4,8 @@ heard."""
 import pytest
 
 from talka.control.member.replay_guard import ReplayGuard
-from talka.testing.membership_checkers import incomplete_views
 from talka.units import SECOND
+from tests.sim.checkers.membership import incomplete_views
 from tests.sim.sealed import CALM_FROM, PLAYED_FROM, Story
 
 

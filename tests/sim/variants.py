@@ -333,7 +333,7 @@ def finds_nothing_stale(right, self, job, fence):
 
 @variant("worker_fence", HandlerPool, "on_message")
 def obeys_old_epochs(right, self, now, sender, message):
-    epoch = max(message.epoch, self._obeyed.epoch)
+    epoch = max(message.epoch, self.obeyed.epoch)
     return right(self, now, sender, msgspec.structs.replace(message, epoch=epoch))
 
 
@@ -421,7 +421,7 @@ def acts_before_it_is_stored(right, self, what):
 def adds_reports_up(right, self, now, number, message):
     """Reports say everything counted so far, and the latest wins; a repeated one changes nothing."""
     if isinstance(message, Totals) and not message.final:
-        attempt = self.running()[number][2]
+        attempt = self.attempts[number][2]
         message.tally.merge(attempt.tally)
         message = msgspec.structs.replace(message, sequence=attempt.sequence + 1)
     return right(self, now, number, message)
@@ -504,7 +504,7 @@ def hears_of_other_stores(right, self, now, sender, message):
 
 @variant("store_life", DagKeeper, "_on_result")
 def takes_results_of_other_tasks(right, self, now, sender, result):
-    task = self._attempts.running.get(result.fence)
+    task = self.attempts.running.get(result.fence)
     if task is not None:
         result = msgspec.structs.replace(result, task=task.id, job=task.job.row.id)
     right(self, now, sender, result)
@@ -517,14 +517,14 @@ def finds_nobody_foreign(right, self, *arguments, is_foreign, **named):
 
 @variant("store_life", HandlerPool, "on_message")
 def obeys_other_stores(right, self, now, sender, message):
-    if message.epoch == self._obeyed.epoch:
-        message = msgspec.structs.replace(message, of=self._obeyed.life)
+    if message.epoch == self.obeyed.epoch:
+        message = msgspec.structs.replace(message, of=self.obeyed.life)
     return right(self, now, sender, message)
 
 
 @variant("store_life", HandlerPool, "_drop_others")
 def keeps_what_is_of_others(right, self, now):
-    self._outbox.life = self._obeyed.life
+    self._outbox.life = self.obeyed.life
     return []
 
 

@@ -222,7 +222,6 @@ def test_an_empty_histogram_answers_nothing_but_zero() -> None:
     histogram = Histogram()
     assert [histogram.percentile(percent) for percent in PERCENTS] == [0] * len(PERCENTS)
     assert (histogram.mean, histogram.stdev, histogram.min, histogram.max) == (0.0, 0.0, 0, 0)
-    assert histogram.count_at_or_below(HIGHEST) == 0
     assert CoarseHistogram().percentile(50) == 0
 
 
@@ -241,20 +240,6 @@ def test_the_standard_deviation_is_that_of_the_middles(values: list[int]) -> Non
 def test_the_standard_deviation_is_that_of_hdrhistogram() -> None:
     recordings = [(value * value, 1 + value % 7) for value in range(300)]
     assert math.isclose(histogram_of(recordings).stdev, oracle_of(recordings).get_stddev(), rel_tol=1e-12)
-
-
-@settings(deadline=None, derandomize=True)
-@given(RECORDINGS, VALUES)
-def test_values_at_or_below_are_counted_by_whole_counters(recordings: list[tuple[int, int]], value: int) -> None:
-    end = highest_of(index_of(value))
-    expected = sum(times for recorded, times in recordings if recorded <= end)
-    assert histogram_of(recordings).count_at_or_below(value) == expected
-
-
-def test_nothing_lies_below_zero_and_everything_below_the_end_of_the_range() -> None:
-    histogram = histogram_of([(0, 1), (HIGHEST, 1)])
-    assert histogram.count_at_or_below(-1) == 0
-    assert histogram.count_at_or_below(1 << 80) == 2
 
 
 # Encoding

@@ -220,14 +220,6 @@ def test_skipped_runs_are_in_no_count_but_are_seen() -> None:
     assert (step.count, step.seen) == (321, 4_321)
 
 
-def test_all_calls_of_one_method_add_up_and_a_method_without_calls_has_none() -> None:
-    tally = full_tally()
-    whole = tally.calls_of("log in")
-    assert (whole.ok, whole.service_time, whole.status_codes) == (6, histogram_of([3, 4]), {200: 1, 304: 1})
-    assert tally.calls_of("search") == StepTally()
-    assert tally == full_tally(), "looking changes nothing"
-
-
 def test_of_too_many_names_those_with_the_most_calls_are_kept_and_the_rest_is_counted_together() -> None:
     names = CALL_NAMES_KEPT + 3
     calls = {

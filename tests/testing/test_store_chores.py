@@ -6,12 +6,12 @@ from collections.abc import Callable
 import pytest
 
 from talka.store.dags.sqlite import SqliteRecords
-from talka.testing.clock_checkers import EndedJobsStay, SchedulesFire
 from talka.testing.world import World
 from talka.units import SECOND
 from talka.work.lifecycle import JobState
 from talka.work.records import MoveJob, PutSchedule, ScheduleRow
 from tests.sim import dags
+from tests.sim.checkers.clocks import EndedJobsStay, SchedulesFire
 
 ROW = ScheduleRow(name="s", cron="* * * * *", spec=b"", next_ms=7)
 

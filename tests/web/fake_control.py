@@ -10,30 +10,18 @@ import msgspec
 
 from talka.client.dags import DagControl
 from talka.client.http import ApiAddress, HttpAnswer, call
-from talka.client.requests import (
-    BundleMissing,
-    ClusterView,
-    Conflict,
-    JobFacts,
-    JobOrder,
-    JobsPage,
-    JobUpdate,
-    ManagerView,
-    NoSuchJob,
-    NoSuchWorker,
-    NotEnded,
-    WorkerView,
-)
+from talka.client.requests import BundleMissing, Conflict, NoSuchJob, NoSuchWorker, NotEnded
 from talka.control.clients.connections import ConnectionLimits
 from talka.web.answers import Limiter, no_limit
 from talka.web.app import make_app
 from talka.web.audit import ApiAudit
 from talka.web.auth import Tokens
 from talka.web.server import WHOLE, listen, serve
-from talka.wire.entries import WorkflowOrder
+from talka.wire.entries import JobOrder, WorkflowOrder
 from talka.wire.jobs import BundleFacts
 from talka.wire.security.access import Asker
 from talka.wire.shards import Settings
+from talka.wire.views import ClusterView, JobFacts, JobsPage, JobUpdate, ManagerView, WorkerView
 from talka.work.lifecycle import JobState
 from talka.work.load import Plan, Segment
 

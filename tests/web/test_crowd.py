@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from talka.client.requests import JobUpdate
 from talka.control.clients.connections import ConnectionLimits
 from talka.engine.process_start import new_event_loop
 from talka.net.certificates import issue, make_authority
@@ -16,6 +15,7 @@ from talka.net.tls import cert_files
 from talka.web import server as module
 from talka.web.crowd import is_probe
 from talka.wire.security.roles import Role
+from talka.wire.views import JobUpdate
 from tests.web.fake_control import LIMIT_S, Api, Apis
 
 FEW = ConnectionLimits(places=4, heads=6, heads_of_one=4, probes=2, burst=8)

@@ -8,11 +8,12 @@ import pytest
 import websockets
 from websockets.asyncio.client import connect
 
-from talka.client.requests import JobUpdate, Problem, WorkflowUpdate
+from talka.client.requests import Problem
 from talka.errors import Invalid, Unavailable
 from talka.stats.tally import Tally
 from talka.stats.windows import Window
 from talka.web import events
+from talka.wire.views import JobUpdate, WorkflowUpdate
 from talka.work.lifecycle import TaskState
 from tests.web.fake_control import LIMIT_S, Api, FakeJob
 

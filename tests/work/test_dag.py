@@ -26,7 +26,6 @@ from talka.work.dag import (
     decode_dag,
     decode_head,
     decode_task,
-    encode_dag,
     encode_task,
     examined,
     rate_of,
@@ -300,7 +299,7 @@ def test_a_job_survives_its_bytes() -> None:
     spec = decode_dag(content)
 
     assert spec.tasks[0].config == msgspec.Raw(b'{"x":[1,"\xc3\xa9"]}')
-    assert decode_dag(encode_dag(spec)) == spec
+    assert decode_dag(msgspec.json.encode(spec)) == spec
     assert decode_task(encode_task(spec.tasks[0])) == spec.tasks[0]
     assert decode_dag(content.replace(b'"kind":"dag",', b"")) == spec
     assert decode_head(b'{"kind":"dag","name":"n"}').name == "n"

@@ -1,16 +1,13 @@
-"""The commands `talka jobs …` and `talka workers …`: what a cluster has to do, and who does it.
-
-What they need is imported when they are called, for a quick help.
-"""
+"""The commands `talka jobs …` and `talka workers …`: what a cluster has to do, and who does it."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from talka.cli.command import CliCommand, CommandEntry, LazyGroup
-from talka.cli.connection import api_options, asked, client_of, json_option, token_hint
-from talka.cli.output import ResultFile, say, tell
+from talka.cli.command import CommandEntry, ListingGroup, command
+from talka.cli.connection import answered, api_options, asked, client_of, json_option
+from talka.cli.output import ResultFile, facts_rows, json_of, say, say_list, table, tell
 from talka.errors import Invalid
 from talka.report.tame import tame, tame_json
 
@@ -19,96 +16,63 @@ if TYPE_CHECKING:
 
     from talka.client.client import Client
     from talka.client.dags import AnyJob
-    from talka.client.requests import JobFacts, WorkerView
     from talka.wire.task_views import DagFacts, TaskView
+    from talka.wire.views import JobFacts, WorkerView
 
 JOBS: Final = {
-    "list": CommandEntry("Commands", "talka.cli.cluster_jobs:list_jobs", "the newest jobs and their states"),
-    "show": CommandEntry(
-        "Commands", "talka.cli.cluster_jobs:show", "everything about one: its tasks, graph, logs, and why"
-    ),
-    "watch": CommandEntry("Commands", "talka.cli.cluster_jobs:watch", "follow one to its end"),
-    "logs": CommandEntry("Commands", "talka.cli.cluster_jobs:logs", "what a load test prints on its workers"),
-    "cancel": CommandEntry("Commands", "talka.cli.cluster_jobs:cancel", "end one early"),
-    "result": CommandEntry("Commands", "talka.cli.cluster_jobs:result", "the result of one: summary, JSON, HTML page"),
-    "pause": CommandEntry("Of pipelines", "talka.cli.cluster_jobs:pause", "pause one: start no more of its tasks"),
-    "resume": CommandEntry("Of pipelines", "talka.cli.cluster_jobs:resume", "resume one that is paused"),
-    "retry": CommandEntry("Of pipelines", "talka.cli.cluster_jobs:retry", "run tasks again, and what depends on them"),
-    "skip": CommandEntry("Of pipelines", "talka.cli.cluster_jobs:skip", "skip some of its tasks"),
-    "schedules": CommandEntry(
-        "Of pipelines", "talka.cli.cluster_jobs:schedules", "pipelines that are submitted on a schedule"
-    ),
+    "list": CommandEntry("Commands", "cluster_jobs:list_jobs", "the newest jobs and their states"),
+    "show": CommandEntry("Commands", "cluster_jobs:show", "everything about one: its tasks, graph, logs, and why"),
+    "watch": CommandEntry("Commands", "cluster_jobs:watch", "follow one to its end"),
+    "logs": CommandEntry("Commands", "cluster_jobs:logs", "what a load test prints on its workers"),
+    "cancel": CommandEntry("Commands", "cluster_jobs:cancel", "end one early"),
+    "result": CommandEntry("Commands", "cluster_jobs:result", "the result of one: summary, JSON, HTML page"),
+    "pause": CommandEntry("Of pipelines", "cluster_jobs:pause", "pause one: start no more of its tasks"),
+    "resume": CommandEntry("Of pipelines", "cluster_jobs:resume", "resume one that is paused"),
+    "retry": CommandEntry("Of pipelines", "cluster_jobs:retry", "run tasks again, and what depends on them"),
+    "skip": CommandEntry("Of pipelines", "cluster_jobs:skip", "skip some of its tasks"),
+    "schedules": CommandEntry("Of pipelines", "cluster_jobs:schedules", "pipelines that are submitted on a schedule"),
 }
 WORKERS: Final = {
-    "list": CommandEntry(
-        "Commands", "talka.cli.cluster_jobs:list_workers", "who is there, and how many cores are free"
-    ),
-    "drain": CommandEntry("Commands", "talka.cli.cluster_jobs:drain", "give one no new work and let it finish"),
+    "list": CommandEntry("Commands", "cluster_jobs:list_workers", "who is there, and how many cores are free"),
+    "drain": CommandEntry("Commands", "cluster_jobs:drain", "give one no new work and let it finish"),
 }
 MOST_LISTED: Final = 10_000
 TASKS_SHOWN: Final = 50
 GIBIBYTE: Final = 1024**3
 
 
-class ListingGroup(LazyGroup):
-    """Without a command, it lists."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        is_about_itself = bool(args) and (args[0] in ctx.help_option_names or not args[0].startswith("-"))
-        return super().parse_args(ctx, args if is_about_itself or ctx.resilient_parsing else ["list", *args])
-
-
-@click.group(
+jobs = ListingGroup(
     "jobs",
-    cls=ListingGroup,
-    entries=JOBS,
-    examples=[
-        ("talka jobs --to 10.0.0.5:8470", "the newest"),
-        ("talka jobs watch k7fw2xq9bd", "follow one; its exit code is the command's"),
-        ("talka jobs result k7fw2xq9bd --html report.html", "its result"),
-        ("talka jobs show k7fw2xq9bd --why load", "of a pipeline: why a task does not run"),
-    ],
-    help="Jobs of a cluster: list, show, watch and cancel them, and get their results.",
+    "Jobs of a cluster: list, show, watch and cancel them, and get their results.",
+    JOBS,
+    ("talka jobs --to 10.0.0.5:8470", "the newest"),
+    ("talka jobs watch k7fw2xq9bd", "follow one; its exit code is the command's"),
+    ("talka jobs result k7fw2xq9bd --html report.html", "its result"),
+    ("talka jobs show k7fw2xq9bd --why load", "of a pipeline: why a task does not run"),
 )
-def jobs() -> None:
-    pass
 
 
-@click.command(
+@command(
     "list",
-    cls=CliCommand,
-    examples=[
-        ("talka jobs list", "the newest 50"),
-        ("talka jobs list --state running", "those that run now"),
-        ("talka jobs list --json", "for programs"),
-    ],
-    help="List jobs, newest first.",
+    "List jobs, newest first.",
+    ("talka jobs list", "the newest 50"),
+    ("talka jobs list --state running", "those that run now"),
+    ("talka jobs list --json", "for programs"),
 )
 @click.option("--state", default="", metavar="STATE", help="Only jobs in this state: queued, running, completed …")
 @click.option("--limit", type=click.IntRange(1, MOST_LISTED), default=50, metavar="N", help="At most this many (50).")
 @json_option
 @api_options
 def list_jobs(state: str, limit: int, as_json: bool, **where: Any) -> int:
-    from talka.cli.nodes.cluster import print_json
-
-    check_state(state)
-    found = asked(where, lambda client: newest(client, state, limit))
-    if as_json:
-        print_json({"jobs": found})
-    elif found:
-        say(jobs_table(found))
-        if len(found) == limit:
-            tell(f"these are the newest {limit}; --limit N shows more")
-    else:
-        tell(f"no job is {state}" if state else "no jobs are known: talka submit FILE makes one")
-    return 0
-
-
-def check_state(state: str) -> None:
     from talka.work.lifecycle import JobState
 
     if state and state not in list(JobState):
         raise Invalid(f"--state: no job is ever {state!r}; states are {', '.join(JobState)}")
+    found = asked(where, lambda client: newest(client, state, limit))
+    none = f"no job is {state}" if state else "no jobs are known: talka submit FILE makes one"
+    return say_list(
+        "jobs", found, as_json, jobs_table, none, f"these are the newest {limit}" if len(found) == limit else ""
+    )
 
 
 async def newest(client: "Client", state: str, limit: int) -> "list[AnyJob]":
@@ -127,7 +91,6 @@ async def newest(client: "Client", state: str, limit: int) -> "list[AnyJob]":
 
 def jobs_table(found: "Sequence[AnyJob]") -> str:
     from talka.cli.dag_text import ended_count
-    from talka.cli.nodes.cluster import table
 
     return table(
         ("JOB", "NAME", "STATE", "CORES", "TASKS", "SUBMITTED", "EXIT", "NOTE"),
@@ -138,7 +101,7 @@ def jobs_table(found: "Sequence[AnyJob]") -> str:
                 job.state,
                 str(job.cores or ""),
                 f"{ended_count(job.counts):,}/{job.tasks:,}" if job.tasks else "",
-                instant(job.submitted_at),
+                job.submitted_at[:19].replace("T", " "),
                 "" if job.exit_code is None else str(job.exit_code),
                 note_of(job),
             )
@@ -148,7 +111,9 @@ def jobs_table(found: "Sequence[AnyJob]") -> str:
 
 
 def note_of(job: "JobFacts") -> str:
-    return queue_text(job) or first_line(job.cancel or job.reason)
+    from talka.cli.dag_text import one_line
+
+    return queue_text(job) or one_line(job.cancel or job.reason)
 
 
 def queue_text(job: "JobFacts") -> str:
@@ -157,27 +122,13 @@ def queue_text(job: "JobFacts") -> str:
     return waiting_text(job).removeprefix("queued").removeprefix(", ").removeprefix(": ")
 
 
-def first_line(text: str) -> str:
-    from talka.report.text import cut
-
-    return cut(" ".join(text.split()), 60)
-
-
-def instant(text: str) -> str:
-    """Of RFC 3339, without what nobody reads in a table."""
-    return text[:19].replace("T", " ")
-
-
-@click.command(
+@command(
     "show",
-    cls=CliCommand,
-    examples=[
-        ("talka jobs show k7fw2xq9bd", "its state; for a pipeline, its tasks too"),
-        ("talka jobs show k7fw2xq9bd --graph", "a pipeline, layer by layer"),
-        ("talka jobs show k7fw2xq9bd --why load", "why a task does not run, worker by worker"),
-        ("talka jobs show k7fw2xq9bd --logs load --follow", "what its handler logs, as it happens"),
-    ],
-    help="Show everything about a job; for a pipeline also its graph, and one task at a time.",
+    "Show everything about a job; for a pipeline also its graph, and one task at a time.",
+    ("talka jobs show k7fw2xq9bd", "its state; for a pipeline, its tasks too"),
+    ("talka jobs show k7fw2xq9bd --graph", "a pipeline, layer by layer"),
+    ("talka jobs show k7fw2xq9bd --why load", "why a task does not run, worker by worker"),
+    ("talka jobs show k7fw2xq9bd --logs load --follow", "what its handler logs, as it happens"),
 )
 @click.argument("id", metavar="ID")
 @click.option("--graph", is_flag=True, help="Which task waits for which.")
@@ -197,7 +148,6 @@ def show(
     as_json: bool,
     **where: Any,
 ) -> int:
-    from talka.cli.nodes.cluster import print_json
     from talka.wire.task_views import DagFacts
 
     asks = {"--graph": graph or None, "--task": task, "--why": why, "--logs": logs}
@@ -220,7 +170,7 @@ def show(
         return 0
     facts, tasks = asked(where, lambda client: with_tasks(client, id))
     if as_json:
-        print_json(facts)
+        say(json_of(facts))
     elif isinstance(facts, DagFacts):
         show_dag(facts, tasks)
     else:
@@ -255,6 +205,8 @@ def show_dag(facts: "DagFacts", tasks: "Sequence[TaskView]") -> None:
 
 
 def facts_text(facts: "JobFacts") -> str:
+    from talka.cli.dag_text import instant
+
     rows = [
         ("job", facts.id),
         ("name", facts.name),
@@ -264,19 +216,19 @@ def facts_text(facts: "JobFacts") -> str:
         ("cores", str(facts.cores or "")),
         ("workers", ", ".join(facts.workers)),
         ("led by", facts.owner),
-        ("submitted", f"{instant(facts.submitted_at)} UTC" if facts.submitted_at else ""),
+        ("submitted", instant(facts.submitted_at)),
         ("by", facts.submitted_by),
-        ("ended", f"{instant(facts.ended_at)} UTC" if facts.ended_at else ""),
+        ("ended", instant(facts.ended_at)),
         ("exit code", "" if facts.exit_code is None else str(facts.exit_code)),
     ]
-    return "\n".join(f"{word:<10} {tame(text)}" for word, text in rows if text)
+    return facts_rows(rows)
 
 
-@click.command(
+@command(
     "watch",
-    cls=CliCommand,
-    examples=[("talka jobs watch k7fw2xq9bd", "as talka submit shows it"), ("talka jobs watch k7fw2xq9bd --json", "")],
-    help="Follow a job to its end and show its result. The exit code is the job's. Ctrl-C leaves; the job goes on.",
+    "Follow a job to its end and show its result. The exit code is the job's. Ctrl-C leaves; the job goes on.",
+    ("talka jobs watch k7fw2xq9bd", "as talka submit shows it"),
+    ("talka jobs watch k7fw2xq9bd --json", ""),
 )
 @click.argument("id", metavar="ID")
 @click.option("--ui", metavar="[auto|full|ci|none]", help="Live view, lines, or nothing on stderr (auto).")
@@ -288,14 +240,9 @@ def watch(id: str, as_json: bool, **flags: Any) -> int:
 
     given = read_settings(flags)
     client = client_of(given)
-    import asyncio
-
-    with token_hint(given):
-        facts = asyncio.run(found(client, id))
-        if as_json:
-            return asyncio.run(
-                print_dag_updates(client, id) if isinstance(facts, DagFacts) else print_updates(client, id)
-            )
+    facts = answered(given, found(client, id))
+    if as_json:
+        return answered(given, print_updates(client, id, is_dag=isinstance(facts, DagFacts)))
     if isinstance(facts, DagFacts):
         from talka.cli.pipelines import followed as followed_dag
 
@@ -305,8 +252,7 @@ def watch(id: str, as_json: bool, **flags: Any) -> int:
     from talka.cli.jobs import Reporting
     from talka.cli.remote import RemoteJob, followed
 
-    with token_hint(given):
-        order = asyncio.run(client.order(id))
+    order = answered(given, client.order(id))
     job = RemoteJob(client, order, order.workflows, cancels=False)
     job.submitted(facts)
     # Results are written where the job was submitted, or by `talka jobs result`.
@@ -314,36 +260,24 @@ def watch(id: str, as_json: bool, **flags: Any) -> int:
     return followed(job, reporting, f"watching job {id}: Ctrl-C leaves, and the job goes on")
 
 
-async def print_updates(client: "Client", id: str) -> int:
-    import msgspec
-
-    code = 0
-    async for update in client.watch(id):
-        say(tame_json(msgspec.json.encode(update)))
-        code = update.job.exit_code or 0
-    return code
-
-
-async def print_dag_updates(client: "Client", id: str) -> int:
+async def print_updates(client: "Client", id: str, *, is_dag: bool) -> int:
     import msgspec
 
     from talka.cli.dag_text import exit_code_of
+    from talka.wire.task_views import DagFacts
 
     code = 0
-    async for facts in client.watch_dag(id):
-        say(tame_json(msgspec.json.encode(facts)))
-        code = exit_code_of(facts)
+    async for update in client.watch_dag(id) if is_dag else client.watch(id):
+        say(tame_json(msgspec.json.encode(update)))
+        code = exit_code_of(update) if isinstance(update, DagFacts) else update.job.exit_code or 0
     return code
 
 
-@click.command(
+@command(
     "logs",
-    cls=CliCommand,
-    examples=[
-        ("talka jobs logs k7fw2xq9bd", "the newest lines"),
-        ("talka jobs logs k7fw2xq9bd --follow", "to its end"),
-    ],
-    help="Show what a load test that runs prints on its workers: the newest lines, each with its worker's name.",
+    "Show what a load test that runs prints on its workers: the newest lines, each with its worker's name.",
+    ("talka jobs logs k7fw2xq9bd", "the newest lines"),
+    ("talka jobs logs k7fw2xq9bd --follow", "to its end"),
 )
 @click.argument("id", metavar="ID")
 @click.option("--follow", is_flag=True, help="Follow until the job has ended.")
@@ -375,34 +309,26 @@ async def print_lines(client: "Client", id: str, follow: bool) -> int:
     return 0
 
 
-@click.command("cancel", cls=CliCommand, help="Ask a job to stop. What it measured so far stays its result.")
+@command("cancel", "Ask a job to stop. What it measured so far stays its result.")
 @click.argument("id", metavar="ID")
 @click.option("--reason", default="", metavar="TEXT", help="The reason, shown with the job.")
 @json_option
 @api_options
 def cancel(id: str, reason: str, as_json: bool, **where: Any) -> int:
-    from talka.cli.nodes.cluster import print_json
     from talka.work.lifecycle import is_final
 
     facts = asked(where, lambda client: client.cancel(id, reason))
-    if as_json:
-        print_json(facts)
-    elif is_final(facts.state):
-        say(f"job {id} has ended: it is {facts.state}")
-    else:
-        say(f"job {id} is being cancelled")
+    text = f"job {id} has ended: it is {facts.state}" if is_final(facts.state) else f"job {id} is being cancelled"
+    say(json_of(facts) if as_json else text)
     return 0
 
 
-@click.command(
+@command(
     "result",
-    cls=CliCommand,
-    examples=[
-        ("talka jobs result k7fw2xq9bd", "the summary"),
-        ("talka jobs result k7fw2xq9bd --json > result.json", "the document, for programs"),
-        ("talka jobs result k7fw2xq9bd --html report.html", "a page to open, print or send"),
-    ],
-    help="Show the result of a job that has ended.",
+    "Show the result of a job that has ended.",
+    ("talka jobs result k7fw2xq9bd", "the summary"),
+    ("talka jobs result k7fw2xq9bd --json > result.json", "the document, for programs"),
+    ("talka jobs result k7fw2xq9bd --html report.html", "a page to open, print or send"),
 )
 @click.argument("id", metavar="ID")
 @click.option(
@@ -459,9 +385,7 @@ def dag_result(where: dict[str, Any], facts: "DagFacts", file: ResultFile | None
 # Pipelines.
 
 
-@click.command(
-    "pause", cls=CliCommand, help="Pause a pipeline: no new task starts, and tasks that run go on to their end."
-)
+@command("pause", "Pause a pipeline: no new task starts, and tasks that run go on to their end.")
 @click.argument("id", metavar="ID")
 @json_option
 @api_options
@@ -470,7 +394,7 @@ def pause(id: str, as_json: bool, **where: Any) -> int:
     return ordered(facts, as_json, f"no new task starts until talka jobs resume {id}")
 
 
-@click.command("resume", cls=CliCommand, help="Resume a pipeline that is paused.")
+@command("resume", "Resume a pipeline that is paused.")
 @click.argument("id", metavar="ID")
 @json_option
 @api_options
@@ -478,16 +402,12 @@ def resume(id: str, as_json: bool, **where: Any) -> int:
     return ordered(asked(where, lambda client: client.resume_dag(id)), as_json)
 
 
-@click.command(
+@command(
     "retry",
-    cls=CliCommand,
-    examples=[
-        ("talka jobs retry k7fw2xq9bd", "every task that did not complete"),
-        ("talka jobs retry k7fw2xq9bd clean[3]", "one, and all that depends on it"),
-        ("talka jobs retry k7fw2xq9bd load --config load='{\"rows\": 10}'", "with another config"),
-    ],
-    help="Run tasks of a pipeline again, and all tasks that depend on them. Without TASK: all tasks that did not "
-    "complete.",
+    "Run tasks of a pipeline again, and all tasks that depend on them. Without TASK: all tasks that did not complete.",
+    ("talka jobs retry k7fw2xq9bd", "every task that did not complete"),
+    ("talka jobs retry k7fw2xq9bd clean[3]", "one, and all that depends on it"),
+    ("talka jobs retry k7fw2xq9bd load --config load='{\"rows\": 10}'", "with another config"),
 )
 @click.argument("id", metavar="ID")
 @click.argument("tasks", metavar="[TASK]...", nargs=-1)
@@ -509,9 +429,7 @@ def retry(id: str, tasks: tuple[str, ...], configs: tuple[str, ...], as_json: bo
     return ordered(facts, as_json, f"talka jobs watch {id} shows it")
 
 
-@click.command(
-    "skip", cls=CliCommand, help="Do not run these tasks. Tasks that depend on them run without their output."
-)
+@command("skip", "Do not run these tasks. Tasks that depend on them run without their output.")
 @click.argument("id", metavar="ID")
 @click.argument("tasks", metavar="TASK...", nargs=-1, required=True)
 @json_option
@@ -523,15 +441,12 @@ def skip(id: str, tasks: tuple[str, ...], as_json: bool, **where: Any) -> int:
     return ordered(facts, as_json, f"it goes on without {', '.join(tasks)}")
 
 
-@click.command(
-    "schedules", cls=CliCommand, help="List the pipelines that are submitted on a schedule, or remove a schedule."
-)
+@command("schedules", "List the pipelines that are submitted on a schedule, or remove a schedule.")
 @click.option("--drop", metavar="NAME", help="Remove this schedule. Jobs that it submitted stay.")
 @json_option
 @api_options
 def schedules(drop: str | None, as_json: bool, **where: Any) -> int:
     from talka.cli.dag_text import schedules_table
-    from talka.cli.nodes.cluster import print_json
 
     if drop is not None:
         asked(where, lambda client: client.drop_schedule(drop))
@@ -539,13 +454,8 @@ def schedules(drop: str | None, as_json: bool, **where: Any) -> int:
             say(f"{drop} is no longer scheduled")
             return 0
     found = asked(where, lambda client: client.schedules())
-    if as_json:
-        print_json({"schedules": found})
-    elif found:
-        say(schedules_table(found))
-    else:
-        tell("nothing is scheduled: submit a pipeline whose file has schedule:")
-    return 0
+    none = "nothing is scheduled: submit a pipeline whose file has schedule:"
+    return say_list("schedules", found, as_json, schedules_table, none)
 
 
 def checked_json(what: str, text: str) -> "msgspec.Raw":
@@ -560,50 +470,33 @@ def checked_json(what: str, text: str) -> "msgspec.Raw":
 
 def ordered(facts: "DagFacts", as_json: bool, rest: str = "") -> int:
     """What is said of a pipeline that was told something."""
-    from talka.cli.nodes.cluster import print_json
-
-    if as_json:
-        print_json(facts)
-    else:
-        say(f"job {facts.id} is {facts.state}{f': {tame(rest)}' if rest else ''}")
+    say(json_of(facts) if as_json else f"job {facts.id} is {facts.state}{f': {tame(rest)}' if rest else ''}")
     return 0
 
 
 # Workers.
 
 
-@click.group(
+workers = ListingGroup(
     "workers",
-    cls=ListingGroup,
-    entries=WORKERS,
-    examples=[
-        ("talka workers --to 10.0.0.5:8470", "who is there, and how many cores are free"),
-        ("talka workers drain w3", "before its machine goes away"),
-    ],
-    help="Workers of a cluster: list and drain them.",
+    "Workers of a cluster: list and drain them.",
+    WORKERS,
+    ("talka workers --to 10.0.0.5:8470", "who is there, and how many cores are free"),
+    ("talka workers drain w3", "before its machine goes away"),
 )
-def workers() -> None:
-    pass
 
 
-@click.command("list", cls=CliCommand, help="List the workers: cores, jobs and state.")
+@command("list", "List the workers: cores, jobs and state.")
 @json_option
 @api_options
 def list_workers(as_json: bool, **where: Any) -> int:
-    from talka.cli.nodes.cluster import print_json
-
     found = sorted(asked(where, lambda client: client.workers()), key=lambda worker: worker.name)
-    if as_json:
-        print_json({"workers": found})
-    elif found:
-        say(workers_table(found))
-    else:
-        tell("no worker is there: talka worker --seed HOST:PORT starts one")
-    return 0
+    none = "no worker is there: talka worker --seed HOST:PORT starts one"
+    return say_list("workers", found, as_json, workers_table, none)
 
 
 def workers_table(found: "Sequence[WorkerView]") -> str:
-    from talka.cli.nodes.cluster import table
+    from talka.cli.dag_text import one_line
 
     return table(
         ("NAME", "STATE", "CORES", "FREE", "MEMORY", "GPUS", "JOBS", "CAPABILITIES", "ADDRESS", "VERSION", "NOTE"),
@@ -619,25 +512,21 @@ def workers_table(found: "Sequence[WorkerView]") -> str:
                 ", ".join(worker.capabilities),
                 worker.address,
                 worker.version,
-                first_line(worker.reason),
+                one_line(worker.reason),
             )
             for worker in found
         ],
     )
 
 
-@click.command("drain", cls=CliCommand, help="Give a worker no new work and let it finish what it has.")
+@command("drain", "Give a worker no new work and let it finish what it has.")
 @click.argument("name", metavar="NAME")
 @json_option
 @api_options
 def drain(name: str, as_json: bool, **where: Any) -> int:
-    from talka.cli.nodes.cluster import print_json
     from talka.report.text import counted_text
 
     worker = asked(where, lambda client: client.drain(name))
-    if as_json:
-        print_json(worker)
-    else:
-        rest = f" and finishes {counted_text(len(worker.jobs), 'job')}" if worker.jobs else ""
-        say(f"worker {name} is {worker.state}: it gets no new work{rest}")
+    rest = f" and finishes {counted_text(len(worker.jobs), 'job')}" if worker.jobs else ""
+    say(json_of(worker) if as_json else f"worker {name} is {worker.state}: it gets no new work{rest}")
     return 0

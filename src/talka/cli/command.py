@@ -1,4 +1,7 @@
-"""Commands whose help starts with examples, and a group that loads its commands when they are called."""
+"""Commands whose help starts with examples, and a group that loads its commands when they are called.
+
+A module with commands imports what a command needs when it is called: the help must be quick.
+"""
 
 import contextlib
 import difflib
@@ -51,8 +54,9 @@ def options(*made: Callable[[Function], Function]) -> Callable[[Function], Funct
     return decorate
 
 
-def option(*names: str, section: str, **kwargs: Any) -> Callable[[Function], Function]:
-    return click.option(*names, cls=Option, section=section, **kwargs)
+def option(section: str, names: str, metavar: str | None, help: str, **kwargs: Any) -> Callable[[Function], Function]:
+    """`names`: its flags and, where it is not the last of them, its parameter, with spaces between."""
+    return click.option(*names.split(), cls=Option, section=section, metavar=metavar, help=help, **kwargs)
 
 
 class CliCommand(click.Command):
@@ -79,9 +83,11 @@ class CliCommand(click.Command):
             record = parameter.get_help_record(ctx)
             if record is not None and isinstance(parameter, click.Option):
                 sections.setdefault(getattr(parameter, "section", "Options"), []).append(record)
-        for title, records in sections.items():
-            with formatter.section(title):
-                formatter.write_dl(records)
+        write_sections(formatter, sections)
+
+
+def command(name: str, help: str, *examples: tuple[str, str]) -> Callable[[Callable[..., Any]], CliCommand]:
+    return click.command(name, cls=CliCommand, help=help, examples=examples)
 
 
 class CommandEntry(NamedTuple):
@@ -89,7 +95,7 @@ class CommandEntry(NamedTuple):
 
     section: str
     home: str
-    """Module and attribute, with a colon between."""
+    """Module below `talka.cli` and attribute, with a colon between."""
     summary: str
 
 
@@ -97,9 +103,9 @@ class LazyGroup(click.Group):
     """Lists commands from a table and imports the module of one only when it is called."""
 
     def __init__(
-        self, *args: Any, entries: Mapping[str, CommandEntry], examples: Sequence[tuple[str, str]], **kwargs: Any
+        self, name: str, help: str, entries: Mapping[str, CommandEntry], *examples: tuple[str, str], **kwargs: Any
     ) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(name, help=help, **kwargs)
         self.entries = entries
         self.examples = examples
 
@@ -110,7 +116,7 @@ class LazyGroup(click.Group):
         if cmd_name not in self.entries:
             return None
         module, _, attribute = self.entries[cmd_name].home.partition(":")
-        command = getattr(importlib.import_module(module), attribute)
+        command = getattr(importlib.import_module(f"talka.cli.{module}"), attribute)
         assert isinstance(command, click.Command)
         return command
 
@@ -136,13 +142,25 @@ class LazyGroup(click.Group):
         write_opening(formatter, str(self.help), self.examples)
         self.format_usage(ctx, formatter)
         sections: dict[str, list[tuple[str, str]]] = {}
-        for name, entry in self.entries.items():
-            sections.setdefault(entry.section, []).append((name, entry.summary))
         widest = max(len(name) for name in self.entries)
-        for title, records in sections.items():
-            with formatter.section(title):
-                formatter.write_dl([(name.ljust(widest), summary) for name, summary in records])
+        for name, entry in self.entries.items():
+            sections.setdefault(entry.section, []).append((name.ljust(widest), entry.summary))
+        write_sections(formatter, sections)
         click.Command.format_options(self, ctx, formatter)
+
+
+class ListingGroup(LazyGroup):
+    """Without a command, it lists."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        is_about_itself = bool(args) and (args[0] in ctx.help_option_names or not args[0].startswith("-"))
+        return super().parse_args(ctx, args if is_about_itself or ctx.resilient_parsing else ["list", *args])
+
+
+def write_sections(formatter: click.HelpFormatter, sections: Mapping[str, Sequence[tuple[str, str]]]) -> None:
+    for title, records in sections.items():
+        with formatter.section(title):
+            formatter.write_dl(records)
 
 
 def write_opening(formatter: click.HelpFormatter, text: str, examples: Sequence[tuple[str, str]]) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from talka.cli.command import CliCommand
+from talka.cli.command import command
 from talka.cli.history import NoSuchRun, baseline_id, kept_result, open_store, store_option
 from talka.cli.output import ResultFile, say
 from talka.cli.saved import ResultUnreadable, saved_result
@@ -20,18 +20,15 @@ class TwoOutputs(Invalid):
     """Two things cannot be printed at once."""
 
 
-@click.command(
+@command(
     "compare",
-    cls=CliCommand,
-    examples=[
-        ("talka compare before.json after.json", "same, different, or cannot tell"),
-        ('talka compare A.json B.json --fail-on "response_time.p99 +10%"', "exit code 4 if B is slower than that"),
-        ('talka compare A.json B.json --fail-on "failed +1%" --html diff.html', "failures in points; a page to share"),
-        ("talka compare k7f 9wz m3q", "runs kept in talka history, the first as the base"),
-        ("talka compare --baseline main after.json", "with what talka history baseline named main"),
-    ],
-    help="Compare results: the second and all others as seen from the first. A RUN is a file that talka run --json has "
+    "Compare results: the second and all others as seen from the first. A RUN is a file that talka run --json has "
     "written (- is stdin), or the id of a run that talka run --keep has kept.",
+    ("talka compare before.json after.json", "same, different, or cannot tell"),
+    ('talka compare A.json B.json --fail-on "response_time.p99 +10%"', "exit code 4 if B is slower than that"),
+    ('talka compare A.json B.json --fail-on "failed +1%" --html diff.html', "failures in points; a page to share"),
+    ("talka compare k7f 9wz m3q", "runs kept in talka history, the first as the base"),
+    ("talka compare --baseline main after.json", "with what talka history baseline named main"),
 )
 # Nothing is checked by this type; shells complete names of files for it.
 @click.argument("runs", metavar="RUN…", nargs=-1, type=click.Path(readable=False))

@@ -91,16 +91,13 @@ def whole(least: int, most: int) -> Callable[[str, object], int]:
     return check
 
 
-def checked_rate(label: str, value: object) -> object:
-    if parse_rate(cast(str, value), what=label) == 0:
-        raise BadSetting(f"{label} = {shown(value)} means that nothing would run: write a rate above 0")
-    return value
+def above_zero(noun: str, parse: Callable[..., object]) -> Callable[[str, object], object]:
+    def check(label: str, value: object) -> object:
+        if parse(value, what=label) == 0:
+            raise BadSetting(f"{label} = {shown(value)} means that nothing would run: write a {noun} above 0")
+        return value
 
-
-def checked_duration(label: str, value: object) -> object:
-    if parse_duration(cast(str, value), what=label) == 0:
-        raise BadSetting(f"{label} = {shown(value)} means that nothing would run: write a duration above 0")
-    return value
+    return check
 
 
 def checked_grace(label: str, value: object) -> object:
@@ -108,22 +105,36 @@ def checked_grace(label: str, value: object) -> object:
     return value
 
 
+def texts(nouns: str, example: str) -> Callable[[str, object], tuple[str, ...]]:
+    def check(label: str, value: object) -> tuple[str, ...]:
+        found = [value] if isinstance(value, str) else value
+        if not isinstance(found, list | tuple) or not all(isinstance(text, str) and text for text in found):
+            raise BadSetting(f'{label} = {shown(value)} is not a list of {nouns} such as ["{example}"]')
+        return tuple(found)
+
+    return check
+
+
 def checked_rules(label: str, value: object) -> tuple[str, ...]:
-    rules = [value] if isinstance(value, str) else value
-    if not isinstance(rules, list | tuple) or not all(isinstance(rule, str) for rule in rules):
-        raise BadSetting(f'{label} = {shown(value)} is not a list of rules such as ["failed < 1%"]')
+    rules = texts("rules", "failed < 1%")(label, value)
     for rule in rules:
         try:
             parse_threshold(rule)
         except BadThreshold as error:
             raise BadSetting(f"{label}: {error}") from None
-    return tuple(rules)
+    return rules
 
 
-def checked_path(label: str, value: object) -> str:
-    if isinstance(value, str) and value:
-        return value
-    raise BadSetting(f"{label} = {shown(value)} is not the name of a file")
+def named(what: str) -> Callable[[str, object], str]:
+    def check(label: str, value: object) -> str:
+        if isinstance(value, str) and value:
+            return value
+        raise BadSetting(f"{label} = {shown(value)} is not the {what}")
+
+    return check
+
+
+checked_path = named("name of a file")
 
 
 def checked_summary(label: str, value: object) -> str:
@@ -135,26 +146,6 @@ def checked_summary(label: str, value: object) -> str:
         return ",".join(parse_stats(value))
     except Invalid as error:
         raise BadSetting(f"{label}: {error}") from None
-
-
-def checked_outputs(label: str, value: object) -> tuple[str, ...]:
-    outputs = [value] if isinstance(value, str) else value
-    if not isinstance(outputs, list | tuple) or not all(isinstance(output, str) for output in outputs):
-        raise BadSetting(f'{label} = {shown(value)} is not a list of outputs such as ["jsonl=windows.jsonl"]')
-    return tuple(outputs)
-
-
-def checked_address(label: str, value: object) -> str:
-    if isinstance(value, str) and value:
-        return value
-    raise BadSetting(f"{label} = {shown(value)} is not the address of a manager: write HOST:PORT")
-
-
-def checked_modules(label: str, value: object) -> tuple[str, ...]:
-    modules = [value] if isinstance(value, str) else value
-    if not isinstance(modules, list | tuple) or not all(isinstance(module, str) and module for module in modules):
-        raise BadSetting(f'{label} = {shown(value)} is not a list of modules such as ["pandas"]')
-    return tuple(modules)
 
 
 def one_of(*choices: str) -> Callable[[str, object], str]:
@@ -174,8 +165,8 @@ def switch(label: str, value: object) -> bool:
 
 CHECKS: Mapping[str, Callable[[str, object], object]] = {
     "vus": whole(1, MOST_VUS),
-    "rate": checked_rate,
-    "duration": checked_duration,
+    "rate": above_zero("rate", parse_rate),
+    "duration": above_zero("duration", parse_duration),
     "iterations": whole(1, MOST_ITERATIONS),
     "cores": whole(1, MOST_CORES),
     "thresholds": checked_rules,
@@ -183,7 +174,7 @@ CHECKS: Mapping[str, Callable[[str, object], object]] = {
     "html": checked_path,
     "junit": checked_path,
     "summary": checked_summary,
-    "outputs": checked_outputs,
+    "outputs": texts("outputs", "jsonl=windows.jsonl"),
     "keep": switch,
     "store": checked_path,
     "seed": whole(0, MOST_SEED),
@@ -191,16 +182,17 @@ CHECKS: Mapping[str, Callable[[str, object], object]] = {
     "engine": one_of("auto", "native", "python"),
     "grace": checked_grace,
     "allow_partial": switch,
-    "to": checked_address,
+    "to": named("address of a manager: write HOST:PORT"),
     "token_file": checked_path,
     "ca": checked_path,
     "priority": whole(1, 10),
-    "workers_have": checked_modules,
+    "workers_have": texts("modules", "pandas"),
 }
 # Flags and variables are texts. What does not read as its type stays a text, and its check says what is wrong.
 FROM_TEXT: Mapping[str, Callable[[str], object]] = {
     **dict.fromkeys(
-        ("vus", "iterations", "cores", "seed", "priority"), lambda text: int(text) if WHOLE.fullmatch(text) else text
+        ("vus", "iterations", "cores", "seed", "priority", "port"),
+        lambda text: int(text) if WHOLE.fullmatch(text) else text,
     ),
     **dict.fromkeys(("allow_partial", "keep"), lambda text: SWITCH.get(text.lower(), text)),
     "outputs": lambda text: [output.strip() for output in text.split(";") if output.strip()],
@@ -216,7 +208,7 @@ NODES = ("up", "manager", "worker")
 
 def read_settings(flags: Mapping[str, object]) -> CliSettings:
     """The value of every setting from the highest place that has one. `flags` may hold None for those not given."""
-    return settled([*layers_of_files(Path.cwd()), layer_of_environment(os.environ), layer_of_flags(flags)])
+    return settled([*layers_of_files(Path.cwd()), layer_of_environment(CHECKS), layer_of_flags(flags)])
 
 
 def settled(layers: Iterable[Layer]) -> CliSettings:
@@ -241,11 +233,11 @@ def layer_of_flags(flags: Mapping[str, object]) -> Layer:
     return layer
 
 
-def layer_of_environment(environment: Mapping[str, str]) -> Layer:
+def layer_of_environment(known: Iterable[str]) -> Layer:
     layer = {}
-    for name in CHECKS:
+    for name in known:
         variable = f"TALKA_{name.upper()}"
-        if text := environment.get(variable):
+        if text := os.environ.get(variable):
             layer[name] = GivenSetting(from_text(name, text), variable, variable)
     return layer
 
@@ -310,11 +302,11 @@ def layer_of_node(kind: str, flags: Mapping[str, object], known: Collection[str]
     for table, path, section in tables_of_files(Path.cwd()):
         part = table.get(kind, {}) if isinstance(table, dict) else {}
         layer |= layer_of_table(part, path, f"[tool.talka.{kind}] " if section else f"[{kind}] ", known, paths)
-    for name in known:
-        variable = f"TALKA_{name.upper()}"
-        if text := os.environ.get(variable):
-            layer[name] = GivenSetting(text, variable, variable)
-    return layer | layer_of_flags({name: value for name, value in flags.items() if name in known})
+    return (
+        layer
+        | layer_of_environment(known)
+        | layer_of_flags({name: value for name, value in flags.items() if name in known})
+    )
 
 
 def shown_path(path: Path) -> str:
@@ -336,14 +328,11 @@ def core_environment(named: Iterable[str]) -> dict[str, str]:
     worker's environment is theirs to read."""
     names = list(named)
     for name in names:
-        if name.startswith(OWN_PREFIX):
-            raise BadSetting(
-                f"--core-env {name} is not possible: settings of Talka are not for tests and handlers to read"
-            )
-        if name not in os.environ:
-            raise BadSetting(
-                f"--core-env {name} is not possible: there is no such variable here; set it, or leave it out"
-            )
+        is_own = name.startswith(OWN_PREFIX)
+        if is_own or name not in os.environ:
+            own = "settings of Talka are not for tests and handlers to read"
+            reason = own if is_own else "there is no such variable here; set it, or leave it out"
+            raise BadSetting(f"--core-env {name} is not possible: {reason}")
     wanted = CORE_VARIABLES.union(names)
     return {name: text for name, text in os.environ.items() if name in wanted or name.startswith(CORE_PREFIXES)}
 

@@ -1,13 +1,12 @@
-"""What commands that ask a cluster over its API have in common. What they need is imported when they are called."""
+"""What commands that ask a cluster over its API have in common."""
 
-import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from talka.cli.command import Option
+from talka.cli.command import option, options
 from talka.cli.nodes.private import found_token
 from talka.cli.output import tell
 from talka.errors import Invalid
@@ -20,7 +19,6 @@ DEFAULT_TO: Final = "127.0.0.1:8470"
 CLUSTER: Final = "Cluster"
 MOST_TOKEN_BYTES: Final = 8192
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Found = TypeVar("Found")
 
 
@@ -28,19 +26,11 @@ class NoToken(Invalid):
     """The file of a token cannot be used."""
 
 
-def api_options(command: Decorated) -> Decorated:
-    """Where the cluster is, and what opens it."""
-    for names, metavar, text in reversed(
-        [
-            ("--to", "HOST:PORT", f"A manager's API; several with commas between ({DEFAULT_TO})."),
-            ("--token-file", "FILE", "Your token, where the cluster wants one (or set TALKA_TOKEN)."),
-            ("--ca", "FILE", "The cluster's ca.crt, where its API speaks TLS."),
-        ]
-    ):
-        command = click.option(names, cls=Option, section=CLUSTER, metavar=metavar, help=text)(command)
-    return command
-
-
+api_options = options(
+    option(CLUSTER, "--to", "HOST:PORT", f"A manager's API; several with commas between ({DEFAULT_TO})."),
+    option(CLUSTER, "--token-file", "FILE", "Your token, where the cluster wants one (or set TALKA_TOKEN)."),
+    option(CLUSTER, "--ca", "FILE", "The cluster's ca.crt, where its API speaks TLS."),
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -76,30 +66,31 @@ def token_of(settings: "CliSettings") -> str | None:
     return token
 
 
-def asked(flags: dict[str, Any], question: Callable[["Client"], Awaitable[Found]]) -> Found:
+def asked(flags: dict[str, Any], question: Callable[["Client"], Coroutine[Any, Any, Found]]) -> Found:
     """The answer to one question, asked where the flags, the environment or the configuration say."""
-    import asyncio
-
     from talka.cli.config import read_settings
 
     settings = read_settings(flags)
-    client = client_of(settings)
-
-    async def ask() -> Found:
-        return await question(client)
-
-    with token_hint(settings):
-        return asyncio.run(ask())
+    return answered(settings, question(client_of(settings)))
 
 
-@contextlib.contextmanager
-def token_hint(settings: "CliSettings") -> Iterator[None]:
-    """Who has no token and needs one is told how to show one."""
+def answered(settings: "CliSettings", work: Coroutine[Any, Any, Found]) -> Found:
+    """Whoever has no token and needs one is told how to show one."""
+    import asyncio
+
     from talka.client.requests import NotAuthorised
 
     try:
-        yield
+        return asyncio.run(work)
     except NotAuthorised as error:
         if token_of(settings) is not None:
             raise
         raise NotAuthorised(f"{error}; that is, give --token-file FILE or set TALKA_TOKEN") from None
+
+
+def submitted(settings: "CliSettings", work: Coroutine[Any, Any, Found]) -> Found:
+    try:
+        return answered(settings, work)
+    except KeyboardInterrupt:
+        tell("interrupted while the job was being submitted: talka jobs list tells whether it was")
+        raise

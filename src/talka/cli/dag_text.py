@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from talka.cli.live.layout import FrameView, Line, Part, Size, Style, bar, clock_text, pulse, styled
-from talka.cli.nodes.cluster import table
+from talka.cli.output import facts_rows, table
 from talka.report.tame import tame
 from talka.report.text import TextPage, bytes_text, counted_text, cut, rate_text, seconds_text, sign, time_text
 from talka.units import SECOND
@@ -38,6 +38,7 @@ ERROR_COLUMNS: Final = 300
 GIVEN_UP: Final = (TaskState.DEAD, TaskState.FAILED, TaskState.TIMEOUT)
 UNDER_WAY: Final = (TaskState.RUNNING, TaskState.ASSIGNED)
 NULL: Final = b"null"
+ENDS: Final = {JobState.COMPLETED: ExitCode.HELD, JobState.PARTIAL: ExitCode.INCOMPLETE}
 
 
 class DagResult(msgspec.Struct, frozen=True):
@@ -56,13 +57,7 @@ def exit_code_of(facts: DagFacts) -> int:
     """0 completed, 6 partial, 8 any other end."""
     if facts.exit_code is not None:
         return facts.exit_code
-    match facts.state:
-        case JobState.COMPLETED:
-            return int(ExitCode.HELD)
-        case JobState.PARTIAL:
-            return int(ExitCode.INCOMPLETE)
-        case _:
-            return int(ExitCode.JOB_FAILED)
+    return int(ENDS.get(facts.state, ExitCode.JOB_FAILED))
 
 
 def counts_text(counts: Mapping[str, int]) -> str:
@@ -111,10 +106,6 @@ def task_text(task: TaskView) -> str:
         ("output", json_text(task.output)),
     ]
     return facts_rows(rows)
-
-
-def facts_rows(rows: Iterable[tuple[str, str]]) -> str:
-    return "\n".join(f"{word:<10} {tame(text)}" for word, text in rows if text)
 
 
 def json_text(value: msgspec.Raw) -> str:

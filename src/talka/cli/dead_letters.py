@@ -1,16 +1,13 @@
-"""The commands `talka dead-letters …`: tasks of pipelines that were given up, and another try for them.
-
-What they need is imported when they are called, for a quick help.
-"""
+"""The commands `talka dead-letters …`: tasks of pipelines that were given up, and another try for them."""
 
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from talka.cli.cluster_jobs import MOST_LISTED, ListingGroup, checked_json
-from talka.cli.command import CliCommand, CommandEntry
+from talka.cli.cluster_jobs import MOST_LISTED, checked_json
+from talka.cli.command import CommandEntry, ListingGroup, command
 from talka.cli.connection import api_options, asked, json_option
-from talka.cli.output import say, tell
+from talka.cli.output import json_of, say, say_list, tell
 from talka.errors import Invalid
 
 if TYPE_CHECKING:
@@ -18,38 +15,28 @@ if TYPE_CHECKING:
     from talka.wire.task_views import DeadLetter
 
 LETTERS: Final = {
-    "list": CommandEntry("Commands", "talka.cli.dead_letters:list_letters", "tasks that were given up, and why"),
-    "show": CommandEntry("Commands", "talka.cli.dead_letters:show", "one of them, with every attempt"),
-    "replay": CommandEntry(
-        "Commands", "talka.cli.dead_letters:replay", "run one again, as it was or with another config"
-    ),
+    "list": CommandEntry("Commands", "dead_letters:list_letters", "tasks that were given up, and why"),
+    "show": CommandEntry("Commands", "dead_letters:show", "one of them, with every attempt"),
+    "replay": CommandEntry("Commands", "dead_letters:replay", "run one again, as it was or with another config"),
 }
 
 
-@click.group(
+dead_letters = ListingGroup(
     "dead-letters",
-    cls=ListingGroup,
-    entries=LETTERS,
-    examples=[
-        ("talka dead-letters --to 10.0.0.5:8470", "what was given up"),
-        ("talka dead-letters show k7fw2xq9bd/load", "every attempt of one"),
-        ("talka dead-letters replay k7fw2xq9bd/load", "run it again, and then all that depends on it"),
-    ],
-    help="Tasks of pipelines that were given up after their last attempt: list, show and replay them.",
+    "Tasks of pipelines that were given up after their last attempt: list, show and replay them.",
+    LETTERS,
+    ("talka dead-letters --to 10.0.0.5:8470", "what was given up"),
+    ("talka dead-letters show k7fw2xq9bd/load", "every attempt of one"),
+    ("talka dead-letters replay k7fw2xq9bd/load", "run it again, and then all that depends on it"),
 )
-def dead_letters() -> None:
-    pass
 
 
-@click.command(
+@command(
     "list",
-    cls=CliCommand,
-    examples=[
-        ("talka dead-letters list", "the first 50"),
-        ("talka dead-letters list --job k7fw2xq9bd", "of one job"),
-        ("talka dead-letters list --json", "for programs, with every attempt"),
-    ],
-    help="List the tasks that were given up, those of the oldest job first.",
+    "List the tasks that were given up, those of the oldest job first.",
+    ("talka dead-letters list", "the first 50"),
+    ("talka dead-letters list --job k7fw2xq9bd", "of one job"),
+    ("talka dead-letters list --json", "for programs, with every attempt"),
 )
 @click.option("--job", default="", metavar="ID", help="Only those of this job.")
 @click.option("--limit", type=click.IntRange(1, MOST_LISTED), default=50, metavar="N", help="At most this many (50).")
@@ -57,18 +44,11 @@ def dead_letters() -> None:
 @api_options
 def list_letters(job: str, limit: int, as_json: bool, **where: Any) -> int:
     from talka.cli.dag_text import letters_table
-    from talka.cli.nodes.cluster import print_json
 
     found = asked(where, lambda client: letters_of(client, limit, job=job))
-    if as_json:
-        print_json({"dead_letters": found})
-    elif found:
-        say(letters_table(found))
-        if len(found) == limit:
-            tell(f"these are the first {limit}; --limit N shows more")
-    else:
-        tell(f"nothing of job {job} was given up" if job else "nothing was given up")
-    return 0
+    none = f"nothing of job {job} was given up" if job else "nothing was given up"
+    cut = f"these are the first {limit}" if len(found) == limit else ""
+    return say_list("dead_letters", found, as_json, letters_table, none, cut)
 
 
 async def letters_of(client: "Client", limit: int, *, job: str = "", task: str = "") -> "list[DeadLetter]":
@@ -87,58 +67,46 @@ async def letters_of(client: "Client", limit: int, *, job: str = "", task: str =
     return found[:limit]
 
 
-@click.command(
+@command(
     "show",
-    cls=CliCommand,
-    examples=[("talka dead-letters show k7fw2xq9bd/load", "cause, error, and every attempt")],
-    help="Show a task that was given up, and everything that was tried.",
+    "Show a task that was given up, and everything that was tried.",
+    ("talka dead-letters show k7fw2xq9bd/load", "cause, error, and every attempt"),
 )
 @click.argument("letter", metavar="JOB/TASK")
 @json_option
 @api_options
 def show(letter: str, as_json: bool, **where: Any) -> int:
     from talka.cli.dag_text import letter_text
-    from talka.cli.nodes.cluster import print_json
 
     job, task = job_and_task(letter)
     found = asked(where, lambda client: letters_of(client, 1, job=job, task=task))
     if not found:
         raise Invalid(
-            f"{letter} is not a dead letter: talka dead-letters lists them, talka jobs show {job} --task {task} "
-            "shows the"
-            " task as it is"
+            f"{letter} is not a dead letter: talka dead-letters lists them, talka jobs show {job} --task {task} shows "
+            "the task as it is"
         )
-    if as_json:
-        print_json(found[0])
-    else:
-        say(letter_text(found[0]))
+    say(json_of(found[0]) if as_json else letter_text(found[0]))
+    if not as_json:
         tell(f"talka dead-letters replay {letter} runs it again; --config JSON gives it another config")
     return 0
 
 
-@click.command(
+@command(
     "replay",
-    cls=CliCommand,
-    examples=[
-        ("talka dead-letters replay k7fw2xq9bd/load", "unchanged, after its cause is fixed"),
-        ("talka dead-letters replay k7fw2xq9bd/load --config '{\"rows\": 10}'", "with another config"),
-    ],
-    help="Run a task again that was given up, and then all tasks that depend on it.",
+    "Run a task again that was given up, and then all tasks that depend on it.",
+    ("talka dead-letters replay k7fw2xq9bd/load", "unchanged, after its cause is fixed"),
+    ("talka dead-letters replay k7fw2xq9bd/load --config '{\"rows\": 10}'", "with another config"),
 )
 @click.argument("letter", metavar="JOB/TASK")
 @click.option("--config", metavar="JSON", help="A new config for its handler (the config it had before).")
 @json_option
 @api_options
 def replay(letter: str, config: str | None, as_json: bool, **where: Any) -> int:
-    from talka.cli.nodes.cluster import print_json
-
     job, task = job_and_task(letter)
     changed = None if config is None else checked_json("--config", config)
     facts = asked(where, lambda client: client.replay(f"{job}/{task}", changed))
-    if as_json:
-        print_json(facts)
-    else:
-        say(f"{task} runs again: job {facts.id} is {facts.state}; talka jobs watch {facts.id} shows it")
+    text = f"{task} runs again: job {facts.id} is {facts.state}; talka jobs watch {facts.id} shows it"
+    say(json_of(facts) if as_json else text)
     return 0
 
 

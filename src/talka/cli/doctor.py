@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 import click
 
-from talka.cli.command import CliCommand
+from talka.cli.command import command
 from talka.cli.output import columns_of, say
 from talka.units import MICROSECOND, MILLISECOND
 
@@ -414,15 +414,12 @@ def timer_lateness_us() -> tuple[float, float]:
 # The command.
 
 
-@click.command(
+@command(
     "doctor",
-    cls=CliCommand,
-    examples=[
-        ("talka doctor", "what is well, what is not, and what to do about it"),
-        ("talka doctor --json", "for programs"),
-    ],
-    help="Look at this machine: how much load can it make, and what stands in the way? Changes nothing and sends"
+    "Look at this machine: how much load can it make, and what stands in the way? Changes nothing and sends"
     " nothing. The exit code is 2 if something (✗) makes runs impossible, else 0.",
+    ("talka doctor", "what is well, what is not, and what to do about it"),
+    ("talka doctor --json", "for programs"),
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def doctor(as_json: bool) -> int:

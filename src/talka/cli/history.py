@@ -1,4 +1,4 @@
-"""The command `talka history`, and keeping a result. What it needs is imported when it is called, for a quick help."""
+"""The command `talka history`, and keeping a result."""
 
 import os
 import sys
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from talka.cli.command import CliCommand, CommandEntry, LazyGroup
-from talka.cli.output import ResultFile, columns_of, say, tell
+from talka.cli.command import CommandEntry, ListingGroup, command
+from talka.cli.output import ResultFile, columns_of, say, say_list, tell
 from talka.errors import Invalid
 
 if TYPE_CHECKING:
@@ -24,12 +24,10 @@ NAME_COLUMNS: Final = 30
 GAP: Final = 2
 NAMES_SHOWN: Final = 8
 COMMANDS: Final = {
-    "list": CommandEntry(
-        "Commands", "talka.cli.history:list_command", "list the newest kept runs (what it does by itself)"
-    ),
-    "show": CommandEntry("Commands", "talka.cli.history:show", "show the summary of a kept run, or write its result"),
-    "baseline": CommandEntry("Commands", "talka.cli.history:baseline", "name a kept run to compare others with"),
-    "forget": CommandEntry("Commands", "talka.cli.history:forget", "remove kept runs"),
+    "list": CommandEntry("Commands", "history:list_command", "list the newest kept runs (what it does by itself)"),
+    "show": CommandEntry("Commands", "history:show", "show the summary of a kept run, or write its result"),
+    "baseline": CommandEntry("Commands", "history:baseline", "name a kept run to compare others with"),
+    "forget": CommandEntry("Commands", "history:forget", "remove kept runs"),
 }
 
 
@@ -39,52 +37,22 @@ class NoSuchRun(Invalid):
     def __init__(self, ids: Sequence[str], place: str) -> None:
         named = " and no run ".join(repr(id) for id in ids)
         super().__init__(f"there is no run {named} in {place}: talka history lists what is kept")
-        self.ids = ids
 
 
 class IsBaseline(Invalid):
     """A run that a baseline names is not forgotten by the way."""
 
-    def __init__(self, id: str, name: str) -> None:
-        super().__init__(
-            f"run {id} is the baseline {name!r}: talka history baseline {name} --forget lets go of the name first"
-        )
-        self.id, self.name = id, name
-
 
 class NoBaseline(Invalid):
     """Nothing in this history has such a name."""
-
-    def __init__(self, name: str, known: Sequence[str], place: str) -> None:
-        has = f"it has {', '.join(known[:NAMES_SHOWN])}" if known else "it has none"
-        super().__init__(
-            f"there is no baseline {name!r} in {place} ({has}): talka history baseline {name} ID makes a kept run it"
-        )
-        self.name = name
 
 
 class OtherMeasures(Invalid):
     """A run that no run of this version can be compared with."""
 
-    def __init__(self, id: str, measures: int, ours: int) -> None:
-        super().__init__(
-            f"run {id} was measured by rules {measures} and this version measures by rules {ours}: nothing that it "
-            "runs "
-            "could be compared with this baseline. Run the test again with --keep, and name that run"
-        )
-        self.id, self.measures = id, measures
-
 
 class NoPlace(Invalid):
     """There is no folder for the history."""
-
-
-class HistoryGroup(LazyGroup):
-    """`talka history` and `talka history --json` list."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        is_about_itself = bool(args) and (args[0] in ctx.help_option_names or not args[0].startswith("-"))
-        return super().parse_args(ctx, args if is_about_itself or ctx.resilient_parsing else ["list", *args])
 
 
 store_option = click.option(
@@ -92,31 +60,23 @@ store_option = click.option(
 )
 
 
-@click.group(
+history = ListingGroup(
     "history",
-    cls=HistoryGroup,
-    entries=COMMANDS,
-    examples=[
-        ("talka run shop.py --keep", "keep a result"),
-        ("talka history", "the newest of those kept"),
-        ("talka history show k7f", "the summary of one; the beginning of its id is enough"),
-        ("talka history baseline main k7f", "name it; talka compare --baseline main RESULT"),
-    ],
-    help="Results kept with talka run --keep: list, show, name and forget them.",
+    "Results kept with talka run --keep: list, show, name and forget them.",
+    COMMANDS,
+    ("talka run shop.py --keep", "keep a result"),
+    ("talka history", "the newest of those kept"),
+    ("talka history show k7f", "the summary of one; the beginning of its id is enough"),
+    ("talka history baseline main k7f", "name it; talka compare --baseline main RESULT"),
 )
-def history() -> None:
-    pass
 
 
-@click.command(
+@command(
     "list",
-    cls=CliCommand,
-    examples=[
-        ("talka history", "the newest 50"),
-        ("talka history --name shop.py --limit 5", "of one test"),
-        ("talka history --json", "for programs"),
-    ],
-    help="List the newest kept runs, newest first.",
+    "List the newest kept runs, newest first.",
+    ("talka history", "the newest 50"),
+    ("talka history --name shop.py --limit 5", "of one test"),
+    ("talka history --json", "for programs"),
 )
 @store_option
 @click.option("--name", metavar="NAME", help="Only runs of this name.")
@@ -125,28 +85,17 @@ def history() -> None:
 def list_command(store: str | None, name: str | None, limit: int, as_json: bool) -> int:
     with open_store(store) as kept:
         runs = kept.list(limit=limit, name=name)
-    if as_json:
-        import msgspec
-
-        say(msgspec.json.format(msgspec.json.encode({"runs": runs}), indent=1))
-    elif runs:
-        say(table(runs, width=columns_of(sys.stdout)))
-        if len(runs) == limit:
-            tell(f"these are the newest {limit}; --limit N shows more")
-    else:
-        of_name = "" if name is None else f" of {name!r}"
-        tell(f"no run{of_name} is kept in {kept.place}: talka run … --keep keeps one")
-    return 0
+    of_name = "" if name is None else f" of {name!r}"
+    none = f"no run{of_name} is kept in {kept.place}: talka run … --keep keeps one"
+    cut = f"these are the newest {limit}" if len(runs) == limit else ""
+    return say_list("runs", runs, as_json, lambda found: table(found, width=columns_of(sys.stdout)), none, cut)
 
 
-@click.command(
+@command(
     "show",
-    cls=CliCommand,
-    examples=[
-        ("talka history show k7f", "as it was at the end of the run"),
-        ("talka history show k7f --json result.json", "and the result document"),
-    ],
-    help="Show the summary of a kept run. ID is its id, or as much of its beginning as no other has.",
+    "Show the summary of a kept run. ID is its id, or as much of its beginning as no other has.",
+    ("talka history show k7f", "as it was at the end of the run"),
+    ("talka history show k7f --json result.json", "and the result document"),
 )
 @click.argument("id", metavar="ID")
 @store_option
@@ -154,30 +103,23 @@ def list_command(store: str | None, name: str | None, limit: int, as_json: bool)
 def show(id: str, store: str | None, json_file: str | None) -> int:
     file = None if json_file is None else ResultFile(json_file, what="--json")
     from talka.cli.saved import summary_of
-    from talka.report.document import BadResult, read
 
     with open_store(store) as kept:
         run = kept.load(id)
         if run is None:
             raise NoSuchRun([id], kept.place)
-    content = run.json()
     if file is not None:
-        file.write(content)
+        file.write(run.json())
         if file.is_stdout:
             return 0
-    try:
-        document = read(content)
-    except BadResult as error:
-        raise BadResult(f"run {run.id}: {error}") from None
-    say(summary_of(document))
+    say(summary_of(result_in(run)))
     return 0
 
 
-@click.command(
+@command(
     "forget",
-    cls=CliCommand,
-    examples=[("talka history forget k7f 9wz", "two of them")],
-    help="Remove kept runs. All of them are there, or none is removed. ID is as for talka history show.",
+    "Remove kept runs. All of them are there, or none is removed. ID is as for talka history show.",
+    ("talka history forget k7f 9wz", "two of them"),
 )
 @click.argument("ids", nargs=-1, required=True, metavar="ID…")
 @store_option
@@ -191,25 +133,24 @@ def forget(ids: tuple[str, ...], store: str | None) -> int:
             raise NoSuchRun(missing, kept.place)
         names = {id: name for name, id in kept.baselines().items()}
         for run in found.values():
-            if run is not None and run.id in names:
-                raise IsBaseline(run.id, names[run.id])
+            if run is not None and (name := names.get(run.id)):
+                raise IsBaseline(
+                    f"run {run.id} is the baseline {name!r}: talka history baseline {name} --forget lets go of the name"
+                    " first"
+                )
         count = kept.forget({run.id for run in found.values() if run is not None})
     say(f"forgot {counted_text(count, 'run')}")
     return 0
 
 
-@click.command(
+@command(
     "baseline",
-    cls=CliCommand,
-    examples=[
-        ("talka history baseline main k7f", "the run k7f is what others are compared with"),
-        ("talka compare --baseline main result.json", "compare with it"),
-        ("talka history baseline", "which there are"),
-        ("talka history baseline main --forget", "let go of the name; the run stays"),
-    ],
-    help="Name a kept run to compare others with, or list these names. A run that has one is never let go. ID is as "
-    "for "
+    "Name a kept run to compare others with, or list these names. A run that has one is never let go. ID is as for "
     "talka history show.",
+    ("talka history baseline main k7f", "the run k7f is what others are compared with"),
+    ("talka compare --baseline main result.json", "compare with it"),
+    ("talka history baseline", "which there are"),
+    ("talka history baseline main --forget", "let go of the name; the run stays"),
 )
 @click.argument("name", metavar="[NAME]", required=False)
 @click.argument("id", metavar="[ID]", required=False)
@@ -226,8 +167,8 @@ def baseline(name: str | None, id: str | None, store: str | None, is_dropped: bo
             if not known:
                 tell(f"no baseline is named in {kept.place}: talka history baseline NAME ID names one")
         elif is_dropped:
-            if not kept.drop_baseline(name):
-                raise NoBaseline(name, list(kept.baselines()), kept.place)
+            baseline_id(kept, name)
+            kept.drop_baseline(name)
             say(f"forgot the baseline {name}")
         elif id is None:
             say(baseline_id(kept, name))
@@ -248,7 +189,11 @@ def baseline_id(kept: "History", name: str) -> str:
     """Of the run that the baseline names."""
     known = kept.baselines()
     if name not in known:
-        raise NoBaseline(name, list(known), kept.place)
+        has = f"it has {', '.join(list(known)[:NAMES_SHOWN])}" if known else "it has none"
+        raise NoBaseline(
+            f"there is no baseline {name!r} in {kept.place} ({has}): talka history baseline {name} ID makes a kept run"
+            " it"
+        )
     return known[name]
 
 
@@ -257,16 +202,21 @@ def check_measures(kept: "History", id: str) -> None:
 
     document = kept_result(kept, id)
     if document is not None and document.measures != MEASURES:
-        raise OtherMeasures(id, document.measures, MEASURES)
+        raise OtherMeasures(
+            f"run {id} was measured by rules {document.measures} and this version measures by rules {MEASURES}: nothing"
+            " that it runs could be compared with this baseline. Run the test again with --keep, and name that run"
+        )
 
 
 def kept_result(kept: "History", id: str) -> "ResultDocument | None":
     """The result of the run with this id, or of the only one whose id begins so."""
+    run = kept.load(id)
+    return None if run is None else result_in(run)
+
+
+def result_in(run: "KeptRun") -> "ResultDocument":
     from talka.report.document import BadResult, read
 
-    run = kept.load(id)
-    if run is None:
-        return None
     try:
         return read(run.json())
     except BadResult as error:
@@ -299,14 +249,11 @@ def kept_run(document: "ResultDocument") -> "KeptRun":
     from datetime import datetime
 
     from talka.stats import hdr
-    from talka.stats.histogram import Histogram
+    from talka.stats.histogram import merged
     from talka.store.history.runs import MOST_TEXT_CHARACTERS, KeptRun, packed
 
-    times = Histogram()
-    for workflow in document.workflows:
-        for step in workflow.steps:
-            if step.histogram is not None:
-                times.merge(hdr.decode(step.histogram))
+    steps = [step for workflow in document.workflows for step in workflow.steps]
+    times = merged(hdr.decode(step.histogram) for step in steps if step.histogram is not None)
     totals = document.totals
     return KeptRun(
         id=document.job.id,

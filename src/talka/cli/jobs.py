@@ -30,9 +30,10 @@ from talka.report.plan import PlanDocument, plan_document, plan_text
 from talka.report.summary import progress_line
 from talka.report.text import counted_text
 from talka.units import SECOND
+from talka.wire.orders import Outlined
 from talka.wire.shards import PLAIN_GET, UrlRequest
 from talka.work.outcome import ExitCode
-from talka.work.specs import Outlined, WorkflowSpec
+from talka.work.specs import WorkflowSpec
 from talka.work.thresholds import BadThreshold, meaning_of
 
 PROGRESS_EVERY_NS = 3 * SECOND
@@ -145,11 +146,13 @@ class Reporting:
         outputs: list[Output] = [parse_output(text, settings.named("outputs")) for text in settings.outputs]
         self._asked_for: list[AskedFor] = []
         if settings.junit is not None:
-            self._ask(parse_output(f"junit={settings.junit}", settings.named("junit")), settings.named("junit"))
+            label = settings.named("junit")
+            self._asked_for.append(AskedFor(parse_output(f"junit={settings.junit}", label), label))
         if (summary_file := step_summary()) is not None:
             outputs.append(parse_output(f"markdown={summary_file}", "GITHUB_STEP_SUMMARY"))
         if settings.html is not None:
-            self._ask(PageOutput(settings.html, settings.named("html"), job), settings.named("html"))
+            label = settings.named("html")
+            self._asked_for.append(AskedFor(PageOutput(settings.html, label, job), label))
         outputs += self._asked_for
         if settings.keep:
             outputs.append(HistoryOutput(settings.store))
@@ -158,9 +161,6 @@ class Reporting:
         self._outputs = Outputs(outputs)
         self._windows = WindowFeed(self._outputs, job.name)
         self._view: LiveView[JobView] | None = None
-
-    def _ask(self, output: Output, label: str) -> None:
-        self._asked_for.append(AskedFor(output, label))
 
     def carry_out(self, opening: str) -> ResultDocument:
         """Run the job to its end, or until it is interrupted. `opening` is said first, where there is no live view."""
@@ -252,15 +252,12 @@ class ProgressLines:
 
     def _current_rate(self, job: JobView, now: int) -> float | None:
         """Of the requests since the line before, once there is one."""
-        before, requests = self._before, requests_of(job)
+        before = self._before
+        requests = sum(tally.exchanges.requests for run in job.workflows.values() for tally in run.tallies.values())
         self._before = (now, requests)
         if before is None or now <= before[0]:
             return None
         return (requests - before[1]) * SECOND / (now - before[0])
-
-
-def requests_of(job: JobView) -> int:
-    return sum(tally.exchanges.requests for run in job.workflows.values() for tally in run.tallies.values())
 
 
 class AskedFor:
@@ -287,7 +284,17 @@ class AskedFor:
         self._output.close()
 
 
-class PageOutput:
+class EndOutput:
+    """An output that takes nothing but the result."""
+
+    def rows(self, rows: Sequence[TimelineRow], job: JobInfo) -> None:
+        return
+
+    def close(self) -> None:
+        return
+
+
+class PageOutput(EndOutput):
     """The HTML report, as one of the outputs: it cannot spoil the run either."""
 
     name = "html"
@@ -296,14 +303,8 @@ class PageOutput:
         self._place = FilePlace(path, what)
         self._job = job
 
-    def rows(self, rows: Sequence[TimelineRow], job: JobInfo) -> None:
-        return
-
     def finish(self, document: ResultDocument) -> None:
         self._place.replace(html_report(document, plan_of(self._job)).encode())
-
-    def close(self) -> None:
-        return
 
 
 def plan_of(job: ReportedJob) -> PlanDocument | None:
@@ -317,7 +318,7 @@ def opening_of(job: LocalJob) -> str:
     return f"running {job.name} on {counted_text(job.cores, 'core')}: {stop}"
 
 
-class HistoryOutput:
+class HistoryOutput(EndOutput):
     """Keeps the result in the history, as one of the outputs."""
 
     name = "history"
@@ -326,9 +327,6 @@ class HistoryOutput:
         self._is_own = store is None
         self._history = open_store(store)
         self._history.prepare()
-
-    def rows(self, rows: Sequence[TimelineRow], job: JobInfo) -> None:
-        return
 
     def finish(self, document: ResultDocument) -> None:
         keep_result(self._history, document, is_own=self._is_own)

@@ -13,73 +13,49 @@ from talka.errors import Invalid, TalkaError
 from talka.version import VERSION
 
 COMMANDS = {
-    "run": CommandEntry("Run", "talka.cli.run:run", "run a load test: a file, some of its workflows, or a URL"),
-    "debug": CommandEntry("Run", "talka.cli.run:debug", "run each workflow once in one process and show every request"),
-    "demo": CommandEntry("Run", "talka.cli.demo.command:demo", "run a bundled test against a bundled server"),
-    "check": CommandEntry("Look", "talka.cli.run:check", "find mistakes in a test and show its plan; sends nothing"),
-    "report": CommandEntry("Look", "talka.cli.report:report", "make an HTML page of a saved result"),
-    "compare": CommandEntry(
-        "Look", "talka.cli.compare:compare", "compare two results, and tell differences from noise"
-    ),
-    "history": CommandEntry("Look", "talka.cli.history:history", "results that were kept: list, show and forget them"),
-    "config": CommandEntry("Look", "talka.cli.config:config", "show every setting and where its value comes from"),
-    "doctor": CommandEntry("Look", "talka.cli.doctor:doctor", "is this machine fit to make load, and what would help?"),
-    "help": CommandEntry("Look", "talka.cli.shell:help_command", "explain a command, or the exit codes"),
-    "up": CommandEntry(
-        "Cluster", "talka.cli.nodes.node:up", "a cluster of this machine alone: manager, worker and API"
-    ),
-    "submit": CommandEntry("Cluster", "talka.cli.submit:submit", "run a load test on a cluster"),
-    "jobs": CommandEntry("Cluster", "talka.cli.cluster_jobs:jobs", "list, watch and cancel jobs; get their results"),
-    "workers": CommandEntry(
-        "Cluster", "talka.cli.cluster_jobs:workers", "list workers and their free cores; drain one"
-    ),
+    "run": CommandEntry("Run", "run:run", "run a load test: a file, some of its workflows, or a URL"),
+    "debug": CommandEntry("Run", "run:debug", "run each workflow once in one process and show every request"),
+    "demo": CommandEntry("Run", "demo.command:demo", "run a bundled test against a bundled server"),
+    "check": CommandEntry("Look", "run:check", "find mistakes in a test and show its plan; sends nothing"),
+    "report": CommandEntry("Look", "report:report", "make an HTML page of a saved result"),
+    "compare": CommandEntry("Look", "compare:compare", "compare two results, and tell differences from noise"),
+    "history": CommandEntry("Look", "history:history", "results that were kept: list, show and forget them"),
+    "config": CommandEntry("Look", "config:config", "show every setting and where its value comes from"),
+    "doctor": CommandEntry("Look", "doctor:doctor", "is this machine fit to make load, and what would help?"),
+    "help": CommandEntry("Look", "shell:help_command", "explain a command, or the exit codes"),
+    "up": CommandEntry("Cluster", "nodes.node:up", "a cluster of this machine alone: manager, worker and API"),
+    "submit": CommandEntry("Cluster", "submit:submit", "run a load test on a cluster"),
+    "jobs": CommandEntry("Cluster", "cluster_jobs:jobs", "list, watch and cancel jobs; get their results"),
+    "workers": CommandEntry("Cluster", "cluster_jobs:workers", "list workers and their free cores; drain one"),
     "dead-letters": CommandEntry(
-        "Cluster", "talka.cli.dead_letters:dead_letters", "tasks that were given up: show and replay them"
+        "Cluster", "dead_letters:dead_letters", "tasks that were given up: show and replay them"
     ),
-    "manager": CommandEntry(
-        "Cluster", "talka.cli.nodes.node:manager", "be a manager: keep jobs, lead them, answer clients"
-    ),
-    "worker": CommandEntry("Cluster", "talka.cli.nodes.node:worker", "be a worker: run what managers give it"),
+    "manager": CommandEntry("Cluster", "nodes.node:manager", "be a manager: keep jobs, lead them, answer clients"),
+    "worker": CommandEntry("Cluster", "nodes.node:worker", "be a worker: run what managers give it"),
     "member": CommandEntry(
-        "Cluster", "talka.cli.nodes.member:member", "be a member of a cluster, and print who joins and leaves"
+        "Cluster", "nodes.member:member", "be a member of a cluster, and print who joins and leaves"
     ),
-    "cluster": CommandEntry(
-        "Cluster", "talka.cli.nodes.cluster:cluster", "the state of a cluster: members, leader, keys"
-    ),
-    "secret": CommandEntry("Cluster", "talka.cli.nodes.secret:secret", "make the secret that a cluster's nodes share"),
-    "certs": CommandEntry(
-        "Cluster", "talka.cli.nodes.certs:certs", "make the certificates of a cluster: init, issue, show"
-    ),
-    "token": CommandEntry(
-        "Cluster", "talka.cli.nodes.token:token", "make tokens that open a cluster's API: key, issue"
-    ),
-    "store": CommandEntry(
-        "Cluster", "talka.cli.nodes.store:store", "the store of dag jobs: migrate, check and back it up"
-    ),
-    "init": CommandEntry(
-        "Set up", "talka.cli.importers.init:init", "write a load test that runs, with settings and a CI job"
-    ),
-    "demo-server": CommandEntry("Set up", "talka.cli.demo.command:demo_server", "a small HTTP server to aim a test at"),
-    "completion": CommandEntry("Set up", "talka.cli.shell:completion", "print the completion script of a shell"),
+    "cluster": CommandEntry("Cluster", "nodes.cluster:cluster", "the state of a cluster: members, leader, keys"),
+    "secret": CommandEntry("Cluster", "nodes.secret:secret", "make the secret that a cluster's nodes share"),
+    "certs": CommandEntry("Cluster", "nodes.certs:certs", "make the certificates of a cluster: init, issue, show"),
+    "token": CommandEntry("Cluster", "nodes.token:token", "make tokens that open a cluster's API: key, issue"),
+    "store": CommandEntry("Cluster", "nodes.store:store", "the store of dag jobs: migrate, check and back it up"),
+    "init": CommandEntry("Set up", "importers.init:init", "write a load test that runs, with settings and a CI job"),
+    "demo-server": CommandEntry("Set up", "demo.command:demo_server", "a small HTTP server to aim a test at"),
+    "completion": CommandEntry("Set up", "shell:completion", "print the completion script of a shell"),
 }
-EXAMPLES = (
+
+
+talka = LazyGroup(
+    "talka",
+    "Load tests in Python that tell the truth, on every core you give them.",
+    COMMANDS,
     ("talka demo", "a first load test in ten seconds"),
     ("talka run https://staging.example.com/", "50/s for 10 s"),
     ("talka run shop.py --vus 50 --duration 1m", "your own test, with 50 users"),
-)
-
-
-@click.group(
-    "talka",
-    cls=LazyGroup,
-    entries=COMMANDS,
-    examples=EXAMPLES,
-    help="Load tests in Python that tell the truth, on every core you give them.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(VERSION, message="talka %(version)s")
-def talka() -> None:
-    pass
+click.version_option(VERSION, message="talka %(version)s")(talka)
 
 
 def run_command(arguments: Sequence[str]) -> int:

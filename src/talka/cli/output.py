@@ -4,10 +4,12 @@ import contextlib
 import io
 import os
 import sys
-from typing import TextIO
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TextIO
 
 from talka.errors import Invalid, Unavailable
 from talka.report.files import FileFailed, FilePlace
+from talka.report.tame import tame, tame_json
 
 PLAIN_COLUMNS = 100
 FEWEST_COLUMNS = 60
@@ -45,6 +47,42 @@ def say(text: str | bytes) -> None:
     except OSError as error:
         silence_stdout()
         raise CannotPrint(f"the result cannot be printed: {error.strerror}") from None
+
+
+def json_of(value: Any) -> bytes:
+    import msgspec
+
+    return tame_json(msgspec.json.format(msgspec.json.encode(value), indent=1))
+
+
+def say_list(
+    key: str, found: Sequence[Any], as_json: bool, shown: Callable[[Sequence[Any]], str], none: str, cut: str = ""
+) -> int:
+    """A document for programs, or a table for people. `none` is told of an empty list, `cut` of one that may go on."""
+    if as_json:
+        say(json_of({key: found}))
+    elif found:
+        say(shown(found))
+        if cut:
+            tell(f"{cut}; --limit N shows more")
+    else:
+        tell(none)
+    return 0
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as they must be; one that is empty in every row is left out."""
+    kept = [column for column in range(len(headings)) if any(row[column] for row in rows)]
+    lines = [[headings[column] for column in kept], *([tame(row[column]) for column in kept] for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(kept))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def facts_rows(rows: Iterable[tuple[str, str]]) -> str:
+    """A word and what it is, a line each; empty ones are left out."""
+    return "\n".join(f"{word:<10} {tame(text)}" for word, text in rows if text)
 
 
 def tell(text: str) -> None:

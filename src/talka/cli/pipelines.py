@@ -5,36 +5,21 @@ import ast
 import asyncio
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from talka.cli import dag_text
 from talka.cli.config import BadSetting, CliSettings, wants_color, wants_live_view
-from talka.cli.connection import asked, client_of, token_hint
-from talka.cli.dag_text import (
-    FAILED_SHOWN,
-    GIVEN_UP,
-    UNDER_WAY,
-    DagResult,
-    TaskPace,
-    dag_summary,
-    exit_code_of,
-    graph_text,
-    instant,
-    live_view,
-    log_text,
-    progress_text,
-    slowest_of,
-    task_text,
-    why_text,
-)
+from talka.cli.connection import answered, asked, client_of, submitted
+from talka.cli.dag_text import DagResult
 from talka.cli.jobs import file_and_names, is_url
 from talka.cli.live.layout import FrameView, Size
 from talka.cli.live.screen import LiveView
-from talka.cli.output import CannotWrite, ResultFile, columns_of, say, tell
-from talka.cli.remote import LeftRunning, Signal
+from talka.cli.output import CannotWrite, ResultFile, columns_of, json_of, say, tell
+from talka.cli.remote import LeftRunning, Signal, ended, goes_on
 from talka.client.client import Client
 from talka.client.requests import PAGE_LIMIT, ClusterUnreachable
 from talka.clock import monotonic_ns
@@ -50,6 +35,8 @@ from talka.work.lifecycle import TaskState
 from talka.work.outcome import ExitCode
 from talka.work.specs import BadWorkflows
 
+NAMED: Final[dict[type[ast.AST], str]] = {ast.Name: "id", ast.Attribute: "attr", ast.alias: "name"}
+"""Nodes of a syntax tree that mention a name, and the field that holds it."""
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 FOR_LOAD: Final = (
     *("vus", "rate", "duration", "iterations", "thresholds", "html", "junit", "outputs", "keep", "store"),
@@ -116,17 +103,7 @@ def words_of(file: Path) -> frozenset[str]:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError, OSError):
         return frozenset(("Workflow",))  # a load test's reader says what is wrong with it
-    return frozenset(names_in(tree))
-
-
-def names_in(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name):
-            yield node.id
-        elif isinstance(node, ast.Attribute):
-            yield node.attr
-        elif isinstance(node, ast.alias):
-            yield node.name
+    return frozenset(getattr(node, NAMED[type(node)]) for node in ast.walk(tree) if type(node) in NAMED)
 
 
 def check_settings(target: str, settings: CliSettings, env: Sequence[str]) -> None:
@@ -146,12 +123,7 @@ def submit_pipeline(spec: DagSpec, settings: CliSettings, key: str, *, detach: b
     file = None if settings.json is None else ResultFile(settings.json, what=settings.named("json"))
     if spec.schedule:
         return put_schedule(client, spec, settings, file)
-    try:
-        with token_hint(settings):
-            facts = asyncio.run(client.submit_dag(spec, key))
-    except KeyboardInterrupt:
-        tell("interrupted while the job was being submitted: talka jobs list tells whether it was")
-        raise
+    facts = submitted(settings, client.submit_dag(spec, key))
     if detach:
         if file is not None:
             file.write(json_of(facts))
@@ -164,20 +136,15 @@ def submit_pipeline(spec: DagSpec, settings: CliSettings, key: str, *, detach: b
 
 
 def put_schedule(client: Client, spec: DagSpec, settings: CliSettings, file: ResultFile | None) -> int:
-    with token_hint(settings):
-        schedule = asyncio.run(client.put_schedule(spec))
+    schedule = answered(settings, client.put_schedule(spec))
     if file is not None:
         file.write(json_of(schedule))
     if file is None or not file.is_stdout:
         say(
-            f"{schedule.name} is scheduled ({schedule.cron}), next at {instant(schedule.next_at)}:"
+            f"{schedule.name} is scheduled ({schedule.cron}), next at {dag_text.instant(schedule.next_at)}:"
             " talka jobs schedules lists it"
         )
     return 0
-
-
-def json_of(value: object) -> bytes:
-    return tame_json(msgspec.json.format(msgspec.json.encode(value), indent=1))
 
 
 # Following.
@@ -198,7 +165,7 @@ def followed(client: Client, facts: DagFacts, settings: CliSettings, file: Resul
 
 
 def reported(result: DagResult, failed: Sequence[TaskView], file: ResultFile | None) -> int:
-    code = exit_code_of(result.job)
+    code = dag_text.exit_code_of(result.job)
     if file is not None:
         try:
             file.write(json_of(result))
@@ -207,19 +174,19 @@ def reported(result: DagResult, failed: Sequence[TaskView], file: ResultFile | N
             code = code or int(ExitCode.INTERNAL_ERROR)
     if file is None or not file.is_stdout:
         width, color = columns_of(sys.stdout), wants_color(sys.stdout)
-        say(dag_summary(result.job, slowest_of(result.tasks), failed, width=width, color=color))
+        say(dag_text.dag_summary(result.job, dag_text.slowest_of(result.tasks), failed, width=width, color=color))
     return code
 
 
 class Following:
-    """A job, from now to its end. A signal leaves it, and the job goes on."""
+    """A job, from now to its end, and the frames of its live view. A signal leaves it, and the job goes on."""
 
     def __init__(self, client: Client, facts: DagFacts, *, wants_outputs: bool) -> None:
         self.facts = facts
         self.running: list[TaskView] = []
         self.failed: list[TaskView] = []
         """Those that were given up, some of them, once it has ended."""
-        self.pace = TaskPace()
+        self.pace = dag_text.TaskPace()
         self.began_ns = monotonic_ns()
         self._client = client
         self._wants_outputs = wants_outputs
@@ -233,8 +200,14 @@ class Following:
             return asyncio.run(self._run(None, tells=ui != "none"))
         # Without a terminal for the result, the last frame is all that people see.
         keep = not sys.stdout.isatty()
-        with LiveView(LiveDag(self), sys.stderr, color=wants_color(sys.stderr), keep=keep) as view:
+        with LiveView(self, sys.stderr, color=wants_color(sys.stderr), keep=keep) as view:
             return asyncio.run(self._run(view, tells=False))
+
+    def opening(self, size: Size) -> FrameView:
+        return self.view(self, monotonic_ns(), size)
+
+    def view(self, job: "Following", now: int, size: Size) -> FrameView:
+        return dag_text.live_view(job.facts, job.running, now, job.began_ns, job.pace, size)
 
     async def _run(self, view: "LiveView[Following] | None", *, tells: bool) -> DagResult:
         with signals_to(self._leave):
@@ -250,13 +223,10 @@ class Following:
                     if tells and not self._working.done():
                         self._tell(now)
             finally:
-                for task in (self._working, looking):
-                    if task is not None:
-                        task.cancel()
-                        await asyncio.gather(task, return_exceptions=True)
+                await ended(self._working, looking)
         if self._working.cancelled():
             assert self._signal is not None  # nothing else cancels it
-            raise LeftRunning(farewell(self.facts.id), self._signal)
+            raise LeftRunning(goes_on(self.facts.id), self._signal)
         return self._working.result()
 
     async def _work(self) -> DagResult:
@@ -273,11 +243,11 @@ class Following:
         """Which tasks run now, every other second: only the view wants to know."""
         while True:
             with contextlib.suppress(TalkaError):  # the watch says what is wrong
-                self.running = await some_of(self._client, self.facts, UNDER_WAY, RUNNING_SHOWN)
+                self.running = await some_of(self._client, self.facts, dag_text.UNDER_WAY, RUNNING_SHOWN)
             await asyncio.sleep(RUNNING_EVERY_S)
 
     def _tell(self, now: int) -> None:
-        text = progress_text(self.facts, now, self.pace)
+        text = dag_text.progress_text(self.facts, now, self.pace)
         if now >= self._tell_at_ns and (text != self._told or now >= self._repeat_at_ns):
             self._told, self._tell_at_ns, self._repeat_at_ns = text, now + LINE_EVERY_NS, now + UNCHANGED_EVERY_NS
             tell(text)
@@ -286,23 +256,6 @@ class Following:
         assert self._working is not None
         self._signal = self._signal or name
         self._working.cancel()
-
-
-class LiveDag:
-    """Makes the frames of a live view."""
-
-    def __init__(self, job: Following) -> None:
-        self._job = job
-
-    def opening(self, size: Size) -> FrameView:
-        return self.view(self._job, monotonic_ns(), size)
-
-    def view(self, job: Following, now: int, size: Size) -> FrameView:
-        return live_view(job.facts, job.running, now, job.began_ns, job.pace, size)
-
-
-def farewell(id: str) -> str:
-    return f"job {id} goes on: talka jobs watch {id} shows it again, talka jobs cancel {id} ends it"
 
 
 # Results.
@@ -322,7 +275,7 @@ async def result_of(client: Client, facts: DagFacts, *, wants_outputs: bool) -> 
         cursor = page.next
         if not cursor or not page.items:
             break
-    failed = await some_of(client, facts, GIVEN_UP, FAILED_SHOWN)
+    failed = await some_of(client, facts, dag_text.GIVEN_UP, dag_text.FAILED_SHOWN)
     return DagResult(facts, tasks, max(0, facts.tasks - len(tasks))), failed
 
 
@@ -340,12 +293,12 @@ async def some_of(client: Client, facts: DagFacts, states: Sequence[TaskState], 
 
 def show_task(where: dict[str, Any], id: str, task: str, *, as_json: bool) -> None:
     view = asked(where, lambda client: client.dag_task(id, task))
-    say(json_of(view) if as_json else task_text(view))
+    say(json_of(view) if as_json else dag_text.task_text(view))
 
 
 def show_why(where: dict[str, Any], id: str, task: str, *, as_json: bool) -> None:
     view = asked(where, lambda client: client.why(id, task))
-    say(json_of(view) if as_json else why_text(task, view))
+    say(json_of(view) if as_json else dag_text.why_text(task, view))
 
 
 def show_graph(where: dict[str, Any], id: str, *, as_json: bool) -> None:
@@ -353,7 +306,7 @@ def show_graph(where: dict[str, Any], id: str, *, as_json: bool) -> None:
         return await client.dag(id), await client.dag_graph(id)
 
     facts, graph = asked(where, ask)
-    say(json_of(graph) if as_json else graph_text(facts, graph))
+    say(json_of(graph) if as_json else dag_text.graph_text(facts, graph))
 
 
 def show_logs(where: dict[str, Any], id: str, task: str, *, follow: bool, as_json: bool) -> int:
@@ -364,7 +317,7 @@ def show_logs(where: dict[str, Any], id: str, task: str, *, follow: bool, as_jso
         while True:
             page = await client.task_logs(id, task, cursor, PAGE_LIMIT)
             for line in page.items:
-                say(tame_json(msgspec.json.encode(line)) if as_json else log_text(line))
+                say(tame_json(msgspec.json.encode(line)) if as_json else dag_text.log_text(line))
             count += len(page.items)
             if not page.next or not (page.items or follow):
                 return count

@@ -3,14 +3,14 @@
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from talka.cli.jobs import Progress, Reporting
 from talka.cli.output import tell
 from talka.client.client import Client
-from talka.client.requests import ClusterUnreachable, JobFacts, JobOrder, JobUpdate, NoResult
+from talka.client.requests import ClusterUnreachable, NoResult
 from talka.client.watched_job import WatchedJob
 from talka.clock import monotonic_ns
 from talka.control.load.log_lines import news_in
@@ -20,9 +20,10 @@ from talka.report.document import ResultDocument, read
 from talka.report.tame import tame
 from talka.report.text import counted_text
 from talka.units import SECOND
+from talka.wire.orders import JobOrder, Outlined
+from talka.wire.views import JobFacts, JobUpdate
 from talka.work.lifecycle import JobState
 from talka.work.outcome import ExitCode
-from talka.work.specs import Outlined
 
 Signal = Literal["SIGINT", "SIGTERM"]
 
@@ -92,21 +93,14 @@ class RemoteJob:
                     await asyncio.wait([self._watching], timeout=progress_every_ns / SECOND)
                     if on_progress is not None:
                         on_progress(self._watched.view, monotonic_ns())
-                content = await self._result(self._watching)
+                if self._watching.cancelled():
+                    assert self._signal is not None  # nothing else cancels it
+                    raise LeftRunning(self._farewell(), self._signal)
+                document = read(self._watching.result())
             finally:
-                for task in (self._watching, self._cancelling):
-                    if task is not None:
-                        task.cancel()
-                        await asyncio.gather(task, return_exceptions=True)
-        document = read(content)
+                await ended(self._watching, self._cancelling)
         code = self.exit_code_of(document.status, document.exit_code)
         return msgspec.structs.replace(document, exit_code=code)
-
-    async def _result(self, watching: "asyncio.Task[bytes]") -> bytes:
-        if not watching.cancelled():
-            return watching.result()
-        assert self._signal is not None  # nothing else cancels it
-        raise LeftRunning(self._farewell(), self._signal)
 
     async def _watch(self, on_progress: Progress | None) -> bytes:
         told: str | None = None
@@ -142,7 +136,7 @@ class RemoteJob:
             return f"job {self.id} goes on being cancelled: talka jobs show {self.id} tells what became of it"
         if self._cancels:
             return f"job {self.id} may not have been cancelled: talka jobs cancel {self.id} does it"
-        return f"job {self.id} goes on: talka jobs watch {self.id} shows it again, talka jobs cancel {self.id} ends it"
+        return goes_on(self.id)
 
 
 class LineTeller:
@@ -162,6 +156,18 @@ class LineTeller:
         for line in lines:
             self._number = line.number
             self._say(tame(f"{line.worker}: {line.text}"))
+
+
+async def ended(*tasks: asyncio.Task[Any] | None) -> None:
+    """Cancels those that are there, and waits for their end."""
+    for task in tasks:
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+def goes_on(id: str) -> str:
+    return f"job {id} goes on: talka jobs watch {id} shows it again, talka jobs cancel {id} ends it"
 
 
 def waiting_text(facts: JobFacts) -> str:

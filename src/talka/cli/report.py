@@ -4,21 +4,18 @@ import os
 
 import click
 
-from talka.cli.command import CliCommand
+from talka.cli.command import command
 from talka.cli.output import ResultFile, say
 from talka.cli.saved import saved_result, summary_of
 from talka.errors import Invalid
 
 
-@click.command(
+@command(
     "report",
-    cls=CliCommand,
-    examples=[
-        ("talka report result.json -o report.html", "a page to open, print or send"),
-        ("talka report - -o - < result.json", "from stdin to stdout"),
-        ("talka report result.json --summary p50,p99.9", "the summary again, with these times"),
-    ],
-    help="Make an HTML page or a summary of a result written by talka run --json. RESULT is that file; - reads stdin.",
+    "Make an HTML page or a summary of a result written by talka run --json. RESULT is that file; - reads stdin.",
+    ("talka report result.json -o report.html", "a page to open, print or send"),
+    ("talka report - -o - < result.json", "from stdin to stdout"),
+    ("talka report result.json --summary p50,p99.9", "the summary again, with these times"),
 )
 # Nothing is checked by this type; shells complete names of files for it.
 @click.argument("result", type=click.Path(readable=False), metavar="RESULT")

@@ -1,4 +1,4 @@
-"""Commands that take a test: run, check, debug. What they need is imported when they are called, for a quick help."""
+"""Commands that take a test: run, check, debug."""
 
 import contextlib
 import sys
@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from talka.cli.command import CliCommand, option, options
+from talka.cli.command import command, option, options
 from talka.cli.output import ResultFile, harmless, say
 
 LOAD, REQUEST, RESULT, RUNNING = "Load (replaces what the file says)", "Request (of a URL)", "Result", "Running"
@@ -15,100 +15,76 @@ LOAD, REQUEST, RESULT, RUNNING = "Load (replaces what the file says)", "Request 
 target = click.argument("target", type=click.Path(readable=False), metavar="TARGET")
 # Values stay texts here: settings check them, wherever they come from.
 load_options = options(
-    option("--vus", section=LOAD, metavar="N", help="Virtual users; with --rate, the most at the same time."),
-    option("--rate", section=LOAD, metavar="R", help="Iterations to start: 500, 500/s, 30/m."),
-    option("--duration", "--for", "duration", section=LOAD, metavar="D", help="How long: 30s, 1m30s, 500ms."),
-    option("--iterations", section=LOAD, metavar="N", help="Iterations in all, shared by the virtual users."),
+    option(LOAD, "--vus", "N", "Virtual users; with --rate, the most at the same time."),
+    option(LOAD, "--rate", "R", "Iterations to start: 500, 500/s, 30/m."),
+    option(LOAD, "--duration --for duration", "D", "How long: 30s, 1m30s, 500ms."),
+    option(LOAD, "--iterations", "N", "Iterations in all, shared by the virtual users."),
 )
 request_options = options(
-    option("-X", "--request", "method", section=REQUEST, metavar="METHOD", help="GET; POST where there is a -d."),
+    option(REQUEST, "-X --request method", "METHOD", "GET; POST where there is a -d."),
     option(
-        "-H",
-        "--header",
-        "headers",
-        section=REQUEST,
-        metavar="LINE",
+        REQUEST,
+        "-H --header headers",
+        "LINE",
+        "'Name: value', or @FILE with such lines, for what others must not see. Repeatable.",
         multiple=True,
-        help="'Name: value', or @FILE with such lines, for what others must not see. Repeatable.",
     ),
     option(
-        "-d",
-        "--data",
-        "data",
-        section=REQUEST,
-        metavar="BODY",
-        help="The body, or @FILE. JSON is sent as application/json, other text as a form, unless -H says so.",
+        REQUEST,
+        "-d --data data",
+        "BODY",
+        "The body, or @FILE. JSON is sent as application/json, other text as a form, unless -H says so.",
     ),
-    option("-k", "--insecure", "insecure", section=REQUEST, is_flag=True, help="Trust any certificate of the server."),
-    option("--timeout", section=REQUEST, metavar="D", help="The longest a request may take (60s)."),
+    option(REQUEST, "-k --insecure insecure", None, "Trust any certificate of the server.", is_flag=True),
+    option(REQUEST, "--timeout", "D", "The longest a request may take (60s)."),
 )
-cores = option("--cores", section=RUNNING, metavar="N", help="Core processes (one for each physical core).")
+cores = option(RUNNING, "--cores", "N", "Core processes (one for each physical core).")
 threshold = option(
-    "--threshold",
-    "thresholds",
-    section=RESULT,
-    metavar="RULE",
+    RESULT,
+    "--threshold thresholds",
+    "RULE",
+    'A threshold, such as "response_time.p99 < 250ms". Repeatable.',
     multiple=True,
-    help='A threshold, such as "response_time.p99 < 250ms". Repeatable.',
 )
-summary = option(
-    "--summary",
-    section=RESULT,
-    metavar="COLUMNS",
-    help="Times to show of each step: p50,p95,p99.9,mean (p50,p90 … max).",
-)
-html = option("--html", section=RESULT, metavar="FILE", help="Write a page to open, print or send.")
+summary = option(RESULT, "--summary", "COLUMNS", "Times to show of each step: p50,p95,p99.9,mean (p50,p90 … max).")
+html = option(RESULT, "--html", "FILE", "Write a page to open, print or send.")
 env = option(
-    "--env",
-    section=RUNNING,
-    metavar="NAME[=VALUE]",
-    multiple=True,
-    help="A variable for the test; without VALUE, your own. Repeatable.",
+    RUNNING, "--env", "NAME[=VALUE]", "A variable for the test; without VALUE, your own. Repeatable.", multiple=True
+)
+more_result_options = options(
+    html,
+    summary,
+    option(RESULT, "--junit", "FILE", "Write thresholds and checks as JUnit test cases."),
+    option(
+        RESULT,
+        "--output outputs",
+        "KIND=TARGET",
+        "Another output: csv, jsonl, markdown, prometheus, influx … (docs/outputs.md). Repeatable.",
+        multiple=True,
+    ),
+    option(RESULT, "--keep/--no-keep", None, "Keep the result for talka history.", default=None),
+    option(RESULT, "--store", "URL", "Where to keep it (a file below ~/.local/state)."),
+    option(RESULT, "--allow-partial/--no-allow-partial", None, "Exit with 0 also if cores were lost.", default=None),
 )
 result_options = options(
     threshold,
-    option("--json", section=RESULT, metavar="FILE", help="Write the result; - prints it, without a summary."),
-    html,
-    summary,
-    option("--junit", section=RESULT, metavar="FILE", help="Write thresholds and checks as JUnit test cases."),
-    option(
-        "--output",
-        "outputs",
-        section=RESULT,
-        metavar="KIND=TARGET",
-        multiple=True,
-        help="Another output: csv, jsonl, markdown, prometheus, influx … (docs/outputs.md). Repeatable.",
-    ),
-    option("--keep/--no-keep", section=RESULT, default=None, help="Keep the result for talka history."),
-    option("--store", section=RESULT, metavar="URL", help="Where to keep it (a file below ~/.local/state)."),
-    option(
-        "--allow-partial/--no-allow-partial",
-        section=RESULT,
-        default=None,
-        help="Exit with 0 also if cores were lost.",
-    ),
+    option(RESULT, "--json", "FILE", "Write the result; - prints it, without a summary."),
+    more_result_options,
 )
 running_options = options(
-    option("--seed", section=RUNNING, metavar="N", help="Seed of everything that is random, to repeat a run."),
-    option("--grace", section=RUNNING, metavar="D", help="Time for iterations that are under way at the end (30s)."),
-    option(
-        "--ui", section=RUNNING, metavar="[auto|full|ci|none]", help="Live view, lines, or nothing on stderr (auto)."
-    ),
-    option(
-        "--engine", section=RUNNING, metavar="[auto|native|python]", help="The engine that sends the requests (auto)."
-    ),
+    option(RUNNING, "--seed", "N", "Seed of everything that is random, to repeat a run."),
+    option(RUNNING, "--grace", "D", "Time for iterations that are under way at the end (30s)."),
+    option(RUNNING, "--ui", "[auto|full|ci|none]", "Live view, lines, or nothing on stderr (auto)."),
+    option(RUNNING, "--engine", "[auto|native|python]", "The engine that sends the requests (auto)."),
 )
 
 
-@click.command(
+@command(
     "run",
-    cls=CliCommand,
-    examples=[
-        ("talka run shop.py", "all of the file, as it says"),
-        ("talka run https://staging.example.com/", "no file: 50/s for 10 s"),
-        ("talka run shop.py:Browse --rate 200/s --for 1m", "one workflow, other load"),
-    ],
-    help="Run a load test on this machine. TARGET is FILE, FILE:Class,Class or a URL.",
+    "Run a load test on this machine. TARGET is FILE, FILE:Class,Class or a URL.",
+    ("talka run shop.py", "all of the file, as it says"),
+    ("talka run https://staging.example.com/", "no file: 50/s for 10 s"),
+    ("talka run shop.py:Browse --rate 200/s --for 1m", "one workflow, other load"),
 )
 @target
 @load_options
@@ -133,20 +109,17 @@ def run(target: str, env: tuple[str, ...], **flags: Any) -> int:
     return reporting.report(reporting.carry_out(opening_of(job)))
 
 
-@click.command(
+@command(
     "check",
-    cls=CliCommand,
-    examples=[
-        ("talka check shop.py", "what is wrong with it, or what it would do"),
-        ("talka check shop.py:Browse --rate 200/s", "the plan with another load"),
-    ],
-    help="Find mistakes in a test and show its plan. Sends nothing. TARGET is as for talka run.",
+    "Find mistakes in a test and show its plan. Sends nothing. TARGET is as for talka run.",
+    ("talka check shop.py", "what is wrong with it, or what it would do"),
+    ("talka check shop.py:Browse --rate 200/s", "the plan with another load"),
 )
 @target
 @load_options
 @request_options
 @threshold
-@option("--json", "plan_file", section=RESULT, metavar="FILE", help="Write the plan as JSON; - prints it instead.")
+@option(RESULT, "--json plan_file", "FILE", "Write the plan as JSON; - prints it instead.")
 @cores
 @env
 def check(target: str, env: tuple[str, ...], plan_file: str | None, **flags: Any) -> int:
@@ -165,14 +138,11 @@ def check(target: str, env: tuple[str, ...], plan_file: str | None, **flags: Any
     return 0
 
 
-@click.command(
+@command(
     "debug",
-    cls=CliCommand,
-    examples=[
-        ("talka debug shop.py", "one user, one iteration of every workflow"),
-        ("talka debug shop.py:Browse", "of one, and of those it depends on"),
-    ],
-    help="Run each workflow once in this process and show every request. Breakpoints in the test work.",
+    "Run each workflow once in this process and show every request. Breakpoints in the test work.",
+    ("talka debug shop.py", "one user, one iteration of every workflow"),
+    ("talka debug shop.py:Browse", "of one, and of those it depends on"),
 )
 @target
 @request_options

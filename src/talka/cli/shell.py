@@ -2,7 +2,7 @@
 
 import click
 
-from talka.cli.command import CliCommand, did_you_mean
+from talka.cli.command import command, did_you_mean
 from talka.cli.output import say
 
 SHELLS = ("bash", "zsh", "fish")
@@ -10,15 +10,12 @@ EXIT_CODES_TOPIC = "exit-codes"
 TEXT_COLUMNS = 100
 
 
-@click.command(
+@command(
     "completion",
-    cls=CliCommand,
-    examples=[
-        ('eval "$(talka completion bash)"', "in ~/.bashrc"),
-        ('eval "$(talka completion zsh)"', "in ~/.zshrc"),
-        ("talka completion fish | source", "in ~/.config/fish/config.fish"),
-    ],
-    help="Print the completion script of a shell.",
+    "Print the completion script of a shell.",
+    ('eval "$(talka completion bash)"', "in ~/.bashrc"),
+    ('eval "$(talka completion zsh)"', "in ~/.zshrc"),
+    ("talka completion fish | source", "in ~/.config/fish/config.fish"),
 )
 @click.argument("shell", type=click.Choice(SHELLS), metavar="[bash|zsh|fish]")
 @click.pass_context
@@ -33,11 +30,11 @@ def completion(context: click.Context, shell: str) -> int:
     return 0
 
 
-@click.command(
+@command(
     "help",
-    cls=CliCommand,
-    examples=[("talka help run", "the same as talka run --help"), ("talka help exit-codes", "what each code means")],
-    help="Explain a command, or the exit codes.",
+    "Explain a command, or the exit codes.",
+    ("talka help run", "the same as talka run --help"),
+    ("talka help exit-codes", "what each code means"),
 )
 @click.argument("topic", nargs=-1, metavar="[COMMAND|exit-codes]")
 @click.pass_context

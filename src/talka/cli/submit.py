@@ -1,16 +1,23 @@
-"""The command `talka submit`: a test or a pipeline on a cluster. What it needs is imported when it is called, for a
-quick help."""
+"""The command `talka submit`: a test or a pipeline on a cluster."""
 
 import contextlib
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-import click
-
-from talka.cli.command import CliCommand, Option, option
+from talka.cli.command import command, option
 from talka.cli.connection import CLUSTER, api_options
 from talka.cli.output import say, tell
-from talka.cli.run import RESULT, RUNNING, env, load_options, request_options, result_options, running_options, target
+from talka.cli.run import (
+    RESULT,
+    RUNNING,
+    env,
+    load_options,
+    more_result_options,
+    request_options,
+    running_options,
+    target,
+    threshold,
+)
 
 if TYPE_CHECKING:
     from talka.cli.config import CliSettings
@@ -22,37 +29,35 @@ WATCHED: Final = ("json", "html", "junit", "summary", "outputs", "keep", "store"
 """Settings that are about a result, which whoever detaches does not wait for."""
 
 
-@click.command(
+@command(
     "submit",
-    cls=CliCommand,
-    examples=[
-        ("talka submit shop.py --to 10.0.0.5:8470", "on that cluster, shown here like talka run"),
-        ("talka submit shop.py --env SHOP_TOKEN --cores 32", "with a variable, on at most 32 cores"),
-        ("talka submit shop.py --detach", "prints the job's id and leaves"),
-        ("talka submit etl.yaml", "a pipeline: its tasks run where their handlers are"),
-    ],
-    help=(
-        "Run a load test or a pipeline on a cluster. TARGET is FILE, FILE:Class,Class or a URL; of a pipeline, a file"
-        " of YAML or JSON, or FILE.py:NAME. Ctrl-C cancels a load test; a pipeline goes on without you."
-    ),
+    "Run a load test or a pipeline on a cluster. TARGET is FILE, FILE:Class,Class or a URL; of a pipeline, a file"
+    " of YAML or JSON, or FILE.py:NAME. Ctrl-C cancels a load test; a pipeline goes on without you.",
+    ("talka submit shop.py --to 10.0.0.5:8470", "on that cluster, shown here like talka run"),
+    ("talka submit shop.py --env SHOP_TOKEN --cores 32", "with a variable, on at most 32 cores"),
+    ("talka submit shop.py --detach", "prints the job's id and leaves"),
+    ("talka submit etl.yaml", "a pipeline: its tasks run where their handlers are"),
 )
 @target
 @load_options
 @request_options
-@result_options
-@api_options
-@option("--key", section=CLUSTER, metavar="KEY", help="Submitted twice with the same key, it is still one job.")
-@option("--priority", section=CLUSTER, metavar="N", help="In the queue, from 1 to 10, the highest (5).")
-@option("--detach", section=CLUSTER, is_flag=True, help="Print the job's id and leave it to the cluster.")
-@option("--logs", section=CLUSTER, is_flag=True, help="Show what the test prints on the workers, on stderr.")
-@option("--cores", section=RUNNING, metavar="N", help="At most this many cores (as many as priorities allow).")
+@threshold
 @option(
-    "--workers-have",
-    section=RUNNING,
-    metavar="MODULE",
-    multiple=True,
-    help="The test imports it, and every worker has it. Repeatable.",
+    RESULT,
+    "--json",
+    "[FILE]",
+    "Write the result; without FILE, print it without a summary.",
+    is_flag=False,
+    flag_value="-",
 )
+@more_result_options
+@api_options
+@option(CLUSTER, "--key", "KEY", "Submitted twice with the same key, it is still one job.")
+@option(CLUSTER, "--priority", "N", "In the queue, from 1 to 10, the highest (5).")
+@option(CLUSTER, "--detach", None, "Print the job's id and leave it to the cluster.", is_flag=True)
+@option(CLUSTER, "--logs", None, "Show what the test prints on the workers, on stderr.", is_flag=True)
+@option(RUNNING, "--cores", "N", "At most this many cores (as many as priorities allow).")
+@option(RUNNING, "--workers-have", "MODULE", "The test imports it, and every worker has it. Repeatable.", multiple=True)
 @running_options
 @env
 def submit(target: str, env: tuple[str, ...], key: str | None, detach: bool, logs: bool, **flags: Any) -> int:
@@ -69,7 +74,7 @@ def submit(target: str, env: tuple[str, ...], key: str | None, detach: bool, log
         return submit_pipeline(pipeline, settings, key or "", detach=detach)
     if detach:
         check_detached(settings, logs=logs)
-    from talka.cli.connection import client_of, token_hint
+    from talka.cli.connection import client_of, submitted
     from talka.cli.jobs import Reporting
     from talka.cli.remote import RemoteJob, followed
 
@@ -80,14 +85,7 @@ def submit(target: str, env: tuple[str, ...], key: str | None, detach: bool, log
     job = RemoteJob(client, submission.order, submission.specs, cancels=True, logs=logs)
     # Before anything is sent: it finds what cannot be written.
     reporting = None if detach else Reporting(job, settings, job.waiting)
-    import asyncio
-
-    try:
-        with token_hint(settings):
-            facts = asyncio.run(client.submit(submission.order, key or "", bundle=submission.bundle))
-    except KeyboardInterrupt:
-        tell("interrupted while the job was being submitted: talka jobs list tells whether it was")
-        raise
+    facts = submitted(settings, client.submit(submission.order, key or "", bundle=submission.bundle))
     job.submitted(facts)
     if reporting is None:
         say(facts.id)
@@ -95,22 +93,6 @@ def submit(target: str, env: tuple[str, ...], key: str | None, detach: bool, log
     if settings.ui != "none":
         tell(f"submitted {job.name} as job {facts.id}")
     return followed(job, reporting, "Ctrl-C cancels it and still reports, a second one leaves it at once")
-
-
-# The document may follow or not, as in `talka jobs result`: shared options know it with a file only.
-submit.params = [
-    Option(
-        ["--json"],
-        section=RESULT,
-        is_flag=False,
-        flag_value="-",
-        metavar="[FILE]",
-        help="Write the result; without FILE, print it without a summary.",
-    )
-    if option.name == "json"
-    else option
-    for option in submit.params
-]
 
 
 def pipeline_in(target: str, settings: "CliSettings", env: tuple[str, ...]) -> "DagSpec | None":

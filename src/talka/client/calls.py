@@ -1,30 +1,24 @@
 """Asking a cluster until one of its managers answers: what every call of a client goes through."""
 
 import asyncio
+import contextlib
 import random
 import re
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
 import websockets
 from websockets.asyncio.client import connect as open_websocket
+from websockets.http11 import Response
 
 from talka.client.http import ApiAddress, HttpAnswer, call, parse_address, trust
-from talka.client.requests import (
-    ClusterUnreachable,
-    ClusterView,
-    NoSuchJob,
-    NoSuchWorker,
-    NotAuthorised,
-    Problem,
-    TooBusy,
-    error_of,
-)
+from talka.client.requests import ClusterUnreachable, NoSuchJob, NoSuchWorker, NotAuthorised, Problem, TooBusy, error_of
 from talka.clock import monotonic_ns
 from talka.errors import Invalid, Superseded, TalkaError, Unavailable
 from talka.units import SECOND
+from talka.wire.views import ClusterView
 
 QUESTION_S: Final = 10.0
 """How long a question is asked again before the cluster counts as unreachable."""
@@ -46,6 +40,7 @@ OPEN_S: Final = 20.0
 NAME: Final = re.compile(r"[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,255}")
 
 Shape = TypeVar("Shape")
+Update = TypeVar("Update")
 
 
 class ApiCalls:
@@ -66,11 +61,11 @@ class ApiCalls:
         if isinstance(addresses, str):
             addresses = (addresses,)
         self._addresses = [parse_address(address, is_tls=ca is not None) for address in addresses]
-        self._headers = {"authorization": f"Bearer {token}"} if token else {}
-        self._tls: ssl.SSLContext | None = None
+        self.headers = {"authorization": f"Bearer {token}"} if token else {}
+        self.tls: ssl.SSLContext | None = None
         if any(address.scheme == "https" for address in self._addresses):
-            self._tls = trust(ca)
-        self._question_s = question_s
+            self.tls = trust(ca)
+        self.question_s = question_s
         self._result_s = result_s
         # How long to wait before asking again; nothing that must be unpredictable.
         self._rng = rng or random.Random()
@@ -85,6 +80,10 @@ class ApiCalls:
         """Where managers are asked, the next one first."""
         return [str(address) for address in self._addresses]
 
+    @property
+    def next_address(self) -> ApiAddress:
+        return self._addresses[0]
+
     async def cluster(self) -> ClusterView:
         view = await self._ask("GET", "/v1/cluster", ClusterView)
         scheme = self._addresses[0].scheme
@@ -96,34 +95,9 @@ class ApiCalls:
         self._has_learned = True
         return view
 
-    # For connections that last.
-
-    @property
-    def next_address(self) -> ApiAddress:
-        return self._addresses[0]
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return dict(self._headers)
-
-    @property
-    def tls(self) -> ssl.SSLContext | None:
-        return self._tls
-
-    @property
-    def question_s(self) -> float:
-        return self._question_s
-
-    async def learn(self) -> None:
-        await self._learn()
-
-    async def try_next(self, failed: ApiAddress, patience: "Patience") -> None:
-        self._try_next(failed)
-        await self._pause_or_give_up(patience)
-
     # Asking until somebody answers.
 
-    async def _learn(self) -> None:
+    async def learn(self) -> None:
         if not self._has_learned:
             await self.cluster()
 
@@ -146,12 +120,8 @@ class ApiCalls:
         answer = await self._call(
             method, path, headers=headers, body=body, patience_s=patience_s, limit_bytes=limit_bytes
         )
-        try:
-            return msgspec.json.decode(answer.body, type=shape)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Invalid) as error:
-            raise not_ours(
-                self._addresses[0], f"gave an answer to {method} {path} that does not match the API: {error}"
-            ) from None
+        what = f"gave an answer to {method} {path} that does not match the API"
+        return decoded(self.next_address, answer.body, shape, what)
 
     async def _call(
         self,
@@ -166,7 +136,7 @@ class ApiCalls:
         is_fine: Callable[[int], bool] = lambda status: False,
     ) -> HttpAnswer:
         """The first answer that is one, from the manager that is then `self._addresses[0]`."""
-        patience = Patience(patience_s or self._question_s)
+        patience = Patience(patience_s or self.question_s)
         while True:
             address = self._addresses[0]
             try:
@@ -174,12 +144,12 @@ class ApiCalls:
                     address,
                     method,
                     path,
-                    headers={**self._headers, **(headers or {})},
+                    headers={**self.headers, **(headers or {})},
                     body=body,
                     # One that is silent must leave time for the others.
                     timeout_s=min(attempt_s, patience.left_s, patience.whole_s / min(3, len(self._addresses))),
                     limit_bytes=limit_bytes,
-                    tls=self._tls,
+                    tls=self.tls,
                 )
                 self._was_answered = True
                 if answer.status < 300 or is_fine(answer.status):
@@ -190,39 +160,70 @@ class ApiCalls:
                     raise
                 patience.problems[str(address)] = str(error)
                 await asyncio.sleep(error.retry_after_s)
-                continue
             except NotAuthorised:
                 raise
             except (Unavailable, Superseded) as error:
-                patience.problems[str(address)] = str(error)
-            self._try_next(address)
-            await self._pause_or_give_up(patience)
+                await self.try_next(address, patience, error)
 
-    def _try_next(self, failed: ApiAddress) -> None:
+    async def try_next(self, failed: ApiAddress, patience: "Patience", problem: object) -> None:
+        """Raises `ClusterUnreachable` when patience is at its end."""
+        patience.problems[str(failed)] = str(problem)
         if self._addresses[0] == failed:  # else another call has moved on already
             self._addresses.append(self._addresses.pop(0))
-
-    async def _pause_or_give_up(self, patience: "Patience") -> None:
         patience.attempts += 1
         rounds, rest = divmod(patience.attempts, len(self._addresses))
         if not rest:  # everyone was asked
             if not self._was_answered and self.on_trouble is not None and patience.left_s >= LAST_TRY_S:
-                told = "; ".join(patience.problems.values())
-                self.on_trouble(f"{told}: trying again for up to {patience.left_s:.0f} s")
+                self.on_trouble(f"{patience.told}: trying again for up to {patience.left_s:.0f} s")
                 self.on_trouble = None
             await self._pause(rounds - 1, most_s=patience.left_s)
         if patience.left_s < LAST_TRY_S:
-            told = "; ".join(patience.problems.values())
-            raise ClusterUnreachable(f"no manager answered within {patience.whole_s:g} s: {told}")
+            raise ClusterUnreachable(f"no manager answered within {patience.whole_s:g} s: {patience.told}") from None
 
     async def _pause(self, attempts: int, most_s: float = BACKOFF_MOST_S) -> None:
         longest_s = min(BACKOFF_MOST_S, BACKOFF_S * 2 ** min(attempts, 10))
         await asyncio.sleep(min(most_s, self._rng.uniform(longest_s / 2, longest_s)))
 
-    def _open(self, address: ApiAddress, path: str) -> "Opening":
-        """A WebSocket."""
-        scheme = "wss" if address.scheme == "https" else "ws"
-        return Opening(f"{scheme}://{address}{path}", address, self._headers, self._tls if scheme == "wss" else None)
+    async def _watch(self, path: str, decode: Callable[[ApiAddress, bytes], Update]) -> AsyncGenerator[Update, None]:
+        """Every frame of a WebSocket, opened again at the next manager when one dies: whoever looks knows the last."""
+        await self.learn()
+        patience = Patience(self._result_s)
+        while True:
+            address = self.next_address
+            problem: object = f"{address} ended the watch"
+            try:
+                async with self._open(address, path) as websocket:
+                    async for frame in websocket:
+                        update = decode(address, frame.encode() if isinstance(frame, str) else frame)
+                        patience = Patience(self._result_s)
+                        yield update
+            except NotAuthorised:
+                raise
+            except (Unavailable, Superseded) as error:
+                problem = error
+            except (OSError, TimeoutError, websockets.WebSocketException) as error:
+                problem = f"{address}: {error or type(error).__name__}"
+            await self.try_next(address, patience, problem)
+
+    @contextlib.asynccontextmanager
+    async def _open(self, address: ApiAddress, path: str) -> AsyncIterator[Any]:
+        """A WebSocket. Its refusal is told as the error it was."""
+        try:
+            async with open_websocket(
+                websocket_uri(address, path),
+                additional_headers=self.headers,
+                ssl=self.tls if address.scheme == "https" else None,
+                compression=None,
+                proxy=None,
+                open_timeout=OPEN_S,
+                ping_interval=PING_S,
+                ping_timeout=PING_S,
+                close_timeout=1,
+                max_size=FRAME_LIMIT_BYTES,
+            ) as websocket:
+                yield websocket
+        except websockets.InvalidStatus as error:
+            raise refusal_in(address, error.response) from None
 
 
 class Patience:
@@ -235,40 +236,30 @@ class Patience:
         self._until_ns = monotonic_ns() + round(whole_s * SECOND)
 
     @property
+    def told(self) -> str:
+        return "; ".join(self.problems.values())
+
+    @property
     def left_s(self) -> float:
         return max(0.0, (self._until_ns - monotonic_ns()) / SECOND)
 
 
-class Opening:
-    """A WebSocket whose refusal is told as the error it was."""
+def websocket_uri(address: ApiAddress, path: str) -> str:
+    return f"{'wss' if address.scheme == 'https' else 'ws'}://{address}{path}"
 
-    def __init__(self, uri: str, address: ApiAddress, headers: Mapping[str, str], tls: ssl.SSLContext | None) -> None:
-        self._address = address
-        self._connecting = open_websocket(
-            uri,
-            additional_headers=dict(headers),
-            ssl=tls,
-            compression=None,
-            proxy=None,
-            open_timeout=OPEN_S,
-            ping_interval=PING_S,
-            ping_timeout=PING_S,
-            close_timeout=1,
-            max_size=FRAME_LIMIT_BYTES,
-        )
 
-    async def __aenter__(self) -> Any:
-        try:
-            return await self._connecting.__aenter__()
-        except websockets.InvalidStatus as error:
-            response = error.response
-            headers = {name.lower(): value for name, value in response.headers.raw_items()}
-            raise error_in(
-                self._address, HttpAnswer(response.status_code, headers, bytes(response.body or b""))
-            ) from None
+def refusal_in(address: ApiAddress, response: Response) -> TalkaError:
+    """Of a WebSocket."""
+    headers = {name.lower(): value for name, value in response.headers.raw_items()}
+    return error_in(address, HttpAnswer(response.status_code, headers, bytes(response.body or b"")))
 
-    async def __aexit__(self, *exception: Any) -> None:
-        await self._connecting.__aexit__(*exception)
+
+def decoded(address: ApiAddress, content: bytes | msgspec.Raw, shape: type[Shape], what: str) -> Shape:
+    """`what` the content is, in the words in which it is told that it does not match."""
+    try:
+        return msgspec.json.decode(content, type=shape)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Invalid) as error:
+        raise not_ours(address, f"{what}: {error}") from None
 
 
 def error_in(address: ApiAddress, answer: HttpAnswer) -> TalkaError:

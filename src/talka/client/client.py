@@ -5,31 +5,18 @@ harm: a submission carries a key under which the managers know it again.
 """
 
 import contextlib
-import secrets
 from collections.abc import AsyncGenerator
 from typing import Final
-from urllib.parse import urlencode
 
 import msgspec
-import websockets
 
-from talka.client.calls import Patience, error_in, job_part, not_ours, worker_part
-from talka.client.dag_calls import DagCalls
+from talka.client.calls import error_in, job_part, not_ours, worker_part
+from talka.client.dag_calls import DagCalls, key_header, paged
 from talka.client.http import ApiAddress
-from talka.client.requests import (
-    PAGE_DEFAULT,
-    BundleMissing,
-    CancelRequest,
-    JobFacts,
-    JobOrder,
-    JobsPage,
-    JobUpdate,
-    NotAuthorised,
-    NotEnded,
-    WorkerView,
-)
-from talka.errors import Invalid, Superseded, Unavailable
-from talka.wire.views import without_windows_up_to
+from talka.client.requests import PAGE_DEFAULT, BundleMissing, CancelRequest, NotAuthorised, NotEnded
+from talka.errors import Invalid
+from talka.wire.entries import JobOrder
+from talka.wire.views import JobFacts, JobsPage, JobUpdate, WorkerView, without_windows_up_to
 
 UPLOAD_S: Final = 180.0
 RESULT_LIMIT_BYTES: Final = 64 * 1024 * 1024
@@ -50,14 +37,8 @@ class Client(DagCalls):
 
     async def put_bundle(self, digest: str, content: bytes) -> None:
         headers = {"content-type": "application/octet-stream"}
-        await self._call(
-            "PUT",
-            f"/v1/bundles/{digest}",
-            headers=headers,
-            body=content,
-            patience_s=UPLOAD_S,
-            attempt_s=UPLOAD_S,
-        )
+        path = f"/v1/bundles/{digest}"
+        await self._call("PUT", path, headers=headers, body=content, patience_s=UPLOAD_S, attempt_s=UPLOAD_S)
 
     async def has_bundle(self, digest: str) -> bool:
         answer = await self._call("HEAD", f"/v1/bundles/{digest}", is_fine=lambda status: status == 404)
@@ -65,14 +46,14 @@ class Client(DagCalls):
 
     async def submit(self, order: JobOrder, key: str = "", *, bundle: bytes = b"") -> JobFacts:
         """Submit a job once, however often it must be said. `bundle` is uploaded if the managers lack it."""
-        key = key or secrets.token_hex(16)
-        await self._learn()
+        headers = key_header(key)
+        await self.learn()
         with contextlib.suppress(NotAuthorised):  # the answer to a HEAD has no words: the order is refused with some
             if bundle and not await self.has_bundle(order.bundle.digest):
                 await self.put_bundle(order.bundle.digest, bundle)
         for attempt in range(UPLOADS):
             try:
-                return await self._ask("POST", "/v1/jobs", JobFacts, value=order, headers={"idempotency-key": key})
+                return await self._ask("POST", "/v1/jobs", JobFacts, value=order, headers=headers)
             except BundleMissing:
                 # The manager that took it is gone, and with it the bundle.
                 if not bundle or attempt == UPLOADS - 1:
@@ -81,8 +62,7 @@ class Client(DagCalls):
         raise AssertionError("the last attempt returns or raises")
 
     async def jobs(self, state: str = "", cursor: str = "", limit: int = PAGE_DEFAULT) -> JobsPage:
-        query = {"state": state, "cursor": cursor, "limit": str(limit)}
-        return await self._ask("GET", "/v1/jobs?" + urlencode({k: v for k, v in query.items() if v}), JobsPage)
+        return await self._ask("GET", paged("/v1/jobs", cursor, limit, state), JobsPage)
 
     async def job(self, id: str) -> JobFacts:
         return await self._ask("GET", f"/v1/jobs/{job_part(id)}", JobFacts)
@@ -114,30 +94,15 @@ class Client(DagCalls):
 
         After a new connection windows that were told already are left out.
         """
-        await self._learn()
-        patience = Patience(self._result_s)
         newest = -1
-        while True:
-            address = self._addresses[0]
-            try:
-                path = f"/v1/jobs/{job_part(id)}/watch?format=msgpack&steps={int(steps)}"
-                async with self._open(address, path) as websocket:
-                    async for frame in websocket:
-                        update = without_windows_up_to(newest, decoded_update(address, frame))
-                        newest = max([newest, *(window.index for window in update.windows)])
-                        patience = Patience(self._result_s)
-                        yield update
-                        if update.final:
-                            return
-                patience.problems[str(address)] = f"{address} ended the watch"
-            except NotAuthorised:
-                raise
-            except (Unavailable, Superseded) as error:
-                patience.problems[str(address)] = str(error)
-            except (OSError, TimeoutError, websockets.WebSocketException) as error:
-                patience.problems[str(address)] = f"{address}: {error or type(error).__name__}"
-            self._try_next(address)
-            await self._pause_or_give_up(patience)
+        path = f"/v1/jobs/{job_part(id)}/watch?format=msgpack&steps={int(steps)}"
+        async with contextlib.aclosing(self._watch(path, decoded_update)) as updates:
+            async for told in updates:
+                update = without_windows_up_to(newest, told)
+                newest = max([newest, *(window.index for window in update.windows)])
+                yield update
+                if update.final:
+                    return
 
     # Workers and the cluster.
 
@@ -150,14 +115,14 @@ class Client(DagCalls):
     async def is_ready(self) -> str:
         """Empty, or why the first manager takes no requests."""
         answer = await self._call("GET", "/readyz", is_fine=lambda status: status == 503)
-        return "" if answer.status == 200 else str(error_in(self._addresses[0], answer))
+        return "" if answer.status == 200 else str(error_in(self.next_address, answer))
 
     async def metrics(self) -> str:
         return (await self._call("GET", "/metrics")).body.decode()
 
 
-def decoded_update(address: ApiAddress, frame: str | bytes) -> JobUpdate:
+def decoded_update(address: ApiAddress, frame: bytes) -> JobUpdate:
     try:
-        return _updates.decode(frame.encode() if isinstance(frame, str) else frame)
+        return _updates.decode(frame)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Invalid) as error:
         raise not_ours(address, f"sent an update that does not match the API: {error}") from None

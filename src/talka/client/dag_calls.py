@@ -3,18 +3,18 @@
 import contextlib
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Sequence
+from functools import partial
 from typing import Final
 from urllib.parse import quote, urlencode
 
 import msgspec
-import websockets
 
-from talka.client.calls import ApiCalls, Patience, error_in, job_part, not_ours
+from talka.client.calls import ApiCalls, decoded, error_in, job_part
 from talka.client.dags import PART_BYTES, AnyJob, AnyJobsPage, ReplayRequest
-from talka.client.http import call
-from talka.client.requests import PAGE_DEFAULT, CancelRequest, NoSuchTask, NotAuthorised, Problem, error_of
+from talka.client.http import ApiAddress, call
+from talka.client.requests import PAGE_DEFAULT, CancelRequest, NoSuchTask, Problem, error_of
 from talka.client.submitting import Submitting
-from talka.errors import Invalid, Superseded, TalkaError, Unavailable
+from talka.errors import Invalid, TalkaError
 from talka.wire.task_views import (
     DagFacts,
     DeadLettersPage,
@@ -47,25 +47,22 @@ class DagCalls(ApiCalls):
 
     async def submit_dag(self, spec: DagSpec, key: str = "") -> DagFacts:
         """Submit a job once, however often it must be said. One with a schedule is put with `put_schedule` instead."""
-        await self._learn()
+        await self.learn()
         return await self._ask("POST", "/v1/jobs", DagFacts, value=spec, headers=key_header(key), patience_s=SUBMIT_S)
 
     async def submit_dags(self, specs: Sequence[DagSpec], key: str = "") -> list[DagFacts | TalkaError]:
         """Many at once, each taken or refused for itself."""
-        await self._learn()
+        await self.learn()
         found = await self._ask(
             "POST", "/v1/jobs/bulk", list[msgspec.Raw], value=specs, headers=key_header(key), patience_s=SUBMIT_S
         )
         return [self._answer_in(one) for one in found]
 
     def _answer_in(self, content: msgspec.Raw) -> DagFacts | TalkaError:
-        try:
-            is_problem = "status" in msgspec.json.decode(content, type=dict[str, msgspec.Raw])
-            if is_problem:
-                return error_of(msgspec.json.decode(content, type=Problem))
-            return msgspec.json.decode(content, type=DagFacts)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise not_ours(self._addresses[0], f"gave an answer that does not match the API: {error}") from None
+        address, what = self.next_address, "gave an answer that does not match the API"
+        if "status" in decoded(address, content, dict[str, msgspec.Raw], what):
+            return error_of(decoded(address, content, Problem, what))
+        return decoded(address, content, DagFacts, what)
 
     async def stream_dag(
         self,
@@ -78,25 +75,22 @@ class DagCalls(ApiCalls):
 
         It is sent once: whoever wants to try again has the tasks. With the same key it is the same job.
         """
-        await self._learn()
-        address = self._addresses[0]
+        await self.learn()
+        address = self.next_address
         head = DagHead(name=name, settings=settings or DagSettings())
         answer = await call(
             address,
             "POST",
             "/v1/jobs",
-            headers={**self._headers, **key_header(key), "content-type": "application/x-ndjson"},
+            headers={**self.headers, **key_header(key), "content-type": "application/x-ndjson"},
             body=lines_of(head, tasks),
             timeout_s=STREAM_S,
             limit_bytes=ANSWER_LIMIT_BYTES,
-            tls=self._tls,
+            tls=self.tls,
         )
         if answer.status >= 300:
             raise error_in(address, answer)
-        try:
-            return msgspec.json.decode(answer.body, type=DagFacts)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise not_ours(address, f"gave an answer to a stream that does not match the API: {error}") from None
+        return decoded(address, answer.body, DagFacts, "gave an answer to a stream that does not match the API")
 
     def open_submit(self) -> Submitting:
         """A connection for many submissions, none of which waits for the one before.
@@ -118,40 +112,16 @@ class DagCalls(ApiCalls):
 
     async def dag(self, id: str) -> DagFacts:
         content = await self._ask("GET", f"/v1/jobs/{job_part(id)}", msgspec.Raw)
-        return self._dag_in(id, bytes(content))
-
-    def _dag_in(self, id: str, content: bytes) -> DagFacts:
-        try:
-            if msgspec.json.decode(content, type=AnyJob).kind != "dag":
-                raise Invalid(f"job {id} is a load job, not a dag job")
-            return msgspec.json.decode(content, type=DagFacts)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise not_ours(self._addresses[0], f"told of job {id} what does not fit: {error}") from None
+        return dag_in(id, self.next_address, content)
 
     async def watch_dag(self, id: str) -> AsyncGenerator[DagFacts, None]:
         """How the job stands whenever that changed, up to its end, whichever managers die in the meantime."""
-        await self._learn()
-        patience = Patience(self._result_s)
         path = f"/v1/jobs/{job_part(id)}/watch"
-        while True:
-            address = self._addresses[0]
-            try:
-                async with self._open(address, path) as websocket:
-                    async for frame in websocket:
-                        facts = self._dag_in(id, frame.encode() if isinstance(frame, str) else frame)
-                        patience = Patience(self._result_s)
-                        yield facts
-                        if is_final(facts.state):
-                            return
-                patience.problems[str(address)] = f"{address} ended the watch"
-            except NotAuthorised:
-                raise
-            except (Unavailable, Superseded) as error:
-                patience.problems[str(address)] = str(error)
-            except (OSError, TimeoutError, websockets.WebSocketException) as error:
-                patience.problems[str(address)] = f"{address}: {error or type(error).__name__}"
-            self._try_next(address)
-            await self._pause_or_give_up(patience)
+        async with contextlib.aclosing(self._watch(path, partial(dag_in, id))) as updates:
+            async for facts in updates:
+                yield facts
+                if is_final(facts.state):
+                    return
 
     async def wait_dag(self, id: str) -> DagFacts:
         """The job, once it has ended."""
@@ -229,20 +199,25 @@ class DagCalls(ApiCalls):
 async def lines_of(head: DagHead, tasks: Iterable[TaskSpec] | AsyncIterable[TaskSpec]) -> AsyncIterator[bytes]:
     """In chunks that are worth a write."""
     lines = bytearray(_encoder.encode(head) + b"\n")
-    if isinstance(tasks, AsyncIterable):
-        async for task in tasks:
-            lines += _encoder.encode(task) + b"\n"
-            if len(lines) >= CHUNK_BYTES:
-                yield bytes(lines)
-                lines.clear()
-    else:
-        for task in tasks:
-            lines += _encoder.encode(task) + b"\n"
-            if len(lines) >= CHUNK_BYTES:
-                yield bytes(lines)
-                lines.clear()
+    async for task in tasks if isinstance(tasks, AsyncIterable) else each(tasks):
+        lines += _encoder.encode(task) + b"\n"
+        if len(lines) >= CHUNK_BYTES:
+            yield bytes(lines)
+            lines.clear()
     if lines:
         yield bytes(lines)
+
+
+async def each(tasks: Iterable[TaskSpec]) -> AsyncIterator[TaskSpec]:
+    for task in tasks:
+        yield task
+
+
+def dag_in(id: str, address: ApiAddress, content: bytes | msgspec.Raw) -> DagFacts:
+    what = f"told of job {id} what does not fit"
+    if decoded(address, content, AnyJob, what).kind != "dag":
+        raise Invalid(f"job {id} is a load job, not a dag job")
+    return decoded(address, content, DagFacts, what)
 
 
 def key_header(key: str) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from talka.client.requests import KEY_LIMIT, JobFacts, Problem
+from talka.client.requests import KEY_LIMIT, Problem
 from talka.errors import TalkaError
 from talka.wire.task_views import (
     DagFacts,
@@ -25,6 +25,7 @@ from talka.wire.task_views import (
     TaskView,
     WhyView,
 )
+from talka.wire.views import JobFacts
 from talka.work.dag import DagSettings, DagSpec, TaskSpec
 
 DAG_LIMIT_BYTES: Final = 16 * 1024 * 1024

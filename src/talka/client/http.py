@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, Final, NamedTuple, TypeAlias
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 import httptools
@@ -19,7 +19,7 @@ HEAD_LIMIT_BYTES: Final = 64 * 1024
 READ_BYTES: Final = 256 * 1024
 WRITE_BYTES: Final = 256 * 1024
 
-
+Connection = TypeVar("Connection")
 Body: TypeAlias = bytes | AsyncIterator[bytes]
 """Whole, or in chunks none of which is empty."""
 
@@ -97,7 +97,8 @@ async def call(
 ) -> HttpAnswer:
     try:
         async with asyncio.timeout(timeout_s):
-            reader, writer = await connect(address, tls)
+            encrypted = tls if address.scheme == "https" else None
+            reader, writer = await reached(address, asyncio.open_connection(address.host, address.port, ssl=encrypted))
             try:
                 return await exchange(
                     reader, writer, request_head(address, method, path, headers, body), body, limit_bytes
@@ -116,12 +117,11 @@ async def call(
         raise ApiSilent(f"{address} does not answer as a manager does: {error}") from None
 
 
-async def connect(address: ApiAddress, tls: ssl.SSLContext | None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def reached(address: ApiAddress, connecting: Awaitable[Connection]) -> Connection:
+    """What connects, within `CONNECT_TIMEOUT_S`."""
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            return await asyncio.open_connection(
-                address.host, address.port, ssl=tls if address.scheme == "https" else None
-            )
+            return await connecting
     except ssl.SSLError as error:
         raise ApiSilent(f"{address}: {reason_of(error)[1]}") from None
     except TimeoutError:

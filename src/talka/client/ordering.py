@@ -9,19 +9,19 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from talka.control.load.planning import Overrides, flows_into, with_overrides
+from talka.control.load.planning import Overrides, with_overrides, workflow_orders
 from talka.engine.bundle import make_bundle
 from talka.engine.load.feeds import load_feeds
 from talka.engine.load.prepare import prepare
 from talka.engine.loader import being_imported, load, select
 from talka.errors import Invalid
-from talka.wire.entries import JobOrder, WorkflowOrder
+from talka.wire.entries import JobOrder
 from talka.wire.jobs import BundleFacts
 from talka.wire.shards import PLAIN_GET, FileSource, Settings, UrlRequest, UrlSource, digest_of_url
 from talka.work.dsl import Workflow
 from talka.work.durations import parse_duration
 from talka.work.inspection import names_for_thresholds
-from talka.work.specs import NodeOutline, WorkflowSpec
+from talka.work.specs import WorkflowSpec
 from talka.work.thresholds import parse_threshold
 
 ORDERED_BODY_LIMIT_BYTES: Final = 64 * 1024
@@ -127,11 +127,10 @@ def order_of(name: str, bundle: BundleFacts, specs: Sequence[WorkflowSpec], opti
             f"cores = {options.cores} is not possible: give at least 1, or none for as many as priorities allow"
         )
     names = names_for_thresholds({spec.name: spec.nodes for spec in specs})
-    by_name = {spec.name: spec for spec in specs}
     return JobOrder(
         name=name,
         bundle=bundle,
-        workflows=tuple(workflow_order(spec, by_name) for spec in specs),
+        workflows=workflow_orders(specs),
         settings=Settings(
             grace_ns=parse_duration(options.grace, what="grace"), engine=options.engine, seed=options.seed
         ),
@@ -139,24 +138,4 @@ def order_of(name: str, bundle: BundleFacts, specs: Sequence[WorkflowSpec], opti
         cores=options.cores,
         allow_partial=options.allow_partial,
         submitted_by=options.submitted_by,
-    )
-
-
-def workflow_order(spec: WorkflowSpec, by_name: dict[str, WorkflowSpec]) -> WorkflowOrder:
-    return WorkflowOrder(
-        name=spec.name,
-        plan=spec.plan,
-        priority=spec.priority,
-        is_test=spec.is_test,
-        depends_on=tuple(sorted(spec.depends_on)),
-        timeout_ns=spec.timeout_ns,
-        thresholds=spec.thresholds,
-        flows=tuple(flows_into(spec, by_name)),
-        load=spec.load,
-        nodes=tuple(
-            NodeOutline(node.name, node.kind, node.measured, dict(node.tags), node.metric_kind) for node in spec.nodes
-        ),
-        announcements=spec.announcements,
-        think_ns=spec.think_ns,
-        is_teardown=spec.is_teardown,
     )

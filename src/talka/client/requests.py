@@ -12,61 +12,11 @@ from typing import Final, NamedTuple, Protocol, Self
 import msgspec
 
 from talka.errors import Invalid, Superseded, TalkaError, Unavailable, Untrusted
-from talka.wire.entries import ORDER_LIMIT_BYTES, JobOrder
+from talka.wire.entries import JobOrder
 from talka.wire.jobs import BLOB_LIMIT_BYTES
 from talka.wire.security.access import Asker
-from talka.wire.views import (
-    ClusterView,
-    JobFacts,
-    JobsPage,
-    JobUpdate,
-    LostPart,
-    ManagerView,
-    WorkerState,
-    WorkerView,
-    WorkflowUpdate,
-    instant_text,
-)
+from talka.wire.views import ClusterView, JobFacts, JobsPage, JobUpdate, WorkerView
 from talka.work.dag import BadDag
-
-__all__ = [
-    "API_PORT",
-    "BUNDLE_LIMIT_BYTES",
-    "BundleMissing",
-    "CancelRequest",
-    "ClusterUnreachable",
-    "ClusterView",
-    "Conflict",
-    "Control",
-    "Forbidden",
-    "JobFacts",
-    "JobOrder",
-    "JobUpdate",
-    "JobsPage",
-    "LostPart",
-    "Malformed",
-    "ManagerView",
-    "NoDags",
-    "NoResult",
-    "NoSuchJob",
-    "NoSuchSchedule",
-    "NoSuchTask",
-    "NoSuchWorker",
-    "NotAuthorised",
-    "NotEnded",
-    "ORDER_LIMIT_BYTES",
-    "Problem",
-    "TooBusy",
-    "TooLarge",
-    "TooSlow",
-    "WorkerState",
-    "WorkerView",
-    "WorkflowUpdate",
-    "WrongDigest",
-    "error_of",
-    "instant_text",
-    "problem_of",
-]
 
 API_PORT: Final = 8470
 BUNDLE_LIMIT_BYTES: Final = BLOB_LIMIT_BYTES

@@ -13,12 +13,11 @@ from websockets.http11 import Response
 from websockets.protocol import State
 from websockets.uri import parse_uri
 
-from talka.client.calls import FRAME_LIMIT_BYTES, OPEN_S, ApiCalls, Patience, error_in
+from talka.client.calls import FRAME_LIMIT_BYTES, OPEN_S, ApiCalls, Patience, refusal_in, websocket_uri
 from talka.client.dags import SUBMIT_FRAME_LIMIT_BYTES, SUBMITS_LIMIT, SubmitAnswer, SubmitFrame
-from talka.client.http import CONNECT_TIMEOUT_S, ApiAddress, ApiSilent, HttpAnswer
+from talka.client.http import ApiAddress, ApiSilent, reached
 from talka.client.requests import NotAuthorised, TooLarge, error_of
 from talka.errors import Invalid, Superseded, Unavailable
-from talka.net.tls import reason_of
 from talka.work.dag import DagSpec, TaskSpec
 
 PATH: Final = "/v1/jobs/submit?batch=1"
@@ -50,8 +49,7 @@ class Submitting:
             except NotAuthorised:
                 raise
             except (Unavailable, Superseded) as error:
-                patience.problems[str(address)] = str(error)
-            await calls.try_next(address, patience)
+                await calls.try_next(address, patience, error)
 
     async def __aexit__(self, kind: Any, error: Any, trace: Any) -> None:
         connection, self._connection = self._connection, None
@@ -78,20 +76,11 @@ class Submitting:
 
 async def connected(address: ApiAddress, headers: dict[str, str], tls: ssl.SSLContext | None) -> "SubmitConnection":
     loop = asyncio.get_running_loop()
-    try:
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            _, connection = await loop.create_connection(
-                lambda: SubmitConnection(address, PATH, headers),
-                address.host,
-                address.port,
-                ssl=tls if address.scheme == "https" else None,
-            )
-    except ssl.SSLError as error:
-        raise ApiSilent(f"{address}: {reason_of(error)[1]}") from None
-    except TimeoutError:
-        raise ApiSilent(f"{address} did not answer within {CONNECT_TIMEOUT_S} s") from None
-    except OSError as error:
-        raise ApiSilent(f"{address} cannot be reached: {error.strerror or error}") from None
+    encrypted = tls if address.scheme == "https" else None
+    connecting = loop.create_connection(
+        lambda: SubmitConnection(address, PATH, headers), address.host, address.port, ssl=encrypted
+    )
+    _, connection = await reached(address, connecting)
     try:
         await connection.open()
     except BaseException:
@@ -106,8 +95,7 @@ class SubmitConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._closed: asyncio.Future[None] = self._loop.create_future()
-        scheme = "wss" if address.scheme == "https" else "ws"
-        self._protocol = ClientProtocol(parse_uri(f"{scheme}://{address}{path}"), max_size=FRAME_LIMIT_BYTES)
+        self._protocol = ClientProtocol(parse_uri(websocket_uri(address, path)), max_size=FRAME_LIMIT_BYTES)
         self._headers = headers
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, asyncio.Future[SubmitAnswer]] = {}
@@ -248,9 +236,7 @@ class SubmitConnection(asyncio.Protocol):
         if self._opened.done():
             return
         if isinstance(refusal, InvalidStatus):
-            headers = {name.lower(): value for name, value in response.headers.raw_items()}
-            answer = HttpAnswer(response.status_code, headers, bytes(response.body or b""))
-            self._opened.set_exception(error_in(self._address, answer))
+            self._opened.set_exception(refusal_in(self._address, response))
         else:
             self._opened.set_exception(ApiSilent(f"{self._address} does not answer as a manager does: {refusal}"))
 

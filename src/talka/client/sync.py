@@ -3,7 +3,7 @@
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol, TypedDict, TypeVar, Unpack
 
 import msgspec
@@ -11,7 +11,7 @@ import msgspec
 from talka.client.client import Client as AsyncClient
 from talka.client.dags import AnyJob, SubmitAnswer
 from talka.client.ordering import OrderOptions, file_of, submission_of
-from talka.client.requests import PAGE_LIMIT, ClusterView, JobFacts, JobUpdate, WorkerView
+from talka.client.requests import PAGE_LIMIT
 from talka.control.load.planning import Overrides
 from talka.errors import Invalid, TalkaError
 from talka.report.document import ResultDocument, read
@@ -28,6 +28,7 @@ from talka.wire.task_views import (
     TaskView,
     WhyView,
 )
+from talka.wire.views import ClusterView, JobFacts, JobUpdate, WorkerView
 from talka.work.dag import DagSettings, DagSpec, TaskSpec
 from talka.work.dsl import Workflow
 
@@ -107,35 +108,16 @@ class Client:
         else:
             classes = [what] if isinstance(what, type) else list(what)
             path, names = file_of(classes), [workflow.__name__ for workflow in classes]
-        overrides = Overrides(
-            options.get("vus"), options.get("rate"), options.get("duration"), options.get("iterations")
-        )
-        submission = submission_of(
-            path,
-            names,
-            OrderOptions(
-                overrides=overrides,
-                thresholds=tuple(options.get("thresholds", ())),
-                cores=options.get("cores", 0),
-                grace=options.get("grace", "30s"),
-                seed=options.get("seed"),
-                engine=options.get("engine", "auto"),
-                allow_partial=options.get("allow_partial", False),
-                env=options.get("env", {}),
-                workers_have=tuple(options.get("workers_have", ())),
-                name=options.get("name", ""),
-            ),
-        )
+        given: dict[str, Any] = dict(options)
+        overrides = Overrides(*(given.pop(name, None) for name in ("vus", "rate", "duration", "iterations")))
+        for name in ("thresholds", "workers_have"):
+            given[name] = tuple(given.get(name, ()))
+        submission = submission_of(path, names, OrderOptions(overrides=overrides, **given))
         return self._wait(self._client.submit(submission.order, bundle=submission.bundle))
 
     def watch(self, id: str, *, steps: bool = False) -> Iterator[JobUpdate]:
         """How the job stands, up to and with its final update."""
-        updates = self._client.watch(id, steps)
-        try:
-            while (update := self._wait(anext(updates, None))) is not None:
-                yield update
-        finally:
-            self._wait(updates.aclose())
+        return self._each(self._client.watch(id, steps))
 
     def result(self, id: str) -> ResultDocument:
         """The result of a job, once it has ended: this waits for it."""
@@ -194,12 +176,7 @@ class Client:
 
     def watch_dag(self, id: str) -> Iterator[DagFacts]:
         """How the job stands whenever that changed, up to its end."""
-        updates = self._client.watch_dag(id)
-        try:
-            while (facts := self._wait(anext(updates, None))) is not None:
-                yield facts
-        finally:
-            self._wait(updates.aclose())
+        return self._each(self._client.watch_dag(id))
 
     def dag_tasks(self, id: str, state: str = "") -> list[TaskView]:
         """The tasks of a dag job in the order of its specification; with `state`, only tasks in that state."""
@@ -282,6 +259,13 @@ class Client:
     def cluster(self) -> ClusterView:
         """The members of the cluster, and which manager leads."""
         return self._wait(self._client.cluster())
+
+    def _each(self, updates: AsyncGenerator[Item, None]) -> Iterator[Item]:
+        try:
+            while (update := self._wait(anext(updates, None))) is not None:
+                yield update
+        finally:
+            self._wait(updates.aclose())
 
     def _all(self, ask: Callable[[str], Coroutine[Any, Any, Page[Item]]]) -> list[Item]:
         """Of all pages, up to a limit."""

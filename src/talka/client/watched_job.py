@@ -3,13 +3,14 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from talka.client.requests import JobFacts, JobOrder, JobUpdate, WorkflowUpdate
 from talka.control.jobs.job_checkpoint import spec_of
 from talka.control.jobs.job_view import with_counts_of
 from talka.control.load.shard_run import LostShard
 from talka.report.job_view import JobView, Loss, WorkflowView
 from talka.stats.tally import Tally
 from talka.stats.windows import Timeline, Window
+from talka.wire.entries import JobOrder
+from talka.wire.views import JobFacts, JobUpdate, WorkflowUpdate
 from talka.work.lifecycle import JobState, is_final
 
 ALL_CORES: Final = 0

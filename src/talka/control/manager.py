@@ -2,6 +2,8 @@
 
 It routes: messages to the part they are for, news of one part to another. What a node runs and what the simulator runs
 is this.
+
+Decision: docs/decisions/0015-one-member-one-loop.md.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -11,11 +13,7 @@ from typing import Final, TypeAlias, cast
 import msgspec
 
 from talka.cluster.effects import Lane, PersistBlob, Send
-from talka.cluster.leadership.news import (
-    Elected,
-    SteppedDown,
-    WriteEnded,
-)
+from talka.cluster.leadership.news import Elected, SteppedDown, WriteEnded
 from talka.control.blobs.replicated_blobs import (
     BlobEffect,
     BlobFailed,
@@ -28,7 +26,6 @@ from talka.control.blobs.replicated_blobs import (
     piece_of,
 )
 from talka.control.clients.overload import Level, report_interval_ms
-from talka.control.dags.dag_effects import DagEffect
 from talka.control.dags.keeper import DagKeeper
 from talka.control.jobs.bundle_rights import BundleRights
 from talka.control.jobs.effects import (
@@ -49,12 +46,9 @@ from talka.control.jobs.worker_life import HeardLives
 from talka.control.member.clock_offsets import ClockOffsets
 from talka.control.member.leader_calls import CallEnded, LeaderCalls
 from talka.control.member.voter import Voter, VoterEffect
-from talka.control.tasks.store_effects import (
-    StoreEffect,
-)
+from talka.control.tasks.store_effects import DagEffect, StoreEffect
 from talka.errors import Untrusted
 from talka.units import NEVER, SECOND
-from talka.wire.attempts import StoreLife
 from talka.wire.entries import JobEntry, decode_checkpoint, decode_entry
 from talka.wire.jobs import (
     CHANNEL,
@@ -74,7 +68,6 @@ from talka.wire.jobs import (
     ViewUpdate,
     WantBlob,
     WatchJob,
-    WorkerFacts,
 )
 from talka.wire.manager_calls import CallAnswer, LeaderCall, ManagerCall
 from talka.wire.security.access import Asker
@@ -92,17 +85,10 @@ class HeardOf(msgspec.Struct, frozen=True):
 
     name: str
     boot: int
-    facts: WorkerFacts
+    beat: Beat
     free: int
     """Cores that no load job has."""
     state: str
-    number: int
-    """Of the beat."""
-    epoch: int
-    """The highest of a store that it has obeyed, and whose it was."""
-    of: StoreLife
-    names: bool
-    """It tells whose attempts are that it tells of."""
 
 
 ManagerEffect: TypeAlias = JobsEffect | BlobEffect | DagEffect | HeardOf
@@ -193,7 +179,8 @@ class Manager:
             case Lead(entry=content):
                 return self._on_lead(now, sender, content)
             case StoreCheckpoint():
-                return self._on_checkpoint(now, sender, message)
+                # Where none leads, it is said again to whoever does then.
+                return [] if self.registry is None else self.registry.on_checkpoint(now, sender, message)
             case CheckpointStored(job=job):
                 return self.led[job].on_checkpoint_stored(now, message) if job in self.led else []
             case Leaderless():
@@ -258,9 +245,9 @@ class Manager:
         """The clock of the day was set: what is put down from now on tells the new one."""
         self._wall_offset_ns = wall_offset_ns
         if self.registry is not None:
-            self.registry.set_wall_offset(wall_offset_ns)
+            self.registry.wall_offset_ns = wall_offset_ns
         if self.keeper is not None:
-            self.keeper.set_wall_offset(wall_offset_ns)
+            self.keeper.wall_offset_ns = wall_offset_ns
 
     def act(self, now: int, effects: list[ManagerEffect]) -> list[ManagerEffect]:
         """Carry out what the keeper of dag jobs answered to the shell."""
@@ -276,7 +263,7 @@ class Manager:
         effects: list[ManagerEffect] = []
         if self.registry is None or self.keeper is None:
             return effects
-        for name, boot, folder in self.keeper.expected():
+        for name, boot, folder in self.keeper.attempts.expected():
             if not self.registry.fleet.expect(now, name, boot, folder=folder, sole=True):
                 effects.append(WorkerLost(name, boot, "it was gone before its tasks were known"))
         return effects
@@ -387,25 +374,17 @@ class Manager:
         return led.start(now)
 
     def _report_every_ms(self) -> int:
-        workers = sum(len(led.job.places or ()) for led in self.led.values() if led.job is not None)
+        workers = sum(len(led.job.workers or ()) for led in self.led.values() if led.job is not None)
         return report_interval_ms(self.level, workers)
 
     def _on_beat(self, now: int, sender: str, boot: int, source: str, beat: Beat) -> Sequence[ManagerEffect]:
         assert self.registry is not None
         effects = self.registry.on_beat(now, sender, boot, source, beat)
-        row = self.registry.fleet.row(sender)
-        if self.keeper is None or row is None or row.boot != boot or row.state == "offline":
+        life = self.registry.fleet.life(sender)
+        if self.keeper is None or life is None or life.boot != boot or life.is_lost:
             return effects
         # What became of its earlier lives comes first.
-        return [
-            *effects,
-            HeardOf(sender, boot, beat.facts, row.free, row.state, beat.number, beat.epoch, beat.of, beat.names),
-        ]
-
-    def _on_checkpoint(self, now: int, sender: str, checkpoint: StoreCheckpoint) -> Sequence[ManagerEffect]:
-        if self.registry is None:
-            return []  # said again to whoever leads then
-        return self.registry.on_checkpoint(now, sender, checkpoint)
+        return [*effects, HeardOf(sender, boot, beat, life.free, life.state)]
 
     def _on_call(self, now: int, sender: str, call: ManagerCall) -> Sequence[ManagerEffect]:
         if self.registry is None:
@@ -430,20 +409,9 @@ class Manager:
                     out.append(effect)
                     if self.keeper is not None:
                         open_effects += self.keeper.on_worker_lost(now, name, boot, cause)
-                case HeardOf():
+                case HeardOf(name=name, boot=boot, beat=beat, free=free, state=state):
                     assert self.keeper is not None
-                    open_effects += self.keeper.on_beat(
-                        now,
-                        effect.name,
-                        effect.boot,
-                        effect.facts,
-                        effect.free,
-                        effect.state,
-                        effect.number,
-                        epoch=effect.epoch,
-                        of=effect.of,
-                        names=effect.names,
-                    )
+                    open_effects += self.keeper.on_beat(now, name, boot, beat, free, state)
                 case LeadWanted(job=job):
                     assert self.registry is not None, "nobody else says so"
                     open_effects += self.registry.lead_message(job)
@@ -477,9 +445,8 @@ class Manager:
                 case CallEnded() if self.watches.owns(effect.number):
                     open_effects += self.watches.on_facts(now, effect)
                 case _:
-                    passed_on: PassedOn = (
-                        effect  # the type checker finds an effect that is in no case and not passed on
-                    )
+                    # The type checker finds an effect that is in no case and not passed on.
+                    passed_on: PassedOn = effect
                     out.append(passed_on)
         self._set_timer()
         return out

@@ -11,7 +11,7 @@ import signal
 from pathlib import Path
 from typing import Final
 
-from talka.control.worker.handlers_effects import ExitFacts
+from talka.control.worker.effects import ExitFacts
 from talka.engine.containment import own_groups, signal_name
 
 MEBIBYTE: Final = 1024 * 1024

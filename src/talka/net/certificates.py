@@ -19,6 +19,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from talka.errors import Invalid
@@ -226,10 +227,7 @@ def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateK
     authority = load(files.certificate)[0]
     if problem := openness(files.key.stat(), files.key, "the private key"):
         raise BadCertificate(problem)
-    try:
-        key = serialization.load_pem_private_key(read(files.key), None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it has a password
-        raise BadCertificate(f"{files.key} is not a private key in PEM form without a password") from None
+    key = load_key(files.key)
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != authority.public_key():
         raise BadCertificate(f"{files.key} is not the private key of {files.certificate}")
     return authority, key
@@ -362,6 +360,13 @@ def load(source: str | os.PathLike[str] | bytes) -> list[x509.Certificate]:
     except NO_CERTIFICATE:
         raise BadCertificate(f"{where} holds no certificate in PEM form, or none that can be understood") from None
     return certificates
+
+
+def load_key(path: Path) -> PrivateKeyTypes:
+    try:
+        return serialization.load_pem_private_key(read(path), None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it has a password
+        raise BadCertificate(f"{path} is not a private key in PEM form without a password") from None
 
 
 def read(path: Path) -> bytes:

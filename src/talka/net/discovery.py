@@ -86,7 +86,7 @@ class Candidates:
         """Addresses "IP:PORT", each once, the likeliest first: remembered, then configured, then by name."""
         problems: list[str] = []
         known, named = await self._gathered(problems)
-        found = await _together(lambda name: self._service(now, name, problems), self._services)
+        found = await _together(lambda name: _answered(self._names.services(now, name), problems), self._services)
         for host, port in (target for targets in found for target in targets):
             if is_ip(host):
                 known[format_address(host, port)] = None
@@ -95,7 +95,7 @@ class Candidates:
         asked = list(named)[:NAMES_LIMIT]
         if len(named) > len(asked):
             problems.append(f"{len(named)} names of first peers are too many: only {NAMES_LIMIT} were looked up")
-        found_ips = await _together(lambda host: self._host(now, host, problems), asked)
+        found_ips = await _together(lambda host: _answered(self._names.addresses(now, host), problems), asked)
         for host, ips in zip(asked, found_ips, strict=True):
             known.update((format_address(ip, port), None) for port in named[host] for ip in ips)
         self.problems = list(dict.fromkeys(problems))
@@ -119,19 +119,13 @@ class Candidates:
                 named.setdefault(host, {})[port] = None
         return known, named
 
-    async def _service(self, now: int, name: str, problems: list[str]) -> list[tuple[str, int]]:
-        try:
-            return await self._names.services(now, name)
-        except TalkaError as error:
-            problems.append(str(error))
-            return []
 
-    async def _host(self, now: int, host: str, problems: list[str]) -> list[str]:
-        try:
-            return await self._names.addresses(now, host)
-        except TalkaError as error:
-            problems.append(str(error))
-            return []
+async def _answered(question: Awaitable[list[Found]], problems: list[str]) -> list[Found]:
+    try:
+        return await question
+    except TalkaError as error:
+        problems.append(str(error))
+        return []
 
 
 class PeerSource(Protocol):
@@ -181,7 +175,7 @@ async def probe(
     or OSError, which means no answer. Anything else is a mistake and ends the probing. Without `rounds` it goes on
     until it is cancelled, or until the policy's attempts are used up. A `PeerSource` is asked anew for every round.
     """
-    prober = _Prober(ask, rng, policy, on_refusal or _ignore, sleep)
+    prober = _Prober(ask, rng, policy, on_refusal or (lambda sentence: None), sleep)
     if not isinstance(candidates, Sequence) and (addresses := await candidates.at_once()):
         if answers := await prober.round(addresses):
             return answers[0]
@@ -259,10 +253,6 @@ class _Prober(Generic[Answer]):
         if sentence not in self._told and len(self._told) < REFUSALS_LIMIT:
             self._told[sentence] = None
             self._on_refusal(sentence)
-
-
-def _ignore(sentence: str) -> None:
-    """For callers that do not want to know of refusals."""
 
 
 def _path(source: str) -> Path:

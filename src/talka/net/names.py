@@ -68,7 +68,6 @@ class NameLookup:
     """Looks names up and remembers the answers for as long as they are good.
 
     `nameservers` as (IP, port) replace those of the system. A failed look-up is not repeated for `NEGATIVE_TTL_NS`.
-    `lookups` counts questions to the DNS, `cached` answers found in a cache, yes and no.
     """
 
     def __init__(
@@ -84,8 +83,6 @@ class NameLookup:
         self._addresses: _Cache[list[str]] = _Cache()
         self._services: _Cache[list[tuple[str, int]]] = _Cache()
         self._unknown: _Cache[NameUnknown] = _Cache()
-        self.lookups = 0
-        self.cached = 0
 
     async def addresses(self, now: int, name: str) -> list[str]:
         """The IP addresses of a host, IPv4 first. Raises NameUnknown."""
@@ -123,12 +120,9 @@ class NameLookup:
 
     def _remembered(self, now: int, key: str, cache: _Cache[list[Found]]) -> list[Found] | None:
         if (unknown := self._unknown.get(now, key)) is not None:
-            self.cached += 1
             # A new error: one that is raised again and again grows a longer traceback each time.
             raise NameUnknown(unknown.name, unknown.reason, is_final=unknown.is_final)
-        found = cache.get(now, key)
-        self.cached += found is not None
-        return found
+        return cache.get(now, key)
 
     def _in_hosts_file(self, name: str) -> list[str]:
         """The addresses of a name in the hosts file. `localhost` is this machine wherever it is asked (RFC 6761)."""
@@ -188,7 +182,6 @@ class NameLookup:
         import dns.exception
         import dns.resolver
 
-        self.lookups += 1
         try:
             resolver = self._resolver()
             # The library measures by the wall clock, which may be set back: hence a limit of our own.

@@ -7,7 +7,6 @@ TLS 1.3: RFC 8446.
 Decision: docs/decisions/0014-sealed-and-alive.md.
 """
 
-import contextlib
 import os
 import ssl
 from collections.abc import Iterable
@@ -167,11 +166,8 @@ def check_identity(
     environment: str,
     role_here: Role,
     initiated_by_peer: bool,
-    has_gates: bool = False,
-    expected_name: str = "",
 ) -> HandshakeRefused | None:
-    """Why there must be no connection with this peer, if so. `expected_name`: the node that was meant, where it is
-    known."""
+    """Why there must be no connection with this peer, if so."""
     peer = repr(identity.name[:80]) if identity.name else "a peer without a name"
     if identity.cluster != cluster:
         return HandshakeRefused(
@@ -187,7 +183,7 @@ def check_identity(
         what = repr(identity.role[:80]) if identity.role else "no role"
         return HandshakeRefused("role", f"the certificate of {peer} says {what} to this {role_here}; roles are {known}")
     initiator, target = (role, role_here) if initiated_by_peer else (role_here, role)
-    if sentence := may_connect(initiator, target, has_gates=has_gates):
+    if sentence := may_connect(initiator, target):
         side = f"{peer} is the {role}, this node the {role_here}"
         return HandshakeRefused(
             "role", f"{sentence} ({side})" if role is not role_here else f"{sentence} ({peer} and this node)"
@@ -196,8 +192,6 @@ def check_identity(
         return HandshakeRefused(
             "name", f"the certificate of this {role} says nobody's name to this {role_here}: {problem}"
         )
-    if expected_name and identity.name != expected_name:
-        return HandshakeRefused("name", f"{peer} answered this {role_here} where {expected_name!r} was expected")
     return None
 
 
@@ -332,21 +326,10 @@ class TlsChannel:
                 self._answer, self.is_accepted = None, True
         return content
 
-    def receive_end(self) -> None:
-        """The other end closed the connection."""
-        self.is_closed = True
-        if not self.is_accepted:
-            raise HandshakeFailed(*reason_of(ConnectionResetError()))
-
     def write(self, content: bytes) -> None:
         if not self.is_accepted:
             raise Unavailable("nothing can be sent yet: the TLS handshake is not over")
         self._ssl.write(content)
-
-    def close(self) -> None:
-        """Say that no more is coming."""
-        with contextlib.suppress(ssl.SSLError):  # it would like to wait for the same word from the other end
-            self._ssl.unwrap()
 
     def to_send(self) -> bytes:
         return self._outgoing.read()

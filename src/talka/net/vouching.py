@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 
 from talka.errors import Untrusted
-from talka.net.certificates import NO_CERTIFICATE, BadCertificate, identity_in, is_issued_by, load, read
+from talka.net.certificates import NO_CERTIFICATE, BadCertificate, identity_in, is_issued_by, load, load_key
 from talka.net.tls import CertFiles, PeerIdentity
 from talka.wire.security.roles import Role, id_problem
 
@@ -45,10 +45,7 @@ class Voucher:
                 f"{files.certificate} was not issued by the authority of {files.ca} itself:"
                 " what this node says could not be checked by others"
             )
-        try:
-            key = serialization.load_pem_private_key(read(files.key), None)
-        except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it has a password
-            raise BadCertificate(f"{files.key} is not a private key in PEM form without a password") from None
+        key = load_key(files.key)
         if not isinstance(key, PrivateKey):
             raise BadCertificate(f"{files.key} is a key that cannot sign: use one of EC, Ed25519 or RSA")
         self.certificate = certificate.public_bytes(serialization.Encoding.DER)

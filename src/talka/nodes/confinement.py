@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from talka.engine.core_child import Confines
-from talka.engine.load.core_user import USUAL, CoreFolders, CoreUser, core_user, obstacle
+from talka.engine.core_user import USUAL, CoreFolders, CoreUser, core_user, obstacle
 from talka.errors import Invalid
 
 

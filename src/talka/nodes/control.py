@@ -20,7 +20,7 @@ from talka.client.requests import (
 )
 from talka.clock import boottime_ns
 from talka.control.blobs.replicated_blobs import BlobFailed, BlobKept, BlobReady, BlobsFull
-from talka.control.clients.overload import RequestKind
+from talka.control.clients.overload import is_shed
 from talka.control.clients.rate_limits import RateLimits
 from talka.control.jobs.effects import Updated, WatchFailed
 from talka.control.member.admin_queries import metrics_text
@@ -70,18 +70,6 @@ UPDATES_LIMIT: Final = 256
 """Updates that wait for one watcher; who is slower is cut off and may come again."""
 
 SHED_S: Final = 2.0
-REQUESTS: Final = {
-    "submit": RequestKind.SUBMISSION,
-    "submit_dag": RequestKind.SUBMISSION,
-    "bulk": RequestKind.SUBMISSION,
-    "submit_frames": RequestKind.SUBMISSION,
-    "put_bundle": RequestKind.SUBMISSION,
-    "jobs": RequestKind.LIST,
-    "workers": RequestKind.LIST,
-    "cluster": RequestKind.LIST,
-    "watch": RequestKind.LIST,
-}
-"""What is left undone under load; what is not named here is always done."""
 
 Told = TypeVar("Told")
 
@@ -277,11 +265,11 @@ class ManagerControl:
 
     def limiter(self, operation: str, client: str) -> float:
         """Seconds to wait before this may be asked; 0: go on."""
-        request = REQUESTS.get(operation)
-        if request is not None and self._node.sheds(request):
+        level = self._node.manager.level
+        if is_shed(operation, level):
             self.refused["overload"] = self.refused.get("overload", 0) + 1
             return SHED_S
-        self._limits.level = self._node.manager.level
+        self._limits.level = level
         wait_ns = self._limits.check(boottime_ns(), operation, client)
         if wait_ns:
             self.refused["rate"] = self.refused.get("rate", 0) + 1

@@ -11,8 +11,15 @@ import msgspec
 
 from talka.clock import boottime_ns, monotonic_ns
 from talka.control.load.core_effects import KillCore, StartCore, TellCore
-from talka.control.worker.effects import AttemptsDropped, HandlersBroken, HandlersLoaded
-from talka.control.worker.handlers_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
+from talka.control.worker.effects import (
+    AttemptsDropped,
+    EndHandlers,
+    ExitFacts,
+    HandlersBroken,
+    HandlersLoaded,
+    StartHandlers,
+    TellHandlers,
+)
 from talka.engine.handlers.handler_supervisor import HandlerSupervisor
 from talka.engine.load.supervisor import Supervisor
 from talka.errors import Invalid

@@ -21,10 +21,7 @@ from talka.control.jobs.effects import (
 from talka.control.worker.effects import (
     Drained,
     LeaseEnded,
-    ShardsArmed,
-    ShardsEnded,
-    ShardsKilled,
-    ShardsStarted,
+    ShardsNews,
     WorkerLeaseGranted,
 )
 from talka.nodes.member_events import WORDS, Event
@@ -95,14 +92,10 @@ def job_event_of(news: object) -> Event | None:
             return {"event": "lease", "manager": manager}
         case LeaseEnded(reason=reason):
             return {"event": "lease-ended", "reason": reason}
-        case ShardsArmed(job=job, attempt=attempt):
-            return {"event": "task-armed", "job": job, "attempt": attempt}
-        case ShardsStarted(job=job, attempt=attempt):
-            return {"event": "task-started", "job": job, "attempt": attempt}
-        case ShardsEnded(job=job, attempt=attempt):
-            return {"event": "task-ended", "job": job, "attempt": attempt}
-        case ShardsKilled(job=job, attempt=attempt, reason=reason):
+        case ShardsNews(job=job, attempt=attempt, what="killed", reason=reason):
             return {"event": "task-killed", "job": job, "attempt": attempt, "reason": reason}
+        case ShardsNews(job=job, attempt=attempt, what=what):
+            return {"event": f"task-{what}", "job": job, "attempt": attempt}
         case Drained():
             return {"event": "drained"}
         case _:

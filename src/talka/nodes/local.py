@@ -295,7 +295,7 @@ def raise_descriptor_limit(spec: JobSpec) -> None:
             f"user: raise the limit ({ADVICE})"
         )
     waiting = [workflow.name for workflow in spec.workflows if workflow.depends_on]
-    claims = [claim_of(one.name, one.plan, one.priority, one.is_test, spec.cores) for one in spec.workflows]
+    claims = [claim_of(one, spec.cores) for one in spec.workflows]
     seats = planned(claims, waiting, spec.cores)
     users: dict[tuple[Seat, bool], int] = {}
     for workflow in spec.workflows:

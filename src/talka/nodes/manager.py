@@ -14,7 +14,7 @@ from talka.cluster.effects import PersistBlob
 from talka.cluster.leadership.election import Phase
 from talka.cluster.leadership.lease_terms import LeaseDiffers, OtherLease, OwnLease
 from talka.control.blobs.replicated_blobs import LoadBlob, ServeBlob, piece_of
-from talka.control.clients.overload import Overload, RequestKind
+from talka.control.clients.overload import Overload
 from talka.control.jobs.effects import DocumentWanted
 from talka.control.jobs.entries import PREFIX
 from talka.control.jobs.job_checkpoint import closed_of
@@ -130,9 +130,6 @@ class ManagerNode(MemberNode):
         time."""
         return self.dags is None or not self.dags.is_doubtful(boottime_ns())
 
-    def sheds(self, request: RequestKind) -> bool:
-        return self._overload.sheds(request)
-
     def _make_part(self, voter: Voter | None) -> JobsPart[object]:
         if voter is None:
             name = self._options.name
@@ -211,7 +208,7 @@ class ManagerNode(MemberNode):
             cpu_percent = 100 * (now_used_ns - used_ns) // max(1, now - at_ns)
             used_ns, at_ns = now_used_ns, now
             lag_ns = max(0, round((loop.time() - due) * SECOND))
-            self.manager.level = self._overload.sample(now, lag_ns=lag_ns, queue_age_ns=0, cpu_percent=cpu_percent)
+            self.manager.level = self._overload.sample(now, lag_ns=lag_ns, cpu_percent=cpu_percent)
             self._look_at_clock()
 
     def _look_at_clock(self) -> None:
@@ -327,7 +324,7 @@ class ManagerNode(MemberNode):
                 started_at=self.control.instant(started_ms),
                 version=VERSION,
                 allow_partial=record.order.allow_partial,
-                warnings=led.warnings(),
+                warnings=tuple(led.warnings),
             ),
         )
         reason = "; ".join(document.reasons)[:2000]

@@ -30,16 +30,18 @@ from talka.control.worker.effects import (
     AttemptsDropped,
     CoresUntil,
     Drained,
+    EndHandlers,
     HandlersBroken,
     HandlersLoaded,
     LeaseEnded,
     ManagersLearned,
     NeedBundle,
     ShardsNews,
+    StartHandlers,
+    TellHandlers,
     WorkerEffect,
     WorkerLeaseGranted,
 )
-from talka.control.worker.handlers_effects import EndHandlers, StartHandlers, TellHandlers
 from talka.engine.hiding import hide
 from talka.errors import Invalid, TalkaError
 from talka.net.discovery import Candidates
@@ -186,7 +188,7 @@ class WorkerNode:
             self._confinement = Confinement.of(options.core_user, options.core_env, handlers, number)
             runtime.held.callback(self._confinement.close)
         self._cores = LoadCores(
-            self.worker.arm_for,
+            self.worker.shards.arm_for,
             share_bytes,
             partial(self._hear, self.worker.on_core_message),
             self._on_core_lines,

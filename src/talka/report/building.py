@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
-from talka.control.load.load_job import LoadJob, WorkflowRun
+from talka.control.load.load_job import LoadJob
+from talka.control.load.shard_group import ShardGroup
 from talka.control.load.shard_run import LostShard, ShardAttempt
 from talka.report.document import (
     MEASURES,
@@ -28,7 +29,7 @@ from talka.report.document import (
 from talka.report.generator import cpu_of, late_from_us, median_of, verdict_of, worst
 from talka.report.over_time import step_rows, timeline_of
 from talka.stats import hdr
-from talka.stats.histogram import Histogram
+from talka.stats.histogram import Histogram, merged
 from talka.stats.machine import Machine
 from talka.stats.tally import (
     OTHER_CALLS,
@@ -40,16 +41,20 @@ from talka.stats.tally import (
     Tally,
 )
 from talka.units import SECOND
+from talka.wire.orders import Outlined
 from talka.work.failures import of_requests, of_steps
 from talka.work.lifecycle import TaskState
 from talka.work.load import Plan
 from talka.work.outcome import Outcome, OutcomeFacts, decide
-from talka.work.specs import Node, NodeOutline, Outlined
+from talka.work.specs import NodeOutline, NodeSpec
 
 PLAN_POINTS: Final = 1000
 """At which a plan is looked at for its mean."""
 ROWS_LIMIT: Final = 1_000
 """Steps and calls of a whole job: each is a set of labels in the systems that results are sent to."""
+
+
+Node: TypeAlias = NodeSpec | NodeOutline
 
 
 class Meta(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,18 +141,11 @@ def is_fruitless(tally: Tally) -> bool:
 def totals_of(tally: Tally, span_s: float) -> Totals:
     exchanges = tally.exchanges
     return Totals(
+        **msgspec.structs.asdict(exchanges),
         requests=exchanges.requests,
-        ok=exchanges.ok,
-        failed=exchanges.failed,
-        interrupted=exchanges.interrupted,
-        not_sent=exchanges.not_sent,
         rate_per_s=per_second(exchanges.requests, span_s),
-        bytes_sent=exchanges.bytes_sent,
-        bytes_received=exchanges.bytes_received,
         iterations=tally.iterations,
         dropped_iterations=tally.dropped,
-        connections=exchanges.connections,
-        reconnects=exchanges.reconnects,
         interrupted_iterations=tally.interrupted_iterations,
     )
 
@@ -177,7 +175,7 @@ def fold_rows(tallies: Mapping[str, Tally]) -> list[str]:
     ]
 
 
-def workflow_of(job: LoadJob, run: WorkflowRun, spec: Outlined, tally: Tally) -> Workflow:
+def workflow_of(job: LoadJob, run: ShardGroup, spec: Outlined, tally: Tally) -> Workflow:
     elapsed_s = run.elapsed_ns(job.ended_ns) / SECOND
     span_s = run.span_ns(job.ended_ns) / SECOND
     # Attempts do not tell: a core replaced before the start cost nothing, one lost at the end was not replaced.
@@ -197,7 +195,9 @@ def workflow_of(job: LoadJob, run: WorkflowRun, spec: Outlined, tally: Tally) ->
             step_of(node.name, node.measured, runs_of(node, tally), span_s, node.tags, tally.calls.get(node.name) or {})
             for node in rows_of(spec, tally)
         ],
-        checks=[check_of(name, check) for name, check in tally.checks.items()],
+        checks=[
+            Check(name, check.passed, check.failed, samples_of(check.samples)) for name, check in tally.checks.items()
+        ],
         metrics=[metric_of(name, metric, span_s) for name, metric in tally.metrics.items()],
         implied_vus=implied_vus(run, tally, spec.think_ns, span_s),
         busy_vus=per_second(tally.busy_ns / SECOND, span_s),
@@ -218,7 +218,7 @@ def rows_of(spec: Outlined, tally: Tally) -> list[Node]:
     return [*listed, *(NodeOutline(name, "step", name in tally.steps) for name in others)]
 
 
-def implied_vus(run: WorkflowRun, tally: Tally, think_ns: int, span_s: float) -> float:
+def implied_vus(run: ShardGroup, tally: Tally, think_ns: int, span_s: float) -> float:
     """Little's law. Open model: from the send, as a call that waits for a free user keeps none busy."""
     if run.spec.plan.model == "open":
         calls = [call for by_name in tally.calls.values() for call in by_name.values()]
@@ -251,21 +251,15 @@ def step_of(
     has_times = measured or bool(by_name)
     # A method of which each run makes one call under its own name is one row. An action does not fail by its calls.
     is_one_row = by_name.keys() <= {name} and calls.count <= runs.count and calls.failed <= runs.failed
+    shown = msgspec.structs.replace(
+        runs, response_time=times, service_time=calls.service_time, status_codes=calls.status_codes
+    )
+    row = msgspec.structs.asdict(call_of(name, shown, span_s))
+    if not has_times:
+        row |= {"histogram": None, "service_histogram": None}
     return Step(
-        name=name,
+        **row,
         measured=measured,
-        count=runs.count,
-        ok=runs.ok,
-        failed=runs.failed,
-        interrupted=runs.interrupted,
-        rate_per_s=per_second(runs.ok + runs.failed, span_s),
-        response_time_ms=times_of(times),
-        service_time_ms=times_of(calls.service_time),
-        status_codes=codes_of(calls),
-        errors=errors_of(runs),
-        samples=samples_of(runs.samples),
-        histogram=hdr.encode(times) if has_times else None,
-        service_histogram=hdr.encode(calls.service_time) if has_times else None,
         tags=dict(tags),
         skipped=runs.skipped,
         calls=[call_of(call, by_name[call], span_s) for call in sorted(by_name)] if not is_one_row else [],
@@ -297,24 +291,12 @@ def call_of(name: str, tally: StepTally, span_s: float) -> Call:
         rate_per_s=per_second(tally.ok + tally.failed, span_s),
         response_time_ms=times_of(tally.response_time),
         service_time_ms=times_of(tally.service_time),
-        status_codes=codes_of(tally),
-        errors=errors_of(tally),
+        status_codes={str(code): count for code, count in sorted(tally.status_codes.items())},
+        errors=dict(sorted(tally.errors.items(), key=lambda item: -item[1])),
         samples=samples_of(tally.samples),
         histogram=hdr.encode(tally.response_time),
         service_histogram=hdr.encode(tally.service_time),
     )
-
-
-def codes_of(tally: StepTally) -> dict[str, int]:
-    return {str(code): count for code, count in sorted(tally.status_codes.items())}
-
-
-def errors_of(tally: StepTally) -> dict[str, int]:
-    return dict(sorted(tally.errors.items(), key=lambda item: -item[1]))
-
-
-def check_of(name: str, tally: CheckTally) -> Check:
-    return Check(name, tally.passed, tally.failed, samples_of(tally.samples))
 
 
 def metric_of(name: str, tally: MetricTally, elapsed_s: float) -> Metric:
@@ -455,10 +437,7 @@ def loop_lag_of(job: LoadJob) -> Histogram:
             rest.append(health)
         elif process not in longest or health.wall_ns > longest[process].wall_ns:
             longest[process] = health
-    whole = Histogram()
-    for health in [*longest.values(), *rest]:
-        whole.merge(health.loop_lag)
-    return whole
+    return merged(health.loop_lag for health in [*longest.values(), *rest])
 
 
 def attempts_of(job: LoadJob) -> list[ShardAttempt]:

@@ -31,6 +31,8 @@ Paint = Literal["main", "second", "third", "fourth", "fifth", "bad", "plan"]
 Kind = Literal["count", "ms", "percent", "time", "percentile"]
 """What the numbers of an axis are, which tells how to write them."""
 Point = tuple[float, float]
+Part = tuple[float, float, float]
+"""The start and the end of a stretch of time, and the value in it."""
 
 
 class Cell(NamedTuple):
@@ -100,9 +102,7 @@ def escaped(text: str) -> str:
 
 def nice_step(span: float, most: int) -> float:
     """The least of 1, 2, 5, 10, 20 … that cuts the span into at most so many parts."""
-    least = max(span, 1e-12) / most
-    power = 10.0 ** math.floor(math.log10(least))
-    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * (1 - 1e-9))
+    return round_up(max(span, 1e-12) / most)
 
 
 def steps_up(step: float, high: float) -> list[float]:
@@ -205,9 +205,9 @@ def instant_label(seconds: float) -> str:
 # Fewer points than were measured.
 
 
-def pieces_of(cells: Iterable[Cell]) -> list[list[tuple[float, float, float]]]:
+def pieces_of(cells: Iterable[Cell]) -> list[list[Part]]:
     """(start, end, value) of what was measured, cut where there is a gap."""
-    pieces: list[list[tuple[float, float, float]]] = []
+    pieces: list[list[Part]] = []
     reached = -math.inf
     for start, width, value in sorted(cells, key=lambda cell: cell.start):
         if value is None or not all(map(math.isfinite, (start, width, value))) or abs(start) + abs(width) > TOO_FAR:
@@ -226,14 +226,19 @@ def averages(cells: Iterable[Cell], length: float, stretches: int = AVERAGES) ->
     bucket = max(nice_step(length, stretches), 0.1)
     found: list[list[Average]] = []
     for piece in pieces_of(cells):
-        groups: dict[int, list[tuple[float, float, float]]] = {}
-        for part in piece:
-            groups.setdefault(math.floor(part[0] / bucket + 1e-6), []).append(part)
-        found.append([average_of(group) for group in groups.values()])
+        found.append([average_of(group) for group in grouped(piece, bucket)])
     return found
 
 
-def average_of(parts: Sequence[tuple[float, float, float]]) -> Average:
+def grouped(piece: Sequence[Part], bucket: float) -> list[list[Part]]:
+    """Parts that begin in the same stretch of this width."""
+    groups: dict[int, list[Part]] = {}
+    for part in piece:
+        groups.setdefault(math.floor(part[0] / bucket + 1e-6), []).append(part)
+    return list(groups.values())
+
+
+def average_of(parts: Sequence[Part]) -> Average:
     values = [value for _, _, value in parts]
     lengths = [end - start for start, end, _ in parts]
     whole = sum(lengths)
@@ -260,7 +265,7 @@ def average_line(
     return ChartLine(label, paint, pieces, spread, is_filled)
 
 
-def through(parts: Sequence[tuple[float, float, float]], length: float) -> list[Point]:
+def through(parts: Sequence[Part], length: float) -> list[Point]:
     """A line through the middles of short stretches and along long ones, from the first start to the last end."""
     points: list[Point] = []
     for start, end, value in parts:
@@ -276,11 +281,8 @@ def extremes_line(
     bucket = max(length / stretches, 1e-9)
     pieces = []
     for piece in pieces_of(cells):
-        groups: dict[int, list[tuple[float, float, float]]] = {}
-        for part in piece:
-            groups.setdefault(math.floor(part[0] / bucket + 1e-6), []).append(part)
-        kept: list[tuple[float, float, float]] = []
-        for group in groups.values():
+        kept: list[Part] = []
+        for group in grouped(piece, bucket):
             chosen = {min(group, key=lambda part: part[2]), max(group, key=lambda part: part[2])}
             # The line begins and ends where the measuring did.
             kept += sorted(chosen | {piece[0], piece[-1]}.intersection(group))
@@ -313,20 +315,30 @@ def chart(
         legend += '<li><svg class="swatch"><rect class="spread main" width="100%" height="100%"/></svg>range</li>'
     if bands and drawn:
         legend += '<li><svg class="swatch"><rect class="band" width="100%" height="100%"/></svg>shard lost</li>'
-    small = f" <small>{escaped(unit)}</small>" if unit else ""
-    head = f'<figcaption><b>{escaped(title)}{small}</b><ul class="legend">{legend}</ul></figcaption>'
+    caption = caption_of(title, unit, legend)
     if not drawn:
-        return f'<figure class="chart">{head}<p class="empty">{escaped(empty)}</p></figure>'
-    plot = "".join(drawing(line, x_axis, y_axis) for line in drawn)
-    return (
-        f'<figure class="chart">{head}<div class="plot">'
-        f'<svg class="frame" role="img" aria-labelledby="{name}-title {name}-text"{scales(x_axis, y_axis)}>'
-        f'<title id="{name}-title">{escaped(title)}</title><desc id="{name}-text">{escaped(description)}</desc>'
+        return f'<figure class="chart">{caption}<p class="empty">{escaped(empty)}</p></figure>'
+    plot = (
         f"{grid(x_axis, y_axis)}{''.join(band(item, x_axis) for item in bands)}"
         f'<svg class="lines" viewBox="0 0 {SIDE} {SIDE}" preserveAspectRatio="none" width="100%" height="100%">'
-        f"{plot}</svg>{''.join(mark(item, x_axis) for item in marks)}</svg></div>"
-        + (f'<p class="x-unit">{escaped(x_unit)}</p>' if x_unit else "")
-        + "</figure>"
+        f"{''.join(drawing(line, x_axis, y_axis) for line in drawn)}</svg>"
+        f"{''.join(mark(item, x_axis) for item in marks)}"
+    )
+    below = f'<p class="x-unit">{escaped(x_unit)}</p>' if x_unit else ""
+    framed = frame(name, title, description, plot, scales(x_axis, y_axis))
+    return f'<figure class="chart">{caption}{framed}{below}</figure>'
+
+
+def caption_of(title: str, unit: str, legend: str) -> str:
+    small = f" <small>{escaped(unit)}</small>" if unit else ""
+    return f'<figcaption><b>{escaped(title)}{small}</b><ul class="legend">{legend}</ul></figcaption>'
+
+
+def frame(name: str, title: str, description: str, plot: str, attributes: str = "") -> str:
+    return (
+        f'<div class="plot"><svg class="frame" role="img" aria-labelledby="{name}-title {name}-text"{attributes}>'
+        f'<title id="{name}-title">{escaped(title)}</title><desc id="{name}-text">{escaped(description)}</desc>'
+        f"{plot}</svg></div>"
     )
 
 
@@ -455,7 +467,6 @@ def whiskers(
 ) -> str:
     """Values with their intervals beside each other: a group for each label, and in it one for each of the series."""
     x_axis = Axis(0.0, float(len(labels)), tuple((number + 0.5, label) for number, label in enumerate(labels)))
-    small = f" <small>{escaped(unit)}</small>" if unit else ""
     legend = "".join(
         f'<li><svg class="swatch"><circle class="run-{number}" cx="50%" cy="50%" r="4"/></svg>{escaped(label)}</li>'
         for number, (label, _) in enumerate(series)
@@ -466,12 +477,8 @@ def whiskers(
         for item in items
         if item.value is not None
     )
-    return (
-        f'<figure class="chart"><figcaption><b>{escaped(title)}{small}</b><ul class="legend">{legend}</ul></figcaption>'
-        f'<div class="plot"><svg class="frame" role="img" aria-labelledby="{name}-title {name}-text">'
-        f'<title id="{name}-title">{escaped(title)}</title><desc id="{name}-text">{escaped(description)}</desc>'
-        f"{grid(x_axis, y_axis)}{drawn}</svg></div></figure>"
-    )
+    plot = frame(name, title, description, grid(x_axis, y_axis) + drawn)
+    return f'<figure class="chart">{caption_of(title, unit, legend)}{plot}</figure>'
 
 
 def whisker(item: Whisker, place: float, y_axis: Axis, number: int, series: str) -> str:

@@ -47,7 +47,7 @@ from talka.report.text import cleaned, counted_text, cut, seconds_text
 from talka.stats import comparison as statistics
 from talka.stats import hdr
 from talka.stats.comparison import WITHIN, WORSE, Estimate, TimeSlice, Unit
-from talka.stats.histogram import Histogram
+from talka.stats.histogram import Histogram, merged
 
 GREATEST: Final = 1e12
 """No count, rate, time in milliseconds or instant in seconds is beyond."""
@@ -165,18 +165,6 @@ class Side:
         return self._lag_ms("mean") * 1000 / times.mean if times.mean else 0.0
 
 
-def compare(
-    a: ResultDocument,
-    b: ResultDocument,
-    rules: Sequence["CompareRule"] = (),
-    *,
-    files: tuple[str, str] = ("A", "B"),
-    within: float = WITHIN,
-) -> Comparison:
-    """B as seen from A. Raises `NotComparable` without a common step, `BadRule` for a rule about what is not there."""
-    return compare_all([a, b], rules, files=files, within=within).comparisons[0]
-
-
 def compare_all(
     documents: Sequence[ResultDocument],
     rules: Sequence["CompareRule"] = (),
@@ -184,7 +172,8 @@ def compare_all(
     files: Sequence[str],
     within: float = WITHIN,
 ) -> Comparisons:
-    """Each but the first as seen from the first."""
+    """Each but the first as seen from the first. Raises `NotComparable` without a common step, `BadRule` for a rule
+    about what is not there."""
     if not 2 <= len(documents) <= MOST_RUNS:
         raise NotComparable(f"{len(documents)} runs cannot be compared: name 2 to {MOST_RUNS}, the base first.")
     for document, file in zip(documents[1:], files[1:], strict=True):
@@ -327,13 +316,6 @@ def time_of(times: Histogram, stat: str) -> float | None:
     if not times.count:
         return None
     return round(times.mean / 1000, 3) if stat == "mean" else times.percentile(PERCENTILES[stat]) / 1000
-
-
-def merged(histograms: Iterable[Histogram]) -> Histogram:
-    whole = Histogram()
-    for histogram in histograms:
-        whole.merge(histogram)
-    return whole
 
 
 def listed(keys: Iterable[Key]) -> str:

@@ -200,43 +200,27 @@ RULE_MARKS: Final[dict[str, tuple[str, Style]]] = {
 }
 
 
-def comparison_text(comparison: Comparison, *, width: int = 100, color: bool = False) -> str:
-    """The headline, the rules, then a table with the worst first. The last line has no end of line."""
-    page = TextPage(width, color=color)
-    show_headline(page, comparison)
-    for name, run in (("A", comparison.a), ("B", comparison.b)):
-        page.sentence(facts_of(run), lead=f"{name}  ")
-    for warning in comparison.warnings:
-        page.sentence(warning, lead="! ", style="yellow")
-    show_notes(page, comparison)
-    show_table(page, comparison.rows)
-    page.gap()
-    page.sentence(comparison.method, indent=0)
-    return page.text()
-
-
 def comparisons_text(found: Comparisons, *, width: int = 100, color: bool = False) -> str:
-    """Of two runs as `comparison_text`; of more, a column for each run."""
-    if len(found.comparisons) == 1:
-        return comparison_text(found.comparisons[0], width=width, color=color)
+    """The headline, the rules, then a table with the worst first: of more than two runs, with a column for each. The
+    last line has no end of line."""
     page = TextPage(width, color=color)
+    is_several = len(found.comparisons) > 1
     for comparison in found.comparisons:
-        show_headline(page, comparison, is_one_of=True)
+        worst = style_of(comparison.rows[0])
+        page.sentence(headline_text(comparison, is_several), indent=0, style="bold" if worst is None else worst)
     for name, run in zip(LETTERS, [found.base, *(one.b for one in found.comparisons)], strict=False):
         page.sentence(facts_of(run), lead=f"{name}  ")
     for warning in dict.fromkeys(warning for comparison in found.comparisons for warning in comparison.warnings):
         page.sentence(warning, lead="! ", style="yellow")
     for comparison in found.comparisons:
-        show_notes(page, comparison, is_one_of=True)
-    show_columns(page, found)
+        show_notes(page, comparison, is_several)
+    if is_several:
+        show_columns(page, found)
+    else:
+        show_table(page, found.comparisons[0].rows)
     page.gap()
     page.sentence(found.comparisons[0].method, indent=0)
     return page.text()
-
-
-def show_headline(page: TextPage, comparison: Comparison, *, is_one_of: bool = False) -> None:
-    worst = style_of(comparison.rows[0])
-    page.sentence(headline_text(comparison, is_one_of), indent=0, style="bold" if worst is None else worst)
 
 
 def headline_text(comparison: Comparison, is_one_of: bool) -> str:
@@ -244,7 +228,7 @@ def headline_text(comparison: Comparison, is_one_of: bool) -> str:
     return lead + comparison.headline
 
 
-def show_notes(page: TextPage, comparison: Comparison, *, is_one_of: bool = False) -> None:
+def show_notes(page: TextPage, comparison: Comparison, is_one_of: bool) -> None:
     one, other = comparison.names
     if comparison.rules:
         page.section(f"RULES FOR {other}" if is_one_of else "RULES")
@@ -259,7 +243,7 @@ def show_notes(page: TextPage, comparison: Comparison, *, is_one_of: bool = Fals
 
 
 def show_table(page: TextPage, rows: Sequence[ComparisonRow]) -> None:
-    shown = rows[: rows_to_show(rows)]
+    shown = rows[: max(ROWS_SHOWN, sum(row.is_different for row in rows))]
     table = [TITLES, *(cells_of(row, rows) for row in shown)]
     rooms = [room_for([cells[column] for cells in table], page.width // 3) for column in range(len(TITLES))]
     columns = list(range(len(TITLES)))
@@ -277,10 +261,6 @@ def show_table(page: TextPage, rows: Sequence[ComparisonRow]) -> None:
         style = "bold" if row is None else style_of(row)
         page.line((f"  {parts[0]}", style), "  ", "  ".join(parts[1:]))
     show_rest(page, len(rows) - len(shown))
-
-
-def rows_to_show(rows: Sequence[ComparisonRow]) -> int:
-    return max(ROWS_SHOWN, sum(row.is_different for row in rows))
 
 
 def show_rest(page: TextPage, count: int) -> None:

@@ -10,7 +10,7 @@ when it had no CPU left.
 from collections.abc import Iterable
 from typing import Final, Literal, TypeAlias
 
-from talka.stats.histogram import Histogram
+from talka.stats.histogram import merged
 from talka.stats.tally import GeneratorTally, StepTally
 from talka.units import SECOND
 
@@ -38,10 +38,7 @@ def late_from_us(median_us: int) -> int:
 
 def median_of(steps: Iterable[StepTally]) -> int:
     """Of all response times, in microseconds; 0 without one."""
-    whole = Histogram()
-    for step in steps:
-        whole.merge(step.response_time)
-    return whole.percentile(50) if whole.count else 0
+    return merged(step.response_time for step in steps).percentile(50)
 
 
 def verdict_of(health: GeneratorTally, start_lag_us: int | None, late_from_us: int) -> Verdict:

@@ -4,15 +4,16 @@ The local runner fills it from its job, a client from the updates of a manager: 
 and does not know where the job runs.
 """
 
-from collections.abc import Mapping
+from collections import Counter
 
 import msgspec
 
 from talka.control.load.load_job import Interruption, JobSpec, LoadJob
 from talka.control.load.shard_run import LostShard
-from talka.control.load.times import JobTimes, JobWorkflow, WorkflowTimes
+from talka.control.load.times import JobTimes, WorkflowTimes
 from talka.stats.tally import Tally, fold_calls, merged
 from talka.stats.windows import Timeline
+from talka.wire.orders import WorkflowOrder
 from talka.work.thresholds import Verdict
 
 
@@ -25,7 +26,7 @@ class Loss(msgspec.Struct, frozen=True):
 
 
 class WorkflowView(WorkflowTimes):
-    def __init__(self, spec: JobWorkflow) -> None:
+    def __init__(self, spec: WorkflowOrder) -> None:
         super().__init__(spec)
         self.cores = 0
         self.vus = 0
@@ -66,12 +67,6 @@ class JobView(JobTimes[WorkflowView]):
         return sum(run.vus for run in self.workflows.values())
 
 
-def view_of(job: LoadJob) -> JobView:
-    view = JobView(job.spec)
-    refresh(view, job)
-    return view
-
-
 def refresh(view: JobView, job: LoadJob) -> None:
     """Bring the view to what is known now. It shares tallies and timelines with the job: nothing is copied that
     costs."""
@@ -79,7 +74,9 @@ def refresh(view: JobView, job: LoadJob) -> None:
     view.origin_ns, view.ended_ns = job.origin_ns, job.ended_ns
     view.interrupted_by, view.aborted = job.interrupted_by, job.aborted
     view.timeline = job.timeline
-    vus = _vus_of(job)
+    vus = Counter[str]()
+    for run, _, attempt in job.attempts.values():
+        vus[run.spec.name] += attempt.vus
     for name, run in job.workflows.items():
         shown = view.workflows[name]
         shown.state, shown.failure, shown.notes = run.state, run.failure, run.notes
@@ -89,10 +86,3 @@ def refresh(view: JobView, job: LoadJob) -> None:
         shown.timeline = run.timeline
     still_open = {id(shard.gap) for run in job.workflows.values() for shard in run.shards if shard.gap}
     view.losses = [Loss(lost, id(lost) in still_open) for lost in job.lost]
-
-
-def _vus_of(job: LoadJob) -> Mapping[str, int]:
-    found = dict.fromkeys(job.workflows, 0)
-    for run, _, attempt in job.running().values():
-        found[run.spec.name] += attempt.vus
-    return found

@@ -7,9 +7,7 @@ from xml.etree import ElementTree
 
 import msgspec
 
-from talka.report.document import Check, ResultDocument, Threshold, TimelineRow, Workflow
-from talka.report.files import FilePlace
-from talka.report.outputs.output import JobInfo
+from talka.report.document import Check, ResultDocument, Threshold, Workflow
 from talka.report.text import share_text
 from talka.work.outcome import ExitCode
 
@@ -23,22 +21,6 @@ class Case(msgspec.Struct, frozen=True):
     outcome: Literal["passed", "failure", "error", "skipped"] = "passed"
     message: str = ""
     kind: str = ""
-
-
-class JUnit:
-    name = "junit"
-
-    def __init__(self, path: str, what: str) -> None:
-        self._place = FilePlace(path, what)
-
-    def rows(self, rows: Sequence[TimelineRow], job: JobInfo) -> None:
-        pass  # verdicts come at the end
-
-    def finish(self, document: ResultDocument) -> None:
-        self._place.replace(junit_xml(document))
-
-    def close(self) -> None:
-        pass
 
 
 def junit_xml(document: ResultDocument) -> bytes:

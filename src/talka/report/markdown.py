@@ -4,11 +4,10 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from talka.report.document import ErrorSample, ResultDocument, Step, TimelineRow, Totals
-from talka.report.files import FilePlace
-from talka.report.outputs.output import JobInfo
+from talka.report.document import ResultDocument, Step, Totals
 from talka.report.summary import (
     STATS,
+    all_samples,
     call_row,
     chosen,
     errors_of,
@@ -16,29 +15,12 @@ from talka.report.summary import (
     named,
     runs_text,
     sample_text,
-    samples_of,
 )
 from talka.report.text import bytes_text, cleaned, counted_text, rate_text, seconds_text, share_text, sign, time_text
 
 ROWS_SHOWN: Final = 200
 """CI systems drop a summary that is too long, all of it."""
 SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>()#+!|~&$@-])")
-
-
-class Markdown:
-    name = "markdown"
-
-    def __init__(self, path: str, what: str) -> None:
-        self._place = FilePlace(path, what)
-
-    def rows(self, rows: Sequence[TimelineRow], job: JobInfo) -> None:
-        pass  # a summary is about all of it
-
-    def finish(self, document: ResultDocument) -> None:
-        self._place.append(markdown(document).encode("utf-8", "replace"))
-
-    def close(self) -> None:
-        pass
 
 
 def markdown(document: ResultDocument) -> str:
@@ -108,12 +90,12 @@ def times_of(step: Step) -> list[str]:
 
 
 def errors(document: ResultDocument) -> str:
-    samples: list[tuple[str, ErrorSample]] = []
-    rows = []
-    for name, step in named(document, lambda workflow: workflow.steps):
-        samples += [(name, sample) for sample in samples_of(step)]
-        rows += [(plain(name), kind, f"{count:,}") for kind, count in errors_of(step).items()]
-    shown = [f"{sample.t_s:.1f} s {name}: {sample_text(sample)}" for name, sample in chosen(samples)]
+    rows = [
+        (plain(name), kind, f"{count:,}")
+        for name, step in named(document, lambda workflow: workflow.steps)
+        for kind, count in errors_of(step).items()
+    ]
+    shown = [f"{sample.t_s:.1f} s {name}: {sample_text(sample)}" for name, sample in chosen(all_samples(document))]
     parts = [table("Errors", ("step", "kind", "count"), rows), bullets("", shown)]
     return "\n\n".join(part for part in parts if part)
 

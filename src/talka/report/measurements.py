@@ -6,7 +6,7 @@ and what became of them.
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -17,8 +17,6 @@ from talka.stats import hdr
 from talka.units import SECOND
 
 QUANTILES: Final = {"0.5": "p50", "0.9": "p90", "0.95": "p95", "0.99": "p99", "0.999": "p99_9"}
-
-
 NOT_A_LABEL: Final = re.compile(r"[^a-zA-Z0-9_]")
 OUTCOMES: Final = ("ok", "failed", "interrupted")
 
@@ -50,13 +48,27 @@ class Family(msgspec.Struct, frozen=True):
     summaries: list[MeasuredSummary] = []
 
 
-class RunProgress:
-    """Adds up the windows of a job that runs. Its names differ from those of the result, which counts more exactly."""
+class FamilyOutput:
+    """Sends progress while the job runs, and the result at its end.
 
-    def __init__(self) -> None:
+    Names of the progress differ from those of the result, which counts more exactly.
+    """
+
+    def __init__(self, name: str, send: Callable[[list[Family], JobInfo], None]) -> None:
+        self.name = name
+        self._send = send
         self._requests = self._failed = self._iterations = 0
 
-    def families(self, rows: Sequence[TimelineRow], job: JobInfo) -> list[Family]:
+    def rows(self, rows: Sequence[TimelineRow], job: JobInfo) -> None:
+        self._send(self._progress(rows, job), job)
+
+    def finish(self, document: ResultDocument) -> None:
+        self._send(families_of(document), job_info(document))
+
+    def close(self) -> None:
+        pass
+
+    def _progress(self, rows: Sequence[TimelineRow], job: JobInfo) -> list[Family]:
         labels = {"job": job.name}
         requests, failed, iterations, vus, times = (list[MeasuredPoint]() for _ in range(5))
         for row in rows:

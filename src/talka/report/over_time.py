@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from talka.report.document import StepRow, TimelineRow
-from talka.stats.tally import add_counts
+from talka.stats.histogram import add_counts
 from talka.stats.windows import Span, StepWindow, Timeline
 from talka.units import SECOND
 

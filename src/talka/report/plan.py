@@ -151,7 +151,7 @@ def place_text(spec: WorkflowSpec) -> str:
 
 def shares_of(specs: Sequence[WorkflowSpec], cores: int) -> dict[str, PlanShare]:
     """Side by side for those that start at once, alone for all others."""
-    claims = [claim_of(spec.name, spec.plan, spec.priority, spec.is_test, cores) for spec in specs]
+    claims = [claim_of(spec, cores) for spec in specs]
     waiting = [spec.name for spec in specs if spec.depends_on]
     seats = planned_seats(claims, waiting, cores)
     shared = sharing(seats, waiting)

@@ -1,18 +1,22 @@
 """Plain text for terminals, files and CI logs: the end of a job, and a line of progress while it runs."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
 
 from talka.errors import Invalid
 from talka.report.document import (
     Call,
     Check,
     ErrorSample,
+    Generator,
     Lost,
     Metric,
     ResultDocument,
     Step,
+    Threshold,
     Times,
     Workflow,
     failures_of,
@@ -36,7 +40,8 @@ from talka.report.text import (
     time_text,
 )
 from talka.stats import hdr
-from talka.stats.histogram import Histogram
+from talka.stats.histogram import add_counts, merged
+from talka.stats.tally import StepTally
 from talka.units import SECOND
 from talka.work.failures import of_all
 from talka.work.lifecycle import TaskState
@@ -139,30 +144,39 @@ def show_headline(page: TextPage, document: ResultDocument) -> None:
     else:
         page.fitted((verdict, style), glued(exit_code))
         page.line("  ", (cut(document.job.name, page.width - 2), "bold"))
-    loads = [workflow.load for workflow in document.workflows]
-    facts = [loads[0] if len(loads) == 1 else f"{len(loads)} workflows"]
-    facts.append(f"ran {seconds_text(document.duration_s)}{cores_text(document)}")
-    facts.append(f"started {document.started_at}")
-    page.facts(facts)
+    page.facts(facts_of(document))
     for reason in document.reasons:
         page.sentence(reason, style="yellow" if is_good else "red")
-    if is_good and document.thresholds:
-        page.sentence(f"Every threshold held ({len(document.thresholds)}).", style="green")
-    elif is_good:
-        page.sentence("No threshold was set: the exit code says only that the job ran.")
-    worst = failures_of(document)
-    if is_good and worst.failed:
-        share = share_text(worst.failed, worst.ended)
-        page.sentence(f"{worst.failed:,} of {counted_text(worst.ended, worst.of)} failed ({share}).", style="yellow")
+    if is_good:
+        page.sentence(held_text(document), style="green" if document.thresholds else None)
+    if is_good and (failed := failures_text(document)):
+        page.sentence(failed, style="yellow")
     for sentence in failing_sentences(document):
         page.sentence(sentence, style="red")
-    show_cause(page, document)
-
-
-def show_cause(page: TextPage, document: ResultDocument) -> None:
-    """The most frequent error, where people look first."""
     for error in frequent_errors(step for workflow in document.workflows for step in workflow.steps)[:1]:
         page.sentence(f"Most frequent error: {error.cause} × {error.times:,}.", style="yellow")
+
+
+def facts_of(document: ResultDocument) -> list[str]:
+    loads = [workflow.load for workflow in document.workflows]
+    return [
+        loads[0] if len(loads) == 1 else f"{len(loads)} workflows",
+        f"ran {seconds_text(document.duration_s)}{cores_text(document)}",
+        f"started {document.started_at}",
+    ]
+
+
+def held_text(document: ResultDocument) -> str:
+    """Of a job whose exit code is 0."""
+    if not document.thresholds:
+        return "No threshold was set: the exit code says only that the job ran."
+    return f"Every threshold held ({len(document.thresholds)})."
+
+
+def failures_text(document: ResultDocument) -> str:
+    worst = failures_of(document)
+    share = share_text(worst.failed, worst.ended)
+    return f"{worst.failed:,} of {counted_text(worst.ended, worst.of)} failed ({share})." if worst.failed else ""
 
 
 def failing_sentences(document: ResultDocument) -> list[str]:
@@ -206,10 +220,7 @@ def show_thresholds(page: TextPage, document: ResultDocument) -> None:
     if not document.thresholds:
         return
     page.section("THRESHOLDS")
-    is_named = len(document.workflows) > 1
-    labels = [
-        f"{rule.workflow}: {rule.rule}" if is_named and rule.workflow else rule.rule for rule in document.thresholds
-    ]
+    labels = [rule_text(document, rule) for rule in document.thresholds]
     room = room_for(labels, page.width - 24)
     is_narrow = page.width < FEWEST_COLUMNS and room < room_for(labels, page.width)
     for label, rule in zip(labels, document.thresholds, strict=True):
@@ -220,15 +231,21 @@ def show_thresholds(page: TextPage, document: ResultDocument) -> None:
             page.line("  ", (sign(rule.passed), style), " ", padded(label, room), "  ", (rule.shown, style))
 
 
+def rule_text(document: ResultDocument, rule: Threshold) -> str:
+    return f"{rule.workflow}: {rule.rule}" if len(document.workflows) > 1 and rule.workflow else rule.rule
+
+
 def show_totals(page: TextPage, document: ResultDocument) -> None:
     totals = document.totals
+    all_failed = totals.failed + totals.not_sent
+    with_these = f"{share_text(all_failed, totals.ok + all_failed)} failed with these" if totals.not_sent else ""
     page.section("TOTALS")
     rows: list[tuple[str, int, str, Style | None]] = [
         ("requests", totals.requests, rate_text(totals.rate_per_s), None),
         ("ok", totals.ok, share_text(totals.ok, totals.requests), None),
         ("failed", totals.failed, share_text(totals.failed, totals.ok + totals.failed), "red"),
         ("interrupted", totals.interrupted, "", "yellow"),
-        ("not sent", totals.not_sent, not_sent_text(document), "yellow"),
+        ("not sent", totals.not_sent, with_these, "yellow"),
         ("iterations", totals.iterations, "", None),
         ("dropped", totals.dropped_iterations, "", "yellow"),
     ]
@@ -246,13 +263,6 @@ def show_totals(page: TextPage, document: ResultDocument) -> None:
     page.fitted(f"  {'connections':<13}{totals.connections:,} opened, {reconnects}", hang=15)
 
 
-def not_sent_text(document: ResultDocument) -> str:
-    """With them more of the requests have failed than those on the wire."""
-    totals = document.totals
-    failed = totals.failed + totals.not_sent
-    return f"{share_text(failed, totals.ok + failed)} failed with these" if totals.not_sent else ""
-
-
 def show_workflow(page: SummaryPage, workflow: Workflow) -> None:
     page.section("STEPS", f" of {workflow.name}")
     facts = [workflow.load, f"{workflow.model} model"]
@@ -262,11 +272,7 @@ def show_workflow(page: SummaryPage, workflow: Workflow) -> None:
         facts.append(counted_text(workflow.iterations, "iteration"))
     else:
         facts.append(workflow.status)
-    if workflow.dropped_iterations:
-        facts.append(f"{workflow.dropped_iterations:,} dropped")
-    if workflow.interrupted_iterations:
-        facts.append(f"{workflow.interrupted_iterations:,} cut off")
-    page.facts(facts)
+    page.facts([*facts, *unfinished_facts(workflow)])
     if workflow.failure:
         page.sentence(workflow.failure, style="red")
     measured = [step for step in workflow.steps if step.measured]
@@ -289,6 +295,11 @@ def show_workflow(page: SummaryPage, workflow: Workflow) -> None:
     ]
     if others:
         page.sentence("; ".join(others), lead="not measured: ")
+
+
+def unfinished_facts(workflow: Workflow) -> list[str]:
+    counts = {"dropped": workflow.dropped_iterations, "cut off": workflow.interrupted_iterations}
+    return [f"{count:,} {what}" for what, count in counts.items() if count]
 
 
 def busy_text(workflow: Workflow) -> str:
@@ -317,8 +328,7 @@ def show_calls(page: SummaryPage, step: Step) -> None:
 
 
 def call_row(call: Call) -> CallRow:
-    fields = {name: getattr(call, name) for name in Call.__struct_fields__}
-    return CallRow(**fields | {"name": f"└ {call.name}", "measured": True, "tags": {}})
+    return CallRow(**msgspec.structs.asdict(call) | {"name": f"└ {call.name}", "measured": True, "tags": {}})
 
 
 def show_step(page: SummaryPage, step: Step, room: int) -> None:
@@ -327,13 +337,15 @@ def show_step(page: SummaryPage, step: Step, room: int) -> None:
     show("  ", (padded(step.name, room), "bold"), "  ", (runs, "red" if step.failed else None))
     show_times(page, "response", step.response_time_ms, step.histogram)
     show_times(page, "service", step.service_time_ms, step.service_histogram)
-    if step.status_codes:
-        # Stable, so codes of equal counts stay in the document's order.
-        often = sorted(step.status_codes.items(), key=lambda item: -item[1])
-        codes = [f"{'other' if code == '0' else code} × {count:,}" for code, count in often[:CODES_SHOWN]]
-        if len(often) > CODES_SHOWN:
-            codes.append(f"{len(often) - CODES_SHOWN} more codes")
-        page.sentence(", ".join(codes), indent=4, lead="status    ")
+    if codes := codes_of(step):
+        more = [f"{len(codes) - CODES_SHOWN} more codes"] if len(codes) > CODES_SHOWN else []
+        page.sentence(", ".join([*codes[:CODES_SHOWN], *more]), indent=4, lead="status    ")
+
+
+def codes_of(step: Step) -> list[str]:
+    # Stable, so codes of equal counts stay in the document's order.
+    often = sorted(step.status_codes.items(), key=lambda item: -item[1])
+    return [f"{'other' if code == '0' else code} × {count:,}" for code, count in often]
 
 
 def show_times(page: SummaryPage, label: str, times: Times | None, histogram: str | None) -> None:
@@ -394,18 +406,26 @@ def samples_of(step: Step) -> list[ErrorSample]:
     return [*step.samples, *of_calls]
 
 
-def show_errors(page: TextPage, document: ResultDocument) -> None:
+def error_counts(document: ResultDocument) -> list[tuple[str, int]]:
+    """The most frequent first."""
     counts: dict[str, int] = {}
-    samples: list[tuple[str, ErrorSample]] = []
-    for name, step in named(document, lambda workflow: workflow.steps):
-        for kind, count in errors_of(step).items():
-            counts[kind] = counts.get(kind, 0) + count
-        samples += [(name, sample) for sample in samples_of(step)]
-    if not counts:
+    for _, step in named(document, lambda workflow: workflow.steps):
+        add_counts(counts, errors_of(step))
+    return sorted(counts.items(), key=lambda item: -item[1])
+
+
+def all_samples(document: ResultDocument) -> list[tuple[str, ErrorSample]]:
+    steps = named(document, lambda workflow: workflow.steps)
+    return [(name, sample) for name, step in steps for sample in samples_of(step)]
+
+
+def show_errors(page: TextPage, document: ResultDocument) -> None:
+    errors = error_counts(document)
+    if not errors:
         return
     page.section("ERRORS")
-    shown = chosen(samples)
-    for kind, count in sorted(counts.items(), key=lambda item: -item[1]):
+    shown = chosen(all_samples(document))
+    for kind, count in errors:
         page.line("  ", (kind, "red"), f"  {count:,}", "  the test's own code" if kind == "exception" else "")
         for name, sample in shown:
             if sample.kind == kind:
@@ -480,14 +500,16 @@ def show_lost_shards(page: TextPage, lost_shards: Sequence[Lost]) -> None:
         return
     page.section("LOST SHARDS")
     for lost in lost_shards:
-        missing = [counted_text(lost.vus_missing, "VU")]
-        if lost.arrivals_missing:
-            missing.append(counted_text(lost.arrivals_missing, "arrival"))
         page.sentence(
-            f"{lost.from_s:.1f} s to {lost.to_s:.1f} s, without {' and '.join(missing)}: the core {lost.cause}",
+            f"{lost.from_s:.1f} s to {lost.to_s:.1f} s, without {missing_text(lost)}: the core {lost.cause}",
             lead=f"{cut(lost.workflow, page.width // 3)} shard {lost.shard}  ",
             style="red",
         )
+
+
+def missing_text(lost: Lost) -> str:
+    vus = counted_text(lost.vus_missing, "VU")
+    return f"{vus} and {counted_text(lost.arrivals_missing, 'arrival')}" if lost.arrivals_missing else vus
 
 
 def show_generator(page: TextPage, document: ResultDocument) -> None:
@@ -502,14 +524,17 @@ def show_generator(page: TextPage, document: ResultDocument) -> None:
         facts.append(f"loop lag p99 {time_text(generator.loop_lag_ms.p99)}")
     facts.append(f"start skew {time_text(document.start_skew_ms)}")
     page.facts(facts)
+    is_good, verdict = generator_text(generator)
+    page.sentence(verdict, style=None if is_good else "yellow")
+
+
+def generator_text(generator: Generator) -> tuple[bool, str]:
+    """Whether it kept up, and that in words."""
     if generator.saturated:
-        page.sentence("Saturated: the target may be faster than these numbers.", style="yellow")
-    elif generator.verdict == "disturbed":
-        page.sentence(
-            "Disturbed: it was late while it was idle: something else on the machine delayed it.", style="yellow"
-        )
-    else:
-        page.sentence("Not saturated: it kept up with the plan.")
+        return False, "Saturated: the target may be faster than these numbers."
+    if generator.verdict == "disturbed":
+        return False, "Disturbed: it was late while it was idle: something else on the machine delayed it."
+    return True, "Not saturated: it kept up with the plan."
 
 
 def named(document: ResultDocument, items: Callable[[Workflow], Sequence[Item]]) -> Iterator[tuple[str, Item]]:
@@ -522,22 +547,6 @@ def named(document: ResultDocument, items: Callable[[Workflow], Sequence[Item]])
 # Errors in a few words.
 
 
-class SummaryLines(Protocol):
-    @property
-    def kind(self) -> str: ...
-    @property
-    def text(self) -> str: ...
-
-
-class Counted(Protocol):
-    """A step that counted its errors: of a document, or of a job that runs."""
-
-    @property
-    def errors(self) -> Mapping[str, int]: ...
-    @property
-    def samples(self) -> Sequence[SummaryLines]: ...
-
-
 class FrequentError(NamedTuple):
     kind: str
     times: int
@@ -545,13 +554,13 @@ class FrequentError(NamedTuple):
     """What went wrong and who did it: `refused by 127.0.0.1:9`."""
 
 
-def frequent_errors(steps: Iterable[Counted]) -> list[FrequentError]:
-    """Kinds of errors with their counts and a cause each, the most frequent first."""
+def frequent_errors(steps: Iterable[Step | StepTally]) -> list[FrequentError]:
+    """Kinds of errors with their counts and a cause each, the most frequent first. Of a result, or of a job that
+    runs."""
     counts: dict[str, int] = {}
     texts: dict[str, str] = {}
     for step in steps:
-        for kind, count in step.errors.items():
-            counts[kind] = counts.get(kind, 0) + count
+        add_counts(counts, step.errors)
         for sample in step.samples:
             texts.setdefault(sample.kind, sample.text)
     often = sorted(counts.items(), key=lambda item: -item[1])
@@ -589,9 +598,7 @@ def progress_line(job: JobView, now: int, current_rate: float | None = None) -> 
         average = rate_text(requests / elapsed_s if elapsed_s else 0.0)
         parts.append(average if current_rate is None else f"now {rate_text(current_rate)}, on average {average}")
         parts.append(f"failed {share_text(worst.failed, worst.ended)}")
-        times = Histogram()
-        for step in tally.steps.values():
-            times.merge(step.response_time)
+        times = merged(step.response_time for step in tally.steps.values())
         if times.count:
             parts += [f"p{percent} {time_text(times.percentile(percent) / 1000)}" for percent in (50, 99)]
     if arming:

@@ -9,7 +9,8 @@ Counters are kept sparsely, by their index. What is decoded from a peer is held 
 """
 
 import math
-from typing import Annotated, Final
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
@@ -27,6 +28,7 @@ Index = Annotated[int, msgspec.Meta(ge=0, lt=COUNTERS)]
 CoarseIndex = Annotated[int, msgspec.Meta(ge=0, lt=COARSE_COUNTERS)]
 Times = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
+Key = TypeVar("Key")
 
 
 class Histogram(msgspec.Struct):
@@ -70,7 +72,7 @@ class Histogram(msgspec.Struct):
         self.max = max(self.max, other.max)
         self.count += other.count
         self.total += other.total
-        _add(self.counts, other.counts)
+        add_counts(self.counts, other.counts)
 
     def copy(self) -> "Histogram":
         return Histogram(self.counts.copy(), self.count, self.total, self.min, self.max)
@@ -99,10 +101,13 @@ class Histogram(msgspec.Struct):
             squares += middle * middle * times
         return math.sqrt((count * squares - total * total) / (count * count)) if count else 0.0
 
-    def count_at_or_below(self, value: int) -> int:
-        """How many values share a counter with `value` or lie below it."""
-        last = index_of(value)
-        return sum(times for index, times in self.counts.items() if index <= last)
+
+def merged(histograms: Iterable[Histogram]) -> Histogram:
+    """A new one; the given ones stay as they are."""
+    whole = Histogram()
+    for histogram in histograms:
+        whole.merge(histogram)
+    return whole
 
 
 class CoarseHistogram(msgspec.Struct):
@@ -136,7 +141,7 @@ class CoarseHistogram(msgspec.Struct):
         """Count what the other has counted. Nothing is lost, and the order of merges does not matter."""
         self.max = max(self.max, other.max)
         self.count += other.count
-        _add(self.counts, other.counts)
+        add_counts(self.counts, other.counts)
 
     def blurred(self) -> "CoarseHistogram":
         """The same to 1 part in 32: a quarter of the counters, each the highest of four, so that no value looks
@@ -194,6 +199,6 @@ def _index_at(counts: dict[int, int], count: int, percent: float) -> int:
     return index
 
 
-def _add(into: dict[int, int], more: dict[int, int]) -> None:
-    for index, times in more.items():
-        into[index] = into.get(index, 0) + times
+def add_counts(into: dict[Key, int], more: Mapping[Key, int]) -> None:
+    for key, count in more.items():
+        into[key] = into.get(key, 0) + count

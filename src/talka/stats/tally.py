@@ -5,15 +5,14 @@ the latest tally of a shard replaces its earlier ones.
 """
 
 from bisect import insort
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal
 
 import msgspec
 
-from talka.stats.histogram import Histogram
+from talka.stats.histogram import Histogram, add_counts
 from talka.stats.machine import Machine
 
 ERROR_KINDS: Final = ("refused", "dns", "tls", "reset", "timeout", "protocol", "status", "check", "exception")
-Key = TypeVar("Key")
 MetricKind = Literal["count", "rate", "sample", "distribution"]
 
 SAMPLES_KEPT: Final = 5
@@ -210,13 +209,6 @@ class Tally(msgspec.Struct):
     calls: dict[str, dict[str, StepTally]] = {}
     """By the method that made them, measured or not, and by name."""
 
-    def calls_of(self, node: str) -> StepTally:
-        """All calls of one method together."""
-        whole = StepTally()
-        for call in self.calls.get(node, {}).values():
-            whole.merge(call)
-        return whole
-
     def merge(self, other: "Tally") -> None:
         self.iterations += other.iterations
         self.interrupted_iterations += other.interrupted_iterations
@@ -237,11 +229,6 @@ class Tally(msgspec.Struct):
             for name, call in calls.items():
                 own.setdefault(name, StepTally()).merge(call)
         self.generator.merge(other.generator)
-
-
-def add_counts(into: dict[Key, int], more: dict[Key, int]) -> None:
-    for key, count in more.items():
-        into[key] = into.get(key, 0) + count
 
 
 def fold_codes(codes: dict[int, int]) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from talka.stats.histogram import CoarseHistogram
+from talka.stats.histogram import CoarseHistogram, add_counts
 
 WINDOW_NS: Final = 100_000_000
 COUNTERS_PER_REPORT: Final = 60_000
@@ -32,8 +32,7 @@ class StepWindow(msgspec.Struct, array_like=True):
     def add(self, other: "StepWindow") -> None:
         self.count += other.count
         self.failed += other.failed
-        for kind, times in other.errors.items():
-            self.errors[kind] = self.errors.get(kind, 0) + times
+        add_counts(self.errors, other.errors)
         self.response_time.merge(other.response_time)
 
 

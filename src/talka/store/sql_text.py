@@ -7,6 +7,8 @@ import re
 from importlib import resources
 from typing import Final, NamedTuple
 
+SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
+"""Of the address of a store."""
 HEADING: Final = re.compile(r"^-- (migration|name): (\S+)$", re.MULTILINE)
 REMARK: Final = re.compile(r"(--.*)?")
 
@@ -57,3 +59,8 @@ class Queries(dict[str, str]):
 def read_queries(package: str, dialect: str) -> Queries:
     """What `DIALECT.sql` in this package says."""
     return Queries((resources.files(package) / f"{dialect}.sql").read_text(encoding="utf-8"))
+
+
+def is_storable(text: str) -> bool:
+    """Neither store takes half a character, and PostgreSQL no NUL."""
+    return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)

@@ -271,7 +271,7 @@ class Cores(Observer):
 
     def _start(self, host: Host, effect: StartCore) -> None:
         worker, number = worker_of(host), effect.attempt
-        owner, arm = worker.shards.pool.owner_of(number), worker.arm_for(number)
+        owner, arm = worker.shards.pool.owner_of(number), worker.shards.arm_for(number)
         if owner is None or arm is None:  # it was given up in the same step
             self._tell_exit(host, host.boot, number, "was given up before it started")
             return

@@ -12,8 +12,7 @@ from typing import Final
 import msgspec
 
 from talka.control.member.composite import ClusterMember, MemberEffect
-from talka.control.worker.effects import CoresUntil, WorkerEffect
-from talka.control.worker.handlers_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
+from talka.control.worker.effects import CoresUntil, EndHandlers, ExitFacts, StartHandlers, TellHandlers, WorkerEffect
 from talka.testing.cores import Ends, worker_of
 from talka.testing.host import Host
 from talka.testing.line import CallLine

@@ -5,12 +5,11 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from talka.control.dags.dag_effects import DagEffect
 from talka.control.dags.job import DagJob, DagStep
 from talka.control.dags.keeper import DagKeeper
 from talka.control.tasks.clock_watch import ClockWatch
 from talka.control.tasks.schedules import after_run, due, mended, run_key
-from talka.control.tasks.store_effects import CallAnswered, Commit
+from talka.control.tasks.store_effects import CallAnswered, Commit, DagEffect
 from talka.errors import TalkaError
 from talka.nodes.dags.store_hold import MANAGER_LEASE
 from talka.testing.host import Effects, Host
@@ -66,7 +65,7 @@ class StoreChores(Observer):
             self._clock, self._swept_at = ClockWatch(now, wall_ns), now
         if self._clock.look(now, wall_ns):
             self.jumps += 1
-            keeper.set_wall_offset(self._clock.offset_ns)
+            keeper.wall_offset_ns = self._clock.offset_ns
         self._sweep(now)
         records = self._shell.records
         mends = [PutSchedule(row) for row in mended(records.schedules(), wall_ns // MILLISECOND)]

@@ -13,12 +13,11 @@ from functools import partial
 from random import Random
 from typing import Final, Literal, TypeAlias
 
-from talka.control.dags.dag_effects import DagEffect
 from talka.control.dags.keeper import DagKeeper
 from talka.control.manager import Manager
 from talka.control.member.composite import ClusterMember
 from talka.control.tasks.delivery import worker_of
-from talka.control.tasks.store_effects import Commit, RaiseEpoch, ReadOutputs, WorkerDropped
+from talka.control.tasks.store_effects import Commit, DagEffect, RaiseEpoch, ReadOutputs, WorkerDropped
 from talka.nodes.dags.store_hold import MANAGER_LEASE
 from talka.store.dags.records import Lease, StoreTaken
 from talka.store.dags.sqlite import SqliteRecords

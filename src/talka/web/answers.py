@@ -12,7 +12,9 @@ from talka.client.requests import Control, NoDags, NotAuthorised, Problem, TooBu
 from talka.errors import TalkaError
 from talka.web.audit import ApiAudit
 from talka.web.auth import Identity
-from talka.web.bodies import WrongType
+from talka.web.bodies import WrongType, checked_job_id
+from talka.wire.task_views import DagFacts
+from talka.wire.views import JobFacts
 
 PROBLEM_JSON = "application/problem+json"
 RETRY_AFTER = "2"
@@ -45,17 +47,26 @@ class ApiQuestion(NamedTuple):
         return self.identity.name or str(found[0])
 
     @property
+    def job(self) -> str:
+        return checked_job_id(self.request.path_params["id"])
+
+    @property
     def dag_control(self) -> DagControl:
         if self.dags is None:
             raise NoDags.here()
         return self.dags
 
 
-Handler: TypeAlias = Callable[[ApiQuestion], Awaitable[Response]]
+Handler: TypeAlias = Callable[[ApiQuestion], Awaitable[Any]]
+"""Answers with a `Response`, or with what is to be told as JSON."""
 
 
 def json_answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return Response(msgspec.json.encode(value), status, dict(headers or {}), "application/json")
+
+
+def submitted(facts: JobFacts | DagFacts) -> Response:
+    return json_answer(facts, status=201, headers={"location": f"/v1/jobs/{facts.id}"})
 
 
 def problem_answer(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:

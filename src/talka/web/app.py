@@ -20,10 +20,10 @@ from talka.client.requests import Control, Malformed, Problem, TooBusy
 from talka.errors import TalkaError, Unavailable
 from talka.report.tame import tame
 from talka.web import cluster, dags, job_routes
-from talka.web.answers import ApiQuestion, Handler, Limiter, answer_to_error, no_limit, problem_answer
+from talka.web.answers import ApiQuestion, Handler, Limiter, answer_to_error, json_answer, no_limit, problem_answer
 from talka.web.audit import ApiAudit
 from talka.web.auth import LOCAL, LOOPBACK_NAMES, Identity, Tokens, check_host, check_origin, check_site
-from talka.web.bodies import NDJSON, type_of
+from talka.web.bodies import NDJSON, page_in, type_of
 from talka.web.events import EventWatches, choice
 from talka.web.operations import OPERATIONS, PUBLIC, ApiOperation
 from talka.web.task_stream import SubmitSockets
@@ -101,24 +101,24 @@ def all_handlers() -> dict[str, Handler]:
         "cancel": job_routes.cancel,
         "result": job_routes.result,
         "tasks": dags.tasks,
-        "task": dags.task,
+        "task": lambda asked: asked.dag_control.dag_task(asked.job, dags.task_of(asked)),
         "why": dags.why,
         "logs": dags.logs,
-        "events": dags.events,
-        "graph": dags.graph,
+        "events": lambda asked: asked.dag_control.dag_events(asked.job, *page_in(asked.request)),
+        "graph": lambda asked: asked.dag_control.dag_graph(asked.job),
         "pause": dags.pause,
         "resume": dags.resume,
         "retry": dags.retry,
         "skip": dags.skip,
-        "queues": dags.queues,
-        "dead_letters": dags.dead_letters,
+        "queues": lambda asked: asked.dag_control.queues(),
+        "dead_letters": lambda asked: asked.dag_control.dead_letters(*page_in(asked.request)),
         "replay": dags.replay,
-        "schedules": dags.schedules,
+        "schedules": lambda asked: asked.dag_control.schedules(),
         "put_schedule": dags.put_schedule,
         "drop_schedule": dags.drop_schedule,
-        "workers": cluster.workers,
+        "workers": lambda asked: asked.control.workers(),
         "drain": cluster.drain,
-        "cluster": cluster.cluster,
+        "cluster": lambda asked: asked.control.cluster(),
         "audit": cluster.audit,
         "openapi": cluster.openapi,
         "livez": cluster.livez,
@@ -253,7 +253,8 @@ def endpoint(
         try:
             identity = replay_guard.check(request.scope, operation)
             async with asyncio.timeout(timeout_s):
-                return await handlers[operation.name](replay_guard.asked(request, identity, operation)), ""
+                found = await handlers[operation.name](replay_guard.asked(request, identity, operation))
+            return found if isinstance(found, Response) else json_answer(found), ""
         except TalkaError as error:
             return answer_to_error(error, request.url.path), str(error)
         except TimeoutError:

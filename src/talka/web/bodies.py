@@ -69,6 +69,14 @@ async def read_json(request: Request, kind: type[Body], limit_bytes: int) -> Bod
     return decoded(await read_body(request, limit_bytes), kind)
 
 
+async def read_json_if_any(request: Request, otherwise: Body, limit_bytes: int) -> Body:
+    """`otherwise` where the request has no body."""
+    if request.headers.get("content-type"):
+        return await read_json(request, type(otherwise), limit_bytes)
+    await read_body(request, 0)
+    return otherwise
+
+
 def decoded(content: bytes | bytearray, kind: type[Body]) -> Body:
     try:
         if not content.isascii():

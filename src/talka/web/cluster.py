@@ -7,34 +7,27 @@ from starlette.responses import PlainTextResponse, Response
 
 from talka.client.requests import NoSuchWorker
 from talka.errors import Unavailable
-from talka.web.answers import ApiQuestion, json_answer
+from talka.web.answers import ApiQuestion
 from talka.web.audit import AuditPage
 from talka.web.bodies import page_in, read_body
 from talka.web.openapi import document
+from talka.wire.views import WorkerView
 
 WORKER_NAME: Final = re.compile(r"[A-Za-z0-9._:-]{1,256}")
 PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
-async def workers(asked: ApiQuestion) -> Response:
-    return json_answer(await asked.control.workers())
-
-
-async def drain(asked: ApiQuestion) -> Response:
+async def drain(asked: ApiQuestion) -> WorkerView:
     name: str = asked.request.path_params["name"]
     await read_body(asked.request, 0)
     if not WORKER_NAME.fullmatch(name):
         raise NoSuchWorker.named(repr(name[:64]))
-    return json_answer(await asked.control.drain(name))
+    return await asked.control.drain(name)
 
 
-async def cluster(asked: ApiQuestion) -> Response:
-    return json_answer(await asked.control.cluster())
-
-
-async def audit(asked: ApiQuestion) -> Response:
+async def audit(asked: ApiQuestion) -> AuditPage:
     _, limit = page_in(asked.request)
-    return json_answer(AuditPage([] if asked.audit is None else await asked.audit.tail(limit)))
+    return AuditPage([] if asked.audit is None else await asked.audit.tail(limit))
 
 
 async def openapi(asked: ApiQuestion) -> Response:

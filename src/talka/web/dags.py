@@ -9,11 +9,11 @@ import msgspec
 from starlette.responses import Response
 
 from talka.client.dags import BULK_LIMIT, DAG_LIMIT_BYTES, ReplayRequest
-from talka.client.requests import KEY_LIMIT, Malformed, NoSuchSchedule, NoSuchTask, problem_of
+from talka.client.requests import KEY_LIMIT, Malformed, NoSuchSchedule, NoSuchTask, Problem, problem_of
 from talka.errors import Invalid, TalkaError
-from talka.web.answers import ApiQuestion, json_answer
-from talka.web.bodies import check_json, checked_job_id, key_in, page_in, read_body, read_json
-from talka.wire.task_views import DagFacts, RetryRequest, SkipRequest
+from talka.web.answers import ApiQuestion, json_answer, submitted
+from talka.web.bodies import check_json, key_in, page_in, read_body, read_json, read_json_if_any
+from talka.wire.task_views import DagFacts, LogPage, RetryRequest, SkipRequest, TasksPage, TaskView, WhyView
 from talka.work.dag import CONFIG_LIMIT_BYTES, DagSpec, decode_dag
 from talka.work.lifecycle import TaskState
 
@@ -30,10 +30,6 @@ TASK_WORDS: Final = {"type": "handler", "dependsOn": "depends_on"}
 # Submitting.
 
 
-def submitted(facts: DagFacts) -> Response:
-    return json_answer(facts, status=201, headers={"location": f"/v1/jobs/{facts.id}"})
-
-
 async def submit_dag(asked: ApiQuestion, content: bytes) -> Response:
     dags, spec = asked.dag_control, decode_dag(content)
     check_not_scheduled(spec)
@@ -48,7 +44,7 @@ async def execute(asked: ApiQuestion) -> Response:
     return submitted(await dags.submit_dag(spec, key_in(asked.request), asked.identity.name))
 
 
-async def bulk(asked: ApiQuestion) -> Response:
+async def bulk(asked: ApiQuestion) -> list[DagFacts | Problem]:
     """Each is taken or refused for itself. With an idempotency key the n-th has that key, a slash and n."""
     dags, key, by = asked.dag_control, key_in(asked.request), asked.identity.name
     if len(key) > KEY_LIMIT - len(f"/{BULK_LIMIT}"):
@@ -73,12 +69,8 @@ async def bulk(asked: ApiQuestion) -> Response:
         except TalkaError as error:
             done(error)
     path = asked.request.url.path
-    answers = [answer if isinstance(answer, DagFacts) else problem_of(answer, path) for answer in await gather(waiting)]
-    return json_answer(answers)
-
-
-async def gather(waiting: list["asyncio.Future[DagFacts | TalkaError]"]) -> list[DagFacts | TalkaError]:
-    return [await future for future in waiting]
+    answers = [await future for future in waiting]
+    return [answer if isinstance(answer, DagFacts) else problem_of(answer, path) for answer in answers]
 
 
 def translated(content: bytes) -> bytes:
@@ -103,55 +95,23 @@ def check_not_scheduled(spec: DagSpec) -> None:
 # Looking.
 
 
-async def tasks(asked: ApiQuestion) -> Response:
+async def tasks(asked: ApiQuestion) -> TasksPage:
     state = asked.request.query_params.get("state", "")
     if state and state not in list(TaskState):
         raise Invalid(f"no task is ever {state[:50]!r}: states are {', '.join(TaskState)}")
-    cursor, limit = page_in(asked.request)
-    return json_answer(await asked.dag_control.dag_tasks(job_of(asked), state, cursor, limit))
+    return await asked.dag_control.dag_tasks(asked.job, state, *page_in(asked.request))
 
 
-async def task(asked: ApiQuestion) -> Response:
-    return json_answer(await asked.dag_control.dag_task(job_of(asked), task_of(asked)))
-
-
-async def why(asked: ApiQuestion) -> Response:
+async def why(asked: ApiQuestion) -> WhyView | TaskView:
     if is_named(asked, "why"):
-        return json_answer(await asked.dag_control.dag_task(job_of(asked), task_of(asked, "/why")))
-    return json_answer(await asked.dag_control.why(job_of(asked), task_of(asked)))
+        return await asked.dag_control.dag_task(asked.job, task_of(asked, "/why"))
+    return await asked.dag_control.why(asked.job, task_of(asked))
 
 
-async def logs(asked: ApiQuestion) -> Response:
+async def logs(asked: ApiQuestion) -> LogPage | TaskView:
     if is_named(asked, "logs"):
-        return json_answer(await asked.dag_control.dag_task(job_of(asked), task_of(asked, "/logs")))
-    cursor, limit = page_in(asked.request)
-    return json_answer(await asked.dag_control.task_logs(job_of(asked), task_of(asked), cursor, limit))
-
-
-async def events(asked: ApiQuestion) -> Response:
-    cursor, limit = page_in(asked.request)
-    return json_answer(await asked.dag_control.dag_events(job_of(asked), cursor, limit))
-
-
-async def graph(asked: ApiQuestion) -> Response:
-    return json_answer(await asked.dag_control.dag_graph(job_of(asked)))
-
-
-async def queues(asked: ApiQuestion) -> Response:
-    return json_answer(await asked.dag_control.queues())
-
-
-async def dead_letters(asked: ApiQuestion) -> Response:
-    cursor, limit = page_in(asked.request)
-    return json_answer(await asked.dag_control.dead_letters(cursor, limit))
-
-
-async def schedules(asked: ApiQuestion) -> Response:
-    return json_answer(await asked.dag_control.schedules())
-
-
-def job_of(asked: ApiQuestion) -> str:
-    return checked_job_id(asked.request.path_params["id"])
+        return await asked.dag_control.dag_task(asked.job, task_of(asked, "/logs"))
+    return await asked.dag_control.task_logs(asked.job, task_of(asked), *page_in(asked.request))
 
 
 def task_of(asked: ApiQuestion, end: str = "") -> str:
@@ -171,43 +131,34 @@ def is_named(asked: ApiQuestion, word: str) -> bool:
 # Changing.
 
 
-async def pause(asked: ApiQuestion) -> Response:
+async def pause(asked: ApiQuestion) -> DagFacts:
     await read_body(asked.request, 0)
-    return json_answer(await asked.dag_control.pause_dag(job_of(asked)))
+    return await asked.dag_control.pause_dag(asked.job)
 
 
-async def resume(asked: ApiQuestion) -> Response:
+async def resume(asked: ApiQuestion) -> DagFacts:
     await read_body(asked.request, 0)
-    return json_answer(await asked.dag_control.resume_dag(job_of(asked)))
+    return await asked.dag_control.resume_dag(asked.job)
 
 
-async def retry(asked: ApiQuestion) -> Response:
-    dags, job = asked.dag_control, job_of(asked)
-    request = RetryRequest()
-    if asked.request.headers.get("content-type"):
-        request = await read_json(asked.request, RetryRequest, CHANGE_LIMIT_BYTES)
-    else:
-        await read_body(asked.request, 0)
+async def retry(asked: ApiQuestion) -> DagFacts:
+    dags, job = asked.dag_control, asked.job
+    request = await read_json_if_any(asked.request, RetryRequest(), CHANGE_LIMIT_BYTES)
     for id, config in request.config.items():
         if len(bytes(config)) > CONFIG_LIMIT_BYTES:
             raise Invalid(f"the config of task {id[:ID_LIMIT]} has more than {CONFIG_LIMIT_BYTES} bytes")
-    return json_answer(await dags.retry_dag(job, request))
+    return await dags.retry_dag(job, request)
 
 
-async def skip(asked: ApiQuestion) -> Response:
-    dags, job = asked.dag_control, job_of(asked)
-    return json_answer(await dags.skip_dag(job, await read_json(asked.request, SkipRequest, CHANGE_LIMIT_BYTES)))
+async def skip(asked: ApiQuestion) -> DagFacts:
+    dags, job = asked.dag_control, asked.job
+    return await dags.skip_dag(job, await read_json(asked.request, SkipRequest, CHANGE_LIMIT_BYTES))
 
 
-async def replay(asked: ApiQuestion) -> Response:
-    dags, job, name = asked.dag_control, job_of(asked), task_of(asked)
-    config: msgspec.Raw | None = None
-    if asked.request.headers.get("content-type"):
-        request = await read_json(asked.request, ReplayRequest, REPLAY_LIMIT_BYTES)
-        config = None if isinstance(request.config, msgspec.UnsetType) else request.config
-    else:
-        await read_body(asked.request, 0)
-    return json_answer(await dags.replay(f"{job}/{name}", config))
+async def replay(asked: ApiQuestion) -> DagFacts:
+    dags, job, name = asked.dag_control, asked.job, task_of(asked)
+    config = (await read_json_if_any(asked.request, ReplayRequest(), REPLAY_LIMIT_BYTES)).config
+    return await dags.replay(f"{job}/{name}", None if isinstance(config, msgspec.UnsetType) else config)
 
 
 async def put_schedule(asked: ApiQuestion) -> Response:

@@ -9,10 +9,11 @@ import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from talka.client.dags import DagControl
-from talka.client.requests import Control, JobUpdate, NoSuchJob, TooBusy
+from talka.client.requests import Control, NoSuchJob, TooBusy
 from talka.errors import Invalid, TalkaError, Unavailable
 from talka.web.bodies import checked_job_id
 from talka.wire.task_views import DagFacts
+from talka.wire.views import JobUpdate
 from talka.work.lifecycle import is_final
 
 Updates: TypeAlias = AsyncIterator[JobUpdate] | AsyncIterator[DagFacts]

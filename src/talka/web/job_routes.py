@@ -8,35 +8,26 @@ import msgspec
 from starlette.responses import Response
 
 from talka.client.dags import DAG_LIMIT_BYTES, DagControl
-from talka.client.requests import (
-    REASON_LIMIT,
-    CancelRequest,
-    Control,
-    JobOrder,
-    JobsPage,
-    NoResult,
-    NoSuchJob,
-    TooBusy,
-    TooLarge,
-)
+from talka.client.requests import REASON_LIMIT, CancelRequest, Control, NoResult, NoSuchJob, TooBusy, TooLarge
 from talka.errors import Invalid
 from talka.web import dags
-from talka.web.answers import ApiQuestion, json_answer
+from talka.web.answers import ApiQuestion, submitted
 from talka.web.bodies import (
     CURSOR_LIMIT,
     NDJSON,
     check_json,
-    checked_job_id,
     decoded,
     key_in,
     page_in,
     read_body,
     read_bundle,
-    read_json,
+    read_json_if_any,
     type_of,
 )
 from talka.web.task_stream import submit_stream
-from talka.wire.entries import ORDER_LIMIT_BYTES, encode_order, shown
+from talka.wire.entries import ORDER_LIMIT_BYTES, JobOrder, encode_order, shown
+from talka.wire.task_views import DagFacts
+from talka.wire.views import JobFacts, JobsPage
 from talka.work.lifecycle import JobState
 
 ORDER_JSON_LIMIT_BYTES: Final = 4 * ORDER_LIMIT_BYTES
@@ -82,10 +73,8 @@ async def submit(asked: ApiQuestion) -> Response:
     if type_of(request) == NDJSON:
         return await submit_stream(asked)
     check_json(request)
-    if asked.dags is None:
-        content = bytes(await read_body(request, ORDER_JSON_LIMIT_BYTES))
-    else:
-        content = bytes(await read_body(request, DAG_LIMIT_BYTES))
+    limit_bytes = ORDER_JSON_LIMIT_BYTES if asked.dags is None else DAG_LIMIT_BYTES
+    content = bytes(await read_body(request, limit_bytes))
     if decoded(content, KindOfJob).kind == "dag":
         return await dags.submit_dag(asked, content)
     if asked.dags is not None:
@@ -106,19 +95,16 @@ async def submit_load(asked: ApiQuestion, content: bytes) -> Response:
         raise Invalid(f"submitted_by has more than {SUBMITTER_LIMIT} characters")
     if (size_bytes := len(encode_order(order))) > ORDER_LIMIT_BYTES:
         raise TooLarge(f"the order takes {size_bytes} bytes: at most {ORDER_LIMIT_BYTES} are kept of a job")
-    facts = await asked.control.submit(order, key)
-    return json_answer(facts, status=201, headers={"location": f"/v1/jobs/{facts.id}"})
+    return submitted(await asked.control.submit(order, key))
 
 
-async def list_jobs(asked: ApiQuestion) -> Response:
+async def list_jobs(asked: ApiQuestion) -> JobsPage:
     state = asked.request.query_params.get("state", "")
     if state and state not in list(JobState):
         raise Invalid(f"no job is ever {state[:50]!r}: states are {', '.join(JobState)}")
     if asked.dags is None:
-        cursor, limit = page_in(asked.request)
-        return json_answer(await asked.control.jobs(state, cursor, limit))
-    cursor, limit = page_in(asked.request, 2 * CURSOR_LIMIT)
-    return json_answer(await page_of_both(asked.control, asked.dags, state, cursor, limit))
+        return await asked.control.jobs(state, *page_in(asked.request))
+    return await page_of_both(asked.control, asked.dags, state, *page_in(asked.request, 2 * CURSOR_LIMIT))
 
 
 async def page_of_both(control: Control, dags: DagControl, state: str, cursor: str, limit: int) -> JobsPage:
@@ -153,12 +139,12 @@ def cursors_in(cursor: str) -> tuple[str | None, str | None]:
     return ours, theirs
 
 
-async def job(asked: ApiQuestion) -> Response:
-    job_id = job_id_of(asked)
+async def job(asked: ApiQuestion) -> JobFacts | DagFacts:
+    job_id = asked.job
     if asked.dags is not None:
         with contextlib.suppress(NoSuchJob):
-            return json_answer(await asked.dags.dag(job_id))
-    return json_answer(await asked.control.job(job_id))
+            return await asked.dags.dag(job_id)
+    return await asked.control.job(job_id)
 
 
 async def check_load(asked: ApiQuestion, job_id: str) -> None:
@@ -169,32 +155,26 @@ async def check_load(asked: ApiQuestion, job_id: str) -> None:
             raise NoResult(f"job {job_id} is a dag job: what its tasks gave is at /v1/jobs/{job_id}/tasks")
 
 
-async def order(asked: ApiQuestion) -> Response:
-    await check_load(asked, job_id := job_id_of(asked))
-    found = await asked.control.order(job_id)
+async def order(asked: ApiQuestion) -> JobOrder:
+    await check_load(asked, job_id := asked.job)
     # Variables, headers and bodies may be secrets, and whoever looks on is not always who submitted.
-    return json_answer(shown(found))
+    return shown(await asked.control.order(job_id))
 
 
-async def cancel(asked: ApiQuestion) -> Response:
-    job_id = job_id_of(asked)
-    reason = ""
-    if asked.request.headers.get("content-type"):
-        reason = (await read_json(asked.request, CancelRequest, CANCEL_LIMIT_BYTES)).reason
-    else:
-        await read_body(asked.request, 0)
+async def cancel(asked: ApiQuestion) -> JobFacts | DagFacts:
+    job_id = asked.job
+    reason = (await read_json_if_any(asked.request, CancelRequest(), CANCEL_LIMIT_BYTES)).reason
     if len(reason) > REASON_LIMIT:
         raise Invalid(f"the reason of a cancel has at most {REASON_LIMIT} characters")
-    who = asked.identity.name
-    reason = reason or f"cancelled by {who or 'a user'}"
+    reason = reason or f"cancelled by {asked.identity.name or 'a user'}"
     if asked.dags is not None:
         with contextlib.suppress(NoSuchJob):
-            return json_answer(await asked.dags.cancel_dag(job_id, reason))
-    return json_answer(await asked.control.cancel(job_id, reason))
+            return await asked.dags.cancel_dag(job_id, reason)
+    return await asked.control.cancel(job_id, reason)
 
 
 async def result(asked: ApiQuestion) -> Response:
-    await check_load(asked, job_id := job_id_of(asked))
+    await check_load(asked, job_id := asked.job)
     return Response(await asked.control.result(job_id), media_type="application/json")
 
 
@@ -203,7 +183,3 @@ def digest_of(asked: ApiQuestion) -> str:
     if not DIGEST.fullmatch(digest):
         raise Invalid("a bundle is named by its sha256: 64 digits and letters from a to f")
     return digest
-
-
-def job_id_of(asked: ApiQuestion) -> str:
-    return checked_job_id(asked.request.path_params["id"])

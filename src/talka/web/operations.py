@@ -3,19 +3,10 @@
 from typing import Any, Final, Literal, NamedTuple
 
 from talka.client.dags import BULK_LIMIT, AnyJobsPage, ReplayRequest
-from talka.client.requests import (
-    PAGE_DEFAULT,
-    PAGE_LIMIT,
-    CancelRequest,
-    ClusterView,
-    JobFacts,
-    JobOrder,
-    JobUpdate,
-    Problem,
-    WorkerView,
-)
+from talka.client.requests import PAGE_DEFAULT, PAGE_LIMIT, CancelRequest, Problem
 from talka.report.document import ResultDocument
 from talka.web.audit import AuditPage
+from talka.wire.entries import JobOrder
 from talka.wire.security.access import LEAST, UserRole
 from talka.wire.task_views import (
     DagFacts,
@@ -31,6 +22,7 @@ from talka.wire.task_views import (
     TaskView,
     WhyView,
 )
+from talka.wire.views import ClusterView, JobFacts, JobUpdate, WorkerView
 from talka.work.dag import DagSpec
 from talka.work.lifecycle import JobState, TaskState
 

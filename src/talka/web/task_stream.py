@@ -15,20 +15,10 @@ from talka.client.dags import NO_SETTINGS, PART_BYTES, PART_TASKS, SUBMITS_LIMIT
 from talka.client.requests import NoDags, TooBusy, TooLarge, TooSlow, problem_of
 from talka.errors import TalkaError, Unavailable
 from talka.web import bodies
-from talka.web.answers import ApiQuestion, json_answer
+from talka.web.answers import ApiQuestion, submitted
 from talka.web.bodies import key_in
 from talka.wire.task_views import DagFacts
-from talka.work.dag import (
-    TASKS_LIMIT,
-    BadDag,
-    DagSettings,
-    DagSpec,
-    TaskSpec,
-    check_settings,
-    decode_head,
-    decode_task,
-    explained,
-)
+from talka.work.dag import TASKS_LIMIT, BadDag, DagSpec, TaskSpec, check_settings, decode_head, decode_task, decoded
 
 LINE_LIMIT_BYTES: Final = 2 * 1024 * 1024
 LINES_LIMIT: Final = TASKS_LIMIT + 1_000_000
@@ -84,7 +74,7 @@ async def submit_stream(asked: ApiQuestion) -> Response:
         if draft and not is_ended:
             with contextlib.suppress(TalkaError):
                 await dags.drop_dag(draft)
-    return json_answer(facts, status=201, headers={"location": f"/v1/jobs/{facts.id}"})
+    return submitted(facts)
 
 
 async def add(dags: DagControl, draft: str, part: Part, tasks: Sequence[TaskSpec]) -> None:
@@ -171,21 +161,6 @@ class SubmitSockets:
 class SubmitSocket:
     """One of them. It reads no further while too many wait for their answer, or to be told it."""
 
-    __slots__ = (
-        "_answers",
-        "_by",
-        "_dags",
-        "_has_answers",
-        "_has_room",
-        "_is_batched",
-        "_open",
-        "_receive",
-        "_send",
-        "accepted",
-        "frames",
-        "refused",
-    )
-
     def __init__(self, dags: DagControl, receive: Receive, send: Send, by: str, *, is_batched: bool) -> None:
         self.frames = 0
         self.accepted = 0
@@ -265,18 +240,8 @@ class SubmitSocket:
 
 def submission_in(content: str | bytes) -> tuple[str, DagSpec]:
     """Idempotency key and job of a frame."""
-    try:
-        if isinstance(content, bytes) and not content.isascii():
-            content.decode()
-        frame = _frames.decode(content)
-    except UnicodeDecodeError as error:
-        raise BadDag(f"this is not UTF-8: a wrong byte at position {error.start:,}") from None
-    except RecursionError:
-        raise BadDag("this is nested too deeply") from None
-    except msgspec.MsgspecError as error:
-        path, text = explained(error, SubmitFrame)
-        raise BadDag(f"{path}: {text}" if path else text, field=path) from None
-    settings: DagSettings = frame.settings
+    frame = decoded(_frames, content, SubmitFrame)
+    settings = frame.settings
     if settings is not NO_SETTINGS:
         check_settings(settings)
     task, tasks = frame.task, frame.tasks

@@ -1,6 +1,6 @@
 """What a user orders: a bundle or a URL, and the workflows of a job."""
 
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import msgspec
 
@@ -9,7 +9,7 @@ from talka.wire.security.bundles import WORD_LIMIT_BYTES
 from talka.wire.shards import PLAIN_GET, Settings, UrlRequest
 from talka.work.dsl import Priority
 from talka.work.load import Plan
-from talka.work.specs import NodeOutline
+from talka.work.specs import NodeOutline, WorkflowSpec
 from talka.work.thresholds import Threshold
 
 Digest = Annotated[str, msgspec.Meta(min_length=64, max_length=64, pattern=r"\A[0-9a-f]+\Z")]
@@ -51,6 +51,10 @@ class WorkflowOrder(msgspec.Struct, frozen=True):
     think_ns: int = 0
     is_teardown: bool = False
     """It cleans up after those it depends on, whatever became of them."""
+
+
+Outlined: TypeAlias = WorkflowSpec | WorkflowOrder
+"""What a report shows of a workflow: where its code is, and where it is not."""
 
 
 class JobOrder(msgspec.Struct, frozen=True):

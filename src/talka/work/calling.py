@@ -6,7 +6,7 @@ it names are read too: a helper, a page object. What reading does not find, the 
 
 import dis
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType
 from typing import Any, Final
 
@@ -22,6 +22,21 @@ READ_LIMIT: Final = 500
 
 def calls_client(function: Any, workflow: type) -> bool:
     """Whether it uses `….client.http` or `….client.custom`, itself or through what it names."""
+    reached = codes_reached(function, lambda _: [workflow])
+    return any("client" in names and names & CLIENTS for names in (set(names_in(code)) for code in reached))
+
+
+def makes_metrics(function: Any) -> bool:
+    """Whether it may count by `self.metric`, itself or through what it names."""
+
+    def own_classes(known: Mapping[str, Any]) -> list[type]:
+        return [value for value in known.values() if isinstance(value, type) and is_own(value.__module__)]
+
+    return any("metric" in attributes_in(code) for code in codes_reached(function, own_classes))
+
+
+def codes_reached(function: Any, classes: Callable[[Mapping[str, Any]], Sequence[type]]) -> Iterator[CodeType]:
+    """Its code, and that of the functions it names: globals, and attributes of `classes` of a function's globals."""
     waiting: list[Any] = [function]
     seen: set[CodeType] = set()
     while waiting and len(seen) < READ_LIMIT:
@@ -29,14 +44,12 @@ def calls_client(function: Any, workflow: type) -> bool:
         if code is None or code in seen:
             continue
         seen.add(code)
-        names = set(names_in(code))
-        if "client" in names and names & CLIENTS:
-            return True
+        yield code
         known = getattr(found, "__globals__", {})
-        for name in names:
-            waiting += functions_of(getattr(workflow, name, None))
+        homes = classes(known)
+        for name in set(names_in(code)):
             waiting += functions_of(known.get(name))
-    return False
+            waiting += [method for home in homes for method in functions_of(getattr(home, name, None))]
 
 
 def makes_several_calls(function: Any) -> bool:
@@ -69,25 +82,6 @@ def _loads(one: dis.Instruction, variable: str) -> bool:
     """Whether it puts this variable on the stack. Newer Pythons load two at once."""
     loaded = one.argval[-1] if isinstance(one.argval, tuple) and one.argval else one.argval
     return one.opname.startswith("LOAD_FAST") and bool(loaded == variable)
-
-
-def makes_metrics(function: Any) -> bool:
-    """Whether it may count by `self.metric`, itself or through what it names."""
-    waiting: list[Any] = [function]
-    seen: set[CodeType] = set()
-    while waiting and len(seen) < READ_LIMIT:
-        code = code_of(found := waiting.pop())
-        if code is None or code in seen:
-            continue
-        seen.add(code)
-        if "metric" in attributes_in(code):
-            return True
-        known = getattr(found, "__globals__", {})
-        classes = [value for value in known.values() if isinstance(value, type) and is_own(value.__module__)]
-        for name in set(names_in(code)):
-            waiting += functions_of(known.get(name))
-            waiting += [method for found in classes for method in functions_of(getattr(found, name, None))]
-    return False
 
 
 def attributes_in(code: CodeType) -> Iterator[str]:

@@ -457,7 +457,7 @@ _task_decoder: Final = msgspec.json.Decoder(TaskSpec)
 
 def decode_dag(content: bytes) -> DagSpec:
     """Its settings and schedule are checked; its tasks are not: see `checked`."""
-    spec = _decoded(_dag_decoder, content, DagSpec)
+    spec = decoded(_dag_decoder, content, DagSpec)
     check_settings(spec.settings)
     if spec.schedule:
         Cron.parse(spec.schedule)
@@ -465,26 +465,22 @@ def decode_dag(content: bytes) -> DagSpec:
 
 
 def decode_head(line: bytes) -> DagHead:
-    head = _decoded(_head_decoder, line, DagHead)
+    head = decoded(_head_decoder, line, DagHead)
     check_settings(head.settings)
     return head
 
 
 def decode_task(line: bytes) -> TaskSpec:
-    return _decoded(_task_decoder, line, TaskSpec)
-
-
-def encode_dag(spec: DagSpec) -> bytes:
-    return _encoder.encode(spec)
+    return decoded(_task_decoder, line, TaskSpec)
 
 
 def encode_task(task: TaskSpec) -> bytes:
     return _encoder.encode(task)
 
 
-def _decoded(decoder: "msgspec.json.Decoder[Spec]", content: bytes, kind: type[msgspec.Struct]) -> Spec:
+def decoded(decoder: "msgspec.json.Decoder[Spec]", content: str | bytes, kind: type[msgspec.Struct]) -> Spec:
     try:
-        if not content.isascii():
+        if isinstance(content, bytes) and not content.isascii():
             content.decode()  # inside a config nobody else looks at the bytes
         return decoder.decode(content)
     except UnicodeDecodeError as error:

@@ -44,10 +44,6 @@ from talka.work.shapes import ConstantVUs, IterationsPerVU, LoadShape, OpenShape
 from talka.work.specs import BadWorkflows, NodeSpec, ProvideSpec, SpecProblem, UseSpec, WorkflowSpec, default_timeout_ns
 from talka.work.thresholds import Names, Threshold, parse_threshold
 
-PRIORITIES: Final = typing.get_args(Priority)
-DRIVERS: Final = typing.get_args(Driver)
-USERS: Final = typing.get_args(Users)
-CONNECTIONS: Final = typing.get_args(Connections)
 METRIC_KINDS: Final = typing.get_args(MetricKind)
 TAGS_LIMIT: Final = 10
 TAG_CHARACTERS_LIMIT: Final = 64
@@ -241,16 +237,14 @@ class ClassReader:
         self.provides[workflow.__name__], self.uses[workflow.__name__] = provides, uses
         shape = self.shape(workflow)
         thresholds = self.thresholds(workflow, known)
-        priority = str(setting(workflow, "priority")).lower()
-        if priority not in PRIORITIES:
-            text = f"{workflow.__name__}: priority = {priority!r} is not one of {', '.join(PRIORITIES)}"
-            self.complain(text, workflow, attribute="priority")
-        driver = setting(workflow, "driver")
-        if driver not in DRIVERS:
-            text = f"{workflow.__name__}: driver = {driver!r} is not one of {', '.join(DRIVERS)}"
-            self.complain(text, workflow, attribute="driver")
-        users = self.choice(workflow, "users", USERS)
-        connections = self.choice(workflow, "connections", CONNECTIONS)
+        priority = self.choice(workflow, "priority", Priority, str(setting(workflow, "priority")).lower())
+        driver = self.choice(workflow, "driver", Driver, setting(workflow, "driver"))
+        # What is no text is an attribute of the test's own, such as a feed.
+        users, connections = (
+            self.choice(workflow, name, choices, value if isinstance(value, str) else getattr(Workflow, name))
+            for name, choices in (("users", Users), ("connections", Connections))
+            for value in [setting(workflow, name)]
+        )
         timeout_ns = self.timeout(workflow, shape)
         think = self.think(workflow, shape)
         if shape is None:
@@ -262,7 +256,7 @@ class ClassReader:
             line=self.lines.get(workflow.__name__),
             shape=shape,
             plan=shape.plan(),
-            priority=typing.cast(Priority, priority),
+            priority=priority,
             timeout_ns=timeout_ns,
             thresholds=thresholds,
             layers=tuple(tuple(nodes[name] for name in layer) for layer in layers),
@@ -276,22 +270,19 @@ class ClassReader:
             once_after=hooks_of("teardown", of_job=True),
             feeds=feeds_of(workflow),
             think=think,
-            driver=typing.cast(Driver, driver),
+            driver=driver,
             starts=hooks_of("on_start"),
             stops=hooks_of("on_stop"),
-            users=typing.cast(Users, users),
-            connections=typing.cast(Connections, connections),
+            users=users,
+            connections=connections,
             share=setting(workflow, "share"),
             whole=shape if self.load is not None and setting(workflow, "share") is not None else None,
         )
 
-    def choice(self, workflow: type[Workflow], name: str, choices: Sequence[str]) -> str:
-        """A setting that is one of some words. What is no text is an attribute of the test's own, such as a feed."""
-        value = setting(workflow, name)
-        if not isinstance(value, str):
-            return str(getattr(Workflow, name))
-        if value not in choices:
-            text = f"{workflow.__name__}: {name} = {value!r} is not one of {', '.join(choices)}"
+    def choice(self, workflow: type[Workflow], name: str, choices: Any, value: Any) -> Any:
+        """A setting that is one of some words."""
+        if value not in (words := typing.get_args(choices)):
+            text = f"{workflow.__name__}: {name} = {value!r} is not one of {', '.join(words)}"
             self.complain(text, workflow, attribute=name)
         return value
 

@@ -54,11 +54,7 @@ JOB_MOVES: Final[dict[JobState, frozenset[JobState]]] = {
     JobState.PAUSED: _STOP | {JobState.RUNNING, JobState.COMPLETING},  # what runs goes on, and may be the last
     JobState.COMPLETING: _STOP | _JOB_ENDS,
     JobState.CANCELLING: _JOB_ENDS,  # not only CANCELLED: the work may have been done already
-    JobState.COMPLETED: frozenset(),
-    JobState.PARTIAL: frozenset(),
-    JobState.FAILED: frozenset(),
-    JobState.CANCELLED: frozenset(),
-    JobState.TIMEOUT: frozenset(),
+    **{end: frozenset() for end in _JOB_ENDS},
 }
 
 TASK_MOVES: Final[dict[TaskState, frozenset[TaskState]]] = {

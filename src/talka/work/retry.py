@@ -3,10 +3,9 @@
 The kinds of jitter: "Exponential Backoff and Jitter", AWS Architecture Blog, 2015.
 """
 
-from collections.abc import Iterator
 from math import log
 from random import Random
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import msgspec
 
@@ -17,15 +16,15 @@ LONGEST_DELAY_NS: Final = 86_400_000 * MILLISECOND
 """One day: whoever waits longer has given up and should say so."""
 FACTOR_LIMIT: Final = 100.0
 
-Jitter = Literal["none", "full", "equal", "quarter", "decorrelated"]
-_JITTERS: Final = ("none", "full", "equal", "quarter", "decorrelated")
+Jitter = Literal["none", "full", "quarter", "decorrelated"]
+_JITTERS: Final = get_args(Jitter)
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How often something is tried, and how the delays between two tries grow.
 
     The delay d after the n-th failed attempt is `base_ns · factor^(n − 1)`, at most `cap_ns`. What is waited is
-    d (`none`), from 0 to d (`full`), from d/2 to d (`equal`), from d to 5/4 d (`quarter`, so up to a quarter above the
+    d (`none`), from 0 to d (`full`), from d to 5/4 d (`quarter`, so up to a quarter above the
     cap), or from the base to three times the previous wait, at most the cap (`decorrelated`, where factor has no say).
     """
 
@@ -69,19 +68,7 @@ def delay(policy: RetryPolicy, attempt: int, previous_ns: int, rng: Random) -> i
         return grown_ns
     if policy.jitter == "full":
         return rng.randint(0, grown_ns)
-    if policy.jitter == "quarter":
-        return grown_ns + rng.randint(0, grown_ns // 4)
-    half_ns = grown_ns // 2
-    return half_ns + rng.randint(0, grown_ns - half_ns)
-
-
-def delays(policy: RetryPolicy, rng: Random) -> Iterator[int]:
-    """The wait after each failed attempt but the last: one fewer than `attempts`, or without end."""
-    attempt, previous_ns = 1, 0
-    while policy.attempts is None or attempt < policy.attempts:
-        previous_ns = delay(policy, attempt, previous_ns, rng)
-        yield previous_ns
-        attempt += 1
+    return grown_ns + rng.randint(0, grown_ns // 4)
 
 
 def _grown(policy: RetryPolicy, steps: int) -> int:

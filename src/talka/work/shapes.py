@@ -1,5 +1,6 @@
 """Load shapes as users write them. Each checks its values when it is made, and becomes a plan."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -31,28 +32,38 @@ MOST_ITERATIONS: Final = 10**12
 STAGES_DESCRIBED: Final = 8
 
 
+class LoadShape(ABC):
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        self.plan()
+
+    @abstractmethod
+    def plan(self) -> Plan:
+        """The plan that this shape becomes."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """The shape in words, as `talka check` prints it."""
+
+
 @dataclass(frozen=True, slots=True)
-class ConstantVUs:
+class ConstantVUs(LoadShape):
     """`vus` users for `duration`, each of which runs one iteration after the other."""
 
     vus: int
     duration: Duration
 
-    def __post_init__(self) -> None:
-        self.plan()
-
     def plan(self) -> Plan:
-        """The plan that this shape becomes."""
         vus = _count(self, "vus", self.vus, most=MOST_VUS)
         return Plan.of_vus(_steady(_run_ns(self, "duration", self.duration), vus))
 
     def describe(self) -> str:
-        """The shape in words, as `talka check` prints it."""
         return f"{_vus(self.vus)} for {_time(self.duration)}"
 
 
 @dataclass(frozen=True, slots=True)
-class RampingVUs:
+class RampingVUs(LoadShape):
     """VUs that change in straight lines: from `start` to the target of the first stage, then to that of the next.
 
     `stages` are pairs (VUs, duration); a stage of duration 0 is a jump.
@@ -66,17 +77,15 @@ class RampingVUs:
         self.plan()
 
     def plan(self) -> Plan:
-        """The plan that this shape becomes."""
         return Plan.of_vus(_ramp(self, self.start, self.stages, _some_vus))
 
     def describe(self) -> str:
-        """The shape in words, as `talka check` prints it."""
         targets, durations = zip(*self.stages, strict=True)
         return f"ramp of VUs: {_course([_number(vus) for vus in (self.start, *targets)], durations)}"
 
 
 @dataclass(frozen=True, slots=True)
-class ConstantRate:
+class ConstantRate(LoadShape):
     """Iterations that start at `rate` for `duration`, whether or not earlier ones have ended.
 
     An arrival that finds all of `max_vus` busy follows `policy`: with "queue" it waits for a free VU, and its wait is
@@ -88,21 +97,16 @@ class ConstantRate:
     max_vus: int | None = None
     policy: Policy = "queue"
 
-    def __post_init__(self) -> None:
-        self.plan()
-
     def plan(self) -> Plan:
-        """The plan that this shape becomes."""
         rate = _some_rate(self, "rate", self.rate)
         return _open_plan(self, _steady(_run_ns(self, "duration", self.duration), rate))
 
     def describe(self) -> str:
-        """The shape in words, as `talka check` prints it."""
         return f"{_rate(self.rate)} for {_time(self.duration)}, {_allowance(self.plan().vus, self.policy)}"
 
 
 @dataclass(frozen=True, slots=True)
-class RampingRate:
+class RampingRate(LoadShape):
     """A rate that changes in straight lines: from `start` to the rate of the first stage, then to that of the next.
 
     `stages` are pairs (rate, duration); a stage of duration 0 is a jump. `max_vus` and `policy` as in `ConstantRate`.
@@ -118,64 +122,52 @@ class RampingRate:
         self.plan()
 
     def plan(self) -> Plan:
-        """The plan that this shape becomes."""
         return _open_plan(self, _ramp(self, self.start, self.stages, _some_rate))
 
     def describe(self) -> str:
-        """The shape in words, as `talka check` prints it."""
         targets, durations = zip(*self.stages, strict=True)
         course = _course([_rate(rate) for rate in (self.start, *targets)], durations)
         return f"ramp of the rate: {course}, {_allowance(self.plan().vus, self.policy)}"
 
 
 @dataclass(frozen=True, slots=True)
-class IterationsPerVU:
+class IterationsPerVU(LoadShape):
     """Each of `vus` users runs exactly `iterations`, and stops after `max_duration` if there is one."""
 
     vus: int
     iterations: int
     max_duration: Duration | None = None
 
-    def __post_init__(self) -> None:
-        self.plan()
-
     def plan(self) -> Plan:
-        """The plan that this shape becomes."""
         vus = _count(self, "vus", self.vus, most=MOST_VUS)
         iterations = _count(self, "iterations", self.iterations, most=MOST_ITERATIONS)
         segments = _until(self, self.max_duration, vus)
         return Plan(model="closed", vus=vus, segments=segments, iterations_per_vu=iterations)
 
     def describe(self) -> str:
-        """The shape in words, as `talka check` prints it."""
         return f"{_vus(self.vus)}, {_iterations(self.iterations)} each{_at_most(self.max_duration)}"
 
 
 @dataclass(frozen=True, slots=True)
-class SharedIterations:
+class SharedIterations(LoadShape):
     """`vus` users run `iterations` in all, each taken by the next free user; they stop after `max_duration`."""
 
     vus: int
     iterations: int
     max_duration: Duration | None = None
 
-    def __post_init__(self) -> None:
-        self.plan()
-
     def plan(self) -> Plan:
-        """The plan that this shape becomes."""
         vus = _count(self, "vus", self.vus, most=MOST_VUS)
         iterations = _count(self, "iterations", self.iterations, most=MOST_ITERATIONS)
         segments = _until(self, self.max_duration, vus)
         return Plan(model="closed", vus=vus, segments=segments, shared_iterations=iterations)
 
     def describe(self) -> str:
-        """The shape in words, as `talka check` prints it."""
         return f"{_iterations(self.iterations)} shared by {_vus(self.vus)}{_at_most(self.max_duration)}"
 
 
 @dataclass(frozen=True, slots=True)
-class CustomVUs:
+class CustomVUs(LoadShape):
     """As many VUs as `function` returns. It is called with the seconds since the start, once for `every` of `duration`.
 
     It is called when the plan is made, not during the run.
@@ -189,16 +181,14 @@ class CustomVUs:
         _sampling(self)
 
     def plan(self) -> Plan:
-        """The plan that this shape becomes."""
         return Plan.of_vus(_sampled(self, _sampled_vus))
 
     def describe(self) -> str:
-        """The shape in words, as `talka check` prints it."""
         return f"VUs by {_name(self.function)} for {_time(self.duration)}, every {_time(self.every)}"
 
 
 @dataclass(frozen=True, slots=True)
-class CustomRate:
+class CustomRate(LoadShape):
     """The rate that `function` returns. It is called with the seconds since the start, once for `every` of `duration`.
 
     It is called when the plan is made, not during the run. `max_vus` and `policy` as in `ConstantRate`.
@@ -215,20 +205,15 @@ class CustomRate:
         _pool(self)
 
     def plan(self) -> Plan:
-        """The plan that this shape becomes."""
         return _open_plan(self, _sampled(self, _some_rate))
 
     def describe(self) -> str:
-        """The shape in words, as `talka check` prints it."""
         line = f"rate by {_name(self.function)} for {_time(self.duration)}, every {_time(self.every)}"
         return f"{line}, {_allowance(self.max_vus, self.policy)}"
 
 
 OpenShape: TypeAlias = ConstantRate | RampingRate | CustomRate
 CustomShape: TypeAlias = CustomVUs | CustomRate
-LoadShape: TypeAlias = (
-    ConstantVUs | RampingVUs | ConstantRate | RampingRate | IterationsPerVU | SharedIterations | CustomVUs | CustomRate
-)
 
 
 # Checks. Every value passes one of these, which names the shape and the field.

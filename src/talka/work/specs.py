@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -47,37 +47,6 @@ class NodeOutline(msgspec.Struct, frozen=True):
     measured: bool
     tags: dict[str, str] = {}
     metric_kind: MetricKind | None = None
-
-
-class Node(Protocol):
-    """What a report shows of a method: of its specification here, of its outline where the code is not."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def measured(self) -> bool: ...
-    @property
-    def tags(self) -> Mapping[str, str]: ...
-
-
-class Outlined(Protocol):
-    """What a report shows of a workflow."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def load(self) -> str:
-        """The load shape in words."""
-
-    @property
-    def nodes(self) -> Sequence[Node]: ...
-    @property
-    def announcements(self) -> Sequence[str]: ...
-    @property
-    def think_ns(self) -> int:
-        """The mean pause of a user between two iterations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

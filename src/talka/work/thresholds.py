@@ -23,12 +23,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from decimal import Decimal
 from difflib import get_close_matches
 from fractions import Fraction
-from typing import Final, Literal, TypeAlias, TypedDict
+from typing import Final, Literal, TypeAlias, TypedDict, Unpack
 
 import msgspec
 
 from talka.errors import Invalid
-from talka.stats.histogram import HIGHEST, Histogram
+from talka.stats.histogram import HIGHEST, Histogram, merged
 from talka.stats.tally import MetricTally, StepTally, Tally
 from talka.work.durations import BARE, BadDuration, BadRate, parse_duration, parse_rate
 from talka.work.failures import of_requests, of_steps, worse
@@ -59,32 +59,21 @@ HOLDS: Final[dict[Operator, Callable[[float, float], bool]]] = {
     "==": operator.eq,
     "!=": operator.ne,
 }
-UNITS: Final[dict[Measure, Unit]] = {
-    "response_time": "time",
-    "service_time": "time",
-    "failed": "share",
-    "steps.failed": "share",
-    "requests.failed": "share",
-    "checks": "share",
-    "dropped": "share",
-    "rate": "rate",
-    "requests": "number",
-    "iterations": "number",
-    "metrics": "number",  # except their `rate`
+MEASURES: Final[dict[Measure, tuple[Unit, str]]] = {
+    "response_time": ("time", "response_time.p99 < 250ms"),
+    "service_time": ("time", "service_time.max <= 1s"),
+    "failed": ("share", "failed < 1%"),
+    "steps.failed": ("share", "steps.failed < 1%"),
+    "requests.failed": ("share", "requests.failed < 1%"),
+    "checks": ("share", "checks > 99%"),
+    "dropped": ("share", "dropped < 1%"),
+    "rate": ("rate", "rate > 500/s"),
+    "requests": ("number", "requests >= 10000"),
+    "iterations": ("number", "iterations > 1000"),
+    "metrics": ("number", "metrics.page_size.p95 < 20000"),  # a number, except their `rate`
 }
-EXAMPLES: Final[dict[Measure, str]] = {
-    "response_time": "response_time.p99 < 250ms",
-    "service_time": "service_time.max <= 1s",
-    "failed": "failed < 1%",
-    "steps.failed": "steps.failed < 1%",
-    "requests.failed": "requests.failed < 1%",
-    "checks": "checks > 99%",
-    "dropped": "dropped < 1%",
-    "rate": "rate > 500/s",
-    "requests": "requests >= 10000",
-    "iterations": "iterations > 1000",
-    "metrics": "metrics.page_size.p95 < 20000",
-}
+UNITS: Final = {measure: unit for measure, (unit, _) in MEASURES.items()}
+EXAMPLES: Final = {measure: example for measure, (_, example) in MEASURES.items()}
 METRIC_HIGHEST: Final = HIGHEST // 1000
 """Percentiles of a metric end here: its histogram holds thousandths."""
 DIGITS_SHOWN: Final[dict[Unit, int]] = {"time": 3, "share": 3, "rate": 4, "number": 4}
@@ -116,8 +105,10 @@ class Names(TypedDict, total=False):
     steps: Collection[str]
     checks: Collection[str]
     metrics: Collection[str]
+    """May map them to their kinds."""
     workflows: Workflows
     methods: Collection[str]
+    """Everything that may make calls. Names of calls are not known before they are made."""
 
 
 class BadThreshold(Invalid):
@@ -155,6 +146,9 @@ class Threshold(msgspec.Struct, frozen=True):
     def unit(self) -> Unit:
         return "rate" if self.stat == "rate" else UNITS[self.measure]
 
+    def wrong(self, problem: str) -> BadThreshold:
+        return BadThreshold(self.text, problem, EXAMPLES[self.measure])
+
 
 class Verdict(msgspec.Struct, frozen=True):
     rule: str
@@ -165,24 +159,12 @@ class Verdict(msgspec.Struct, frozen=True):
     """The value for people."""
 
 
-def parse_threshold(
-    text: str,
-    *,
-    steps: Collection[str] | None = None,
-    checks: Collection[str] | None = None,
-    metrics: Collection[str] | None = None,
-    workflows: Workflows | None = None,
-    methods: Collection[str] | None = None,
-) -> Threshold:
-    """The rule, checked. Names are held against the collections given; `metrics` may map them to their kinds.
-
-    `methods` is everything that may make calls. Names of calls are not known before they are made.
-    """
+def parse_threshold(text: str, **names: Unpack[Names]) -> Threshold:
+    """The rule, checked."""
     text = _tidied(text)
     subject, comparison, right = _sides(text)
-    threshold = _with_subject(text, subject, comparison)
-    threshold = _placed(threshold, steps, workflows)
-    _check_names(threshold, steps, checks, metrics, workflows, methods)
+    threshold = _placed(_with_subject(text, subject, comparison), names)
+    _check_names(threshold, names)
     limit, abort, suffix = f" {right} ".partition(" abort ")
     return msgspec.structs.replace(
         threshold,
@@ -425,12 +407,13 @@ def _is_percentile(stat: str | None) -> bool:
     return stat is not None and stat[0] == "p"
 
 
-def _placed(threshold: Threshold, steps: Collection[str] | None, workflows: Workflows | None) -> Threshold:
+def _placed(threshold: Threshold, names: Names) -> Threshold:
     """With a class where a single name in front is one, and with the steps that have the tags."""
+    workflows = names.get("workflows")
     if workflows is None:
         return threshold
     if threshold.workflow is None and threshold.call is None and threshold.step is not None:
-        is_step = threshold.step in (steps or ()) and not threshold.tags
+        is_step = threshold.step in names.get("steps", ()) and not threshold.tags
         if threshold.step in workflows and not is_step:
             threshold = msgspec.structs.replace(threshold, workflow=threshold.step, step=None)
     if not threshold.tags:
@@ -444,24 +427,17 @@ def _placed(threshold: Threshold, steps: Collection[str] | None, workflows: Work
     return msgspec.structs.replace(threshold, members=tuple(members))
 
 
-def _check_names(
-    threshold: Threshold,
-    steps: Collection[str] | None,
-    checks: Collection[str] | None,
-    metrics: Collection[str] | None,
-    workflows: Workflows | None,
-    methods: Collection[str] | None,
-) -> None:
+def _check_names(threshold: Threshold, names: Names) -> None:
+    steps, workflows = names.get("steps"), names.get("workflows")
     if threshold.workflow is not None:
         if workflows is not None and threshold.workflow in (steps or ()) and threshold.measure not in OF_STEPS:
-            problem = f"{threshold.measure} is counted for a class or the whole job, not for a step"
-            raise BadThreshold(threshold.text, problem, EXAMPLES[threshold.measure])
+            raise threshold.wrong(f"{threshold.measure} is counted for a class or the whole job, not for a step")
         _check_name(threshold, "class", threshold.workflow, workflows)
     if threshold.tags:
         _check_tags(threshold, workflows)
     elif threshold.step is not None:
         if threshold.call is not None:
-            _check_name(threshold, "step", threshold.step, methods)
+            _check_name(threshold, "step", threshold.step, names.get("methods"))
         elif threshold.workflow is not None and workflows is not None:
             _check_name(threshold, "step", threshold.step, workflows[threshold.workflow])
         elif workflows is not None and steps is not None:
@@ -469,8 +445,9 @@ def _check_names(
         else:
             _check_name(threshold, "step", threshold.step, steps)
     elif threshold.name is not None and threshold.measure == "checks":
-        _check_name(threshold, "check", threshold.name, checks)
+        _check_name(threshold, "check", threshold.name, names.get("checks"))
     elif threshold.name is not None:
+        metrics = names.get("metrics")
         _check_name(threshold, "metric", threshold.name, metrics)
         if isinstance(metrics, Mapping) and _is_percentile(threshold.stat):
             kind = metrics[threshold.name]
@@ -528,11 +505,10 @@ def _limit(threshold: Threshold, written: str) -> float:
 
 
 def _time_ms(threshold: Threshold, written: str) -> float:
-    example = EXAMPLES[threshold.measure]
-    limit_ns = _time_ns(threshold.text, written, example)
+    limit_ns = _time_ns(threshold.text, written, EXAMPLES[threshold.measure])
     # Longer times are recorded as one hour, so the rule would hold or fail regardless.
     if limit_ns >= HIGHEST * 1000:
-        raise BadThreshold(threshold.text, "times are told apart only below one hour", example)
+        raise threshold.wrong("times are told apart only below one hour")
     return limit_ns / 1e6
 
 
@@ -557,31 +533,28 @@ def _rate(threshold: Threshold, written: str) -> float:
 
 
 def _number(threshold: Threshold, written: str) -> float:
-    text, example = threshold.text, EXAMPLES[threshold.measure]
     if not NUMBER.fullmatch(written):
-        raise BadThreshold(text, f'"{written}" is not a plain number', example)
+        raise threshold.wrong(f'"{written}" is not a plain number')
     number = float(written)
     # Values beyond are recorded as the nearest end, so the rule would hold or fail regardless.
     if _is_percentile(threshold.stat) and not 0 <= number < METRIC_HIGHEST:
-        problem = f"percentiles of a metric lie between 0 and {METRIC_HIGHEST}; record it in a larger unit"
-        raise BadThreshold(text, problem, example)
+        raise threshold.wrong(f"percentiles of a metric lie between 0 and {METRIC_HIGHEST}; record it in a larger unit")
     return number
 
 
 def _share(threshold: Threshold, written: str) -> float:
-    text, example = threshold.text, EXAMPLES[threshold.measure]
     if NUMBER.fullmatch(written):
         # 0.01 may mean 1 % or 0.01 %.
-        raise BadThreshold(text, f"{written} has no unit, add %", example)
+        raise threshold.wrong(f"{written} has no unit, add %")
     found = PERCENT.fullmatch(written)
     if found is None:
-        raise BadThreshold(text, f'"{written}" is not a share in %', example)
+        raise threshold.wrong(f'"{written}" is not a share in %')
     # By way of a fraction: 99.9 / 100 in floats is not the 999 / 1000 that is measured.
     share = float(Fraction(found[1]) / 100)
     if share > 1:
-        raise BadThreshold(text, "a share is at most 100%", example)
+        raise threshold.wrong("a share is at most 100%")
     if (threshold.operator, share) in ((">", 1.0), ("<", 0.0)):
-        raise BadThreshold(text, f"no share is {threshold.operator} {written}, so it can never hold", example)
+        raise threshold.wrong(f"no share is {threshold.operator} {written}, so it can never hold")
     return share
 
 
@@ -662,9 +635,7 @@ def _of_metric(threshold: Threshold, tally: Tally, elapsed_s: float) -> float | 
 
 def _thousandth_of(parts: list[Histogram], stat: str | None) -> float | None:
     """The statistic over all parts in a unit a thousand times larger: microseconds in, milliseconds out."""
-    whole = Histogram()
-    for part in parts:
-        whole.merge(part)
+    whole = merged(parts)
     if not whole.count:
         return None
     match stat:

@@ -368,7 +368,7 @@ def test_secret_number_stays_a_number_and_a_count_of_tokens_is_none() -> None:
 
 def test_variable_is_explained_beside_it() -> None:
     text = test_of(entry(headers=[{"name": "Authorization", "value": f"Bearer {SECRET}"}]))
-    assert "# Was recorded in the header Authorization; give your own, as in --env AUTHORIZATION='Bearer …'." in text
+    assert "# Recorded in the header Authorization; set your own value: --env AUTHORIZATION='Bearer …'." in text
     assert 'AUTHORIZATION = os.environ["AUTHORIZATION"]' in text
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from talka.cli import main
-from talka.cli.command import CommandEntry
 from talka.cli.config import CHECKS
 from talka.cli.importers import init as init_module
 from talka.cli.importers.init import FIRST_SETTINGS, INPUT_LIMIT_BYTES, SETTINGS, TEST, WORKFLOW
@@ -20,11 +19,8 @@ FILES = [TEST, SETTINGS, WORKFLOW]
 
 
 @pytest.fixture
-def init(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def init(folder: Path, capsys: pytest.CaptureFixture[str]):
     """Runs the command in the empty folder and returns its exit code, what it said and what it told."""
-    monkeypatch.setitem(
-        main.COMMANDS, "init", CommandEntry("Set up", "talka.cli.importers.init:init", "write a load test that runs")
-    )
 
     def run(*arguments: str) -> tuple[int, str, str]:
         code = main.run_command(["init", *arguments])

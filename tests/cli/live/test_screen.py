@@ -40,7 +40,7 @@ from talka.control.load.core_effects import LoadEffect, StartCore, TellCore
 from talka.control.load.load_job import LoadJob
 from talka.control.load.planning import plan_load_job
 from talka.report.building import generator_of
-from talka.report.job_view import refresh, view_of
+from talka.report.job_view import refresh
 from talka.report.text import columns
 from talka.stats.histogram import Histogram
 from talka.stats.tally import CheckTally, Exchanges, GeneratorTally, MetricTally, Sample, StepTally, Tally
@@ -51,6 +51,7 @@ from talka.work.dsl import Workflow
 from talka.work.shapes import ConstantRate, ConstantVUs, LoadShape, RampingRate, SharedIterations
 from talka.work.specs import NodeSpec, WorkflowSpec, default_timeout_ns
 from talka.work.thresholds import parse_threshold
+from tests.report.documents import view_of
 
 TEN_SECONDS = ConstantVUs(4, "10s")
 WIDE = Size(120, 60)
@@ -142,7 +143,7 @@ class Drive:
         for effect in effects:
             match effect:
                 case StartCore(attempt=core):
-                    group, shard, _ = self.job.running()[core]
+                    group, shard, _ = self.job.attempts[core]
                     self.running[group.spec.name, shard.shard.index] = core
                 case TellCore(attempt=core, message=Go(start_at_ns=at_ns)):
                     self.went[core] = at_ns

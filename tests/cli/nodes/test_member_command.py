@@ -21,6 +21,7 @@ import pytest
 from talka.cli.main import run_command
 from talka.cli.nodes import member as module
 from talka.cli.nodes.member import Printer
+from talka.nodes.member_events import sentence_of
 
 LIMIT_S = 60.0
 SECRET = "vQ8d0sLk3mZx7Yp2Rt5Wn9Bc4Hf6Jg1A"
@@ -351,7 +352,7 @@ class Pipe:
     def printer(self, *, as_json: bool) -> Printer:
         with self._monkeypatch.context() as patched:
             patched.setattr(module.sys, "stdout", self)
-            return Printer(asyncio.get_running_loop(), as_json)
+            return Printer(asyncio.get_running_loop(), as_json, sentence_of)
 
     def fileno(self) -> int:
         return self.writing

@@ -4,14 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.clients.overload import (
-    SHED_FROM,
-    Level,
-    Overload,
-    OverloadConfig,
-    RequestKind,
-    report_interval_ms,
-)
+from talka.control.clients.overload import Level, Overload, OverloadConfig, is_shed, report_interval_ms
 from talka.errors import Invalid
 from talka.units import MILLISECOND, SECOND
 
@@ -20,7 +13,7 @@ quick = settings(deadline=None, derandomize=True, max_examples=150)
 
 def sampled(overload: Overload, *lags_ms: int, from_s: int = 0) -> list[Level]:
     return [
-        overload.sample(from_s * SECOND + turn * SECOND // 10, lag_ns=lag_ms * MILLISECOND, queue_age_ns=0)
+        overload.sample(from_s * SECOND + turn * SECOND // 10, lag_ns=lag_ms * MILLISECOND)
         for turn, lag_ms in enumerate(lags_ms)
     ]
 
@@ -29,12 +22,7 @@ def sampled(overload: Overload, *lags_ms: int, from_s: int = 0) -> list[Level]:
     ("late_ms", "level"), [(199, 0), (200, 1), (499, 1), (500, 2), (1999, 2), (2000, 3), (60_000, 3)]
 )
 def test_lateness_is_judged_by_bounds_that_hold_everywhere(late_ms: int, level: int) -> None:
-    by_lag, by_age = Overload(), Overload()
-
-    by_lag.sample(0, lag_ns=late_ms * MILLISECOND, queue_age_ns=0)
-    by_age.sample(0, lag_ns=0, queue_age_ns=late_ms * MILLISECOND)
-
-    assert (by_lag.level, by_age.level) == (level, level)
+    assert Overload().sample(0, lag_ns=late_ms * MILLISECOND) == level
 
 
 @pytest.mark.parametrize(
@@ -80,8 +68,8 @@ def test_a_load_that_has_become_usual_still_counts_by_the_bounds() -> None:
 def test_a_full_processor_alone_means_busy_and_no_more() -> None:
     overload = Overload()
 
-    assert overload.sample(0, lag_ns=0, queue_age_ns=0, cpu_percent=89) is Level.HEALTHY
-    assert overload.sample(0, lag_ns=0, queue_age_ns=0, cpu_percent=100) is Level.BUSY
+    assert overload.sample(0, lag_ns=0, cpu_percent=89) is Level.HEALTHY
+    assert overload.sample(0, lag_ns=0, cpu_percent=100) is Level.BUSY
 
 
 def test_the_level_rises_at_once_and_falls_after_five_lower_samples() -> None:
@@ -104,25 +92,10 @@ def test_a_relapse_starts_the_count_of_calm_samples_anew() -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "shed"),
-    [
-        (Level.HEALTHY, []),
-        (Level.BUSY, [RequestKind.STATISTICS]),
-        (Level.STRESSED, [RequestKind.STATISTICS, RequestKind.LIST]),
-        (Level.OVERLOADED, [RequestKind.STATISTICS, RequestKind.LIST, RequestKind.SUBMISSION]),
-    ],
+    ("level", "shed"), [(0, []), (1, []), (2, ["jobs"]), (3, ["jobs", "submit"])], ids=lambda value: str(value)
 )
-def test_statistics_are_shed_first_then_lists_then_submissions(level: Level, shed: list[RequestKind]) -> None:
-    overload = Overload()
-    overload.level = level
-
-    assert [request for request in RequestKind if overload.sheds(request)] == shed
-
-
-def test_health_votes_cancels_and_results_always_pass() -> None:
-    never = [request for request in RequestKind if SHED_FROM[request] is None]
-
-    assert never == [RequestKind.HEALTH, RequestKind.VOTE, RequestKind.CANCEL, RequestKind.RESULT]
+def test_lists_are_shed_first_then_submissions_and_cancels_never(level: int, shed: list[str]) -> None:
+    assert [operation for operation in ("jobs", "submit", "cancel") if is_shed(operation, Level(level))] == shed
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def test_the_end_of_a_job_is_told_once_it_is_on_record(play: Play) -> None:
 def test_who_asks_again_is_answered_after_what_was_asked_before(play: Play) -> None:
     play.hold()
     id = play.submit({"a": ""}, key="k")
-    assert play.keeper.job_of_key("k").row.id == id
+    assert play.keeper.shelf.of_key("k").row.id == id
     play.take(play.keeper.confirm(play.now, 7, id))
     assert play.answers == []
     play.commit()
@@ -329,7 +329,7 @@ def test_tasks_of_a_lost_worker_are_given_to_another_at_once(play: Play) -> None
     play.lose("w", boot=9)
     assert len(play.handed) == 1, "of another life"
     play.lose("w")
-    assert play.keeper.under_way == 0
+    assert len(play.keeper.attempts.running) == 0
     play.beat("v")
     assert [(to, task.attempt) for to, task in play.hands] == [("w", 1), ("v", 2)]
     play.done("a", worker="v")
@@ -341,7 +341,7 @@ def test_when_nobody_knows_who_lives_nothing_is_given_out(play: Play) -> None:
     play.submit({"a": ""})
     play.keeper.on_stepped_down(play.now)
     play.submit({"b": ""})
-    assert play.names() == {"a"} and play.keeper.under_way == 1
+    assert play.names() == {"a"} and len(play.keeper.attempts.running) == 1
     play.beat("w")
     assert play.names() == {"a", "b"}
 
@@ -355,8 +355,8 @@ def test_what_was_handed_is_not_lost_because_the_manager_did_not_lead_for_a_whil
     play.beat(worker)
     assert play.said(AskHeld) == [], "it is of this epoch, and may be on its way"
     play.hear(worker, Held(play.epoch, ()))
-    assert play.keeper.under_way == 1
-    assert list(play.keeper._attempts._workers) == [worker], "nobody would say of those without tasks that they left"
+    assert len(play.keeper.attempts.running) == 1
+    assert list(play.keeper.attempts._workers) == [worker], "nobody would say of those without tasks that they left"
 
 
 def test_what_is_handed_names_the_life_and_the_last_beat_of_its_worker(play: Play) -> None:
@@ -378,7 +378,7 @@ def test_a_worker_of_another_name_with_the_same_beginning_keeps_its_tasks(play: 
     play.beat("w#1")
     play.submit({"a": ""})
     play.lose("w", boot=1)
-    assert play.keeper.under_way == 1
+    assert len(play.keeper.attempts.running) == 1
 
 
 def test_what_a_worker_was_handed_and_does_not_hold_is_lost_when_it_says_so_twice(play: Play) -> None:
@@ -394,9 +394,9 @@ def test_what_a_worker_was_handed_and_does_not_hold_is_lost_when_it_says_so_twic
     play.beat("w")
     assert len(play.said(AskHeld)) == 1, "it is being asked"
     play.hear("w", Held(play.epoch, (b,)))
-    assert play.keeper.under_way == 2
+    assert len(play.keeper.attempts.running) == 2
     play.hear("w", Held(play.epoch, (b,)))
-    assert play.keeper.under_way == 2, "that was not asked"
+    assert len(play.keeper.attempts.running) == 2, "that was not asked"
     play.pass_time(6)
     play.beat("w")
     play.hear("w", Held(play.epoch, (b,)))
@@ -423,7 +423,7 @@ def test_what_was_handed_a_moment_ago_may_be_on_its_way(play: Play) -> None:
         play.submit({f"b{number}": ""})
         play.beat("w")
         play.hear("w", Held(play.epoch, tuple(list(play.handed)[:-1])))
-    assert play.keeper.under_way == len(play.hands) == 5
+    assert len(play.keeper.attempts.running) == len(play.hands) == 5
 
 
 def test_who_does_not_answer_is_asked_again(play: Play) -> None:
@@ -472,7 +472,7 @@ def test_answers_of_strangers_of_other_epochs_and_in_parts_say_nothing(play: Pla
         play.beat("w")
         play.hear("w", Held(play.epoch - 1, ()))
         play.hear("w", Held(play.epoch, (), 0, 2))
-    assert play.keeper.under_way == 1
+    assert len(play.keeper.attempts.running) == 1
 
 
 def test_what_a_worker_holds_and_nobody_waits_for_is_recalled(play: Play) -> None:
@@ -598,7 +598,7 @@ def test_a_key_is_of_one_job_at_a_time(play: Play) -> None:
         play.begin(key="k")
     play.beat("w")
     play.done("a")
-    assert play.keeper.job_of_key("k") is None
+    assert play.keeper.shelf.of_key("k") is None
 
 
 def test_a_bad_job_leaves_nothing_behind(play: Play) -> None:
@@ -617,12 +617,12 @@ def test_a_job_comes_in_parts_and_runs_after_the_last(play: Play) -> None:
         play.add(draft, {"c": "d", "d": ""})
     with pytest.raises(Invalid, match="is not under way"):
         play.change(draft, "pause")
-    assert play.keeper.is_draft(draft)
+    assert draft in play.keeper.shelf.drafts
     assert [answer.job for answer in play.answers] == [draft] * 3
     assert play.handed == {}
     assert len(play.changes(PutJob)) == 1 and len(play.changes(PutTasks)) == 2
     play.end(draft)
-    assert not play.keeper.is_draft(draft)
+    assert draft not in play.keeper.shelf.drafts
     row = play.job_row()
     assert (row.state, row.tasks, row.key, row.submitted_by) == (JobState.RUNNING, 2, "k", "me")
     play.done("a")
@@ -805,7 +805,7 @@ def test_inputs_that_are_too_large_fail_their_task(play: Play, monkeypatch: pyte
     task = play.row(1)
     assert (task.state, task.cause) == (TaskState.FAILED, "inputs")
     assert "13 bytes together, and 10 may be passed on" in task.error
-    assert play.keeper.under_way == 1
+    assert len(play.keeper.attempts.running) == 1
     play.done("c")
     assert [one.state for one in play.ended] == [JobState.PARTIAL]
 

@@ -173,13 +173,13 @@ def test_a_worker_is_asked_what_it_has_and_gets_nothing_before(play: Play) -> No
     a, b = play.fence("a"), play.fence("b")
     play.restart()
     play.go_on()
-    assert play.keeper.expected() == [("w", 1, 7)]
+    assert play.keeper.attempts.expected() == [("w", 1, 7)]
     play.submit({"c": ""})
     play.beat("w")
     play.beat("w")
     assert len(play.said(AskHeld)) == 2 and play.handed == {}
     play.hear("w", Held(play.epoch - 1, ()))
-    assert play.keeper.under_way == 2, "that is of the life before"
+    assert len(play.keeper.attempts.running) == 2, "that is of the life before"
     play.hear("w", Held(play.epoch, (a,)))
     play.beat("w")
     assert play.names() == {"b", "c"}
@@ -217,7 +217,7 @@ def test_one_of_the_same_name_from_another_folder_has_nothing_of_it(play: Play) 
     play.go_on()
     play.beat("w", folder=8)
     play.hear("w", Held(play.epoch, ()))
-    assert play.keeper.under_way == 1 and play.said(AskHeld) == []
+    assert len(play.keeper.attempts.running) == 1 and play.said(AskHeld) == []
     play.lose("w")
     play.beat("w", folder=8)
     assert play.names() == {"a"}
@@ -436,7 +436,7 @@ class Model:
 
     def beat(self, number: int) -> None:
         name = "wv"[number % 2]
-        for worker, boot, _ in self.play.keeper.expected():
+        for worker, boot, _ in self.play.keeper.attempts.expected():
             if worker == name and boot < self.boots[name]:
                 self.play.lose(name, boot)  # the fleet sees that it was restarted
         which = len(self.play.told(AskHeld))
@@ -506,4 +506,4 @@ class Model:
                 break
         assert play.job_row().state is JobState.COMPLETED
         assert sorted(self.outputs) == sorted(GRAPH)
-        assert play.keeper.under_way == 0 and play.keeper.jobs == {}
+        assert len(play.keeper.attempts.running) == 0 and play.keeper.jobs == {}

@@ -8,8 +8,7 @@ import pytest
 from talka.control.tasks import epoch_floor
 from talka.control.tasks.epoch_floor import EPOCH_LIMIT, PAUSE_NS, STEP_LIMIT, EpochFloor
 from talka.control.tasks.store_effects import RaiseEpoch, WorkerDropped, WorkerTooOld
-from talka.control.worker.effects import AttemptsDropped
-from talka.control.worker.handlers_effects import EndHandlers
+from talka.control.worker.effects import AttemptsDropped, EndHandlers
 from talka.control.worker.handlers_pool import DROPS_LIMIT
 from talka.control.worker.obeyed_epoch import BrokenEpoch, ObeyedEpoch
 from talka.wire.attempts import NOWHERE, Dropped, StoreLife
@@ -196,7 +195,7 @@ def test_reports_of_many_lives_are_bounded() -> None:
     for number in range(DROPS_LIMIT + 3):
         life = StoreLife(1, 50 + number)
         rig.hear(AskHeld(10 + number, life))
-        rig.pool._room.add(task(number), 100)
+        rig.pool.room.add(task(number), 100)
     rig.hear(AskHeld(99, OTHER))
 
     (*_, holding) = rig.all(Held)
@@ -340,7 +339,7 @@ def test_nothing_is_given_to_a_worker_under_an_epoch_that_it_obeyed_for_another(
     play.beat("w", remembers=(wanted, ONE))
 
     (fence,) = play.handed
-    assert fence >> 32 == wanted == play.keeper.epoch
+    assert fence >> 32 == wanted == play.keeper.floor.epoch
     assert play.said(AssignTasks)[0].epoch == wanted
     assert play.keeper.floor.raised_total == 1
 

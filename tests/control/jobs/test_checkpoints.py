@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -132,12 +133,11 @@ def test_the_last_checkpoint_is_said_as_it_is_until_it_is_stored() -> None:
     assert not checkpoints.is_closing
     assert not checkpoints.is_closed
 
-    last = checkpoints.close(1, JobState.FAILED, "a rule was broken", "d" * 64, 4)
+    end = StoreCheckpoint("b4k7", FENCE, 0, "failed", b"", "a rule was broken", "d" * 64, exit_code=4, life=LIFE)
 
-    checkpoint = StoreCheckpoint(
-        "b4k7", FENCE, 2, "failed", b"", reason="a rule was broken", result="d" * 64, exit_code=4, life=LIFE
-    )
-    assert last == [Send(CHANNEL, "", checkpoint, Lane.CONTROL)]
+    last = checkpoints.close(1, end)
+
+    assert last == [Send(CHANNEL, "", msgspec.structs.replace(end, revision=2), Lane.CONTROL)]
     assert checkpoints.is_closing
     checkpoints.on_stored(1)
     assert not checkpoints.is_closed

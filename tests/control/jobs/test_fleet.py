@@ -15,8 +15,7 @@ from talka.control.jobs.effects import (
     WorkerReturned,
 )
 from talka.control.jobs.fleet import REAP_NS, Fleet, NotFree
-from talka.control.jobs.health import Decision
-from talka.control.jobs.worker_life import HeardLives
+from talka.control.jobs.worker_life import HeardLives, WorkerLife
 from talka.errors import Invalid
 from talka.units import NEVER, SECOND
 from talka.wire.jobs import Beat, Running, WorkerFacts
@@ -46,10 +45,15 @@ def alive(fleet: Fleet, at: int, *names: str) -> None:
         beat(fleet, name, at)
 
 
-def decision(fleet: Fleet, name: str) -> Decision:
-    row = fleet.row(name)
-    assert row is not None
-    return row.decision
+def life_of(fleet: Fleet, name: str) -> WorkerLife:
+    life = fleet.life(name)
+    assert life is not None
+    return life
+
+
+def lease_over_at(fleet: Fleet, name: str, boot: int) -> int | None:
+    life = fleet.life(name, boot)
+    return None if life is None or life.is_lost else life.until
 
 
 # Leases.
@@ -63,8 +67,8 @@ def test_a_worker_is_registered_with_its_first_beat_and_then_only_refreshed() ->
 
     assert fleet.holds("a", 1)
     assert not fleet.holds("a", 2) and not fleet.holds("b", 1)
-    assert fleet.lease_over_at("a", 1) == SECOND + LEASE
-    assert fleet.lease_over_at("a", 2) is None
+    assert lease_over_at(fleet, "a", 1) == SECOND + LEASE
+    assert lease_over_at(fleet, "a", 2) is None
     assert len(fleet) == 1
 
 
@@ -72,14 +76,14 @@ def test_a_silent_worker_gets_no_work_after_three_beats_and_is_lost_when_its_lea
     fleet = fleet_of(a=4)
 
     assert fleet.tick(3 * SECOND - 1) == []
-    assert (fleet.total(), decision(fleet, "a")) == (4, Decision.ROUTE)
+    assert (fleet.total(), life_of(fleet, "a").is_calm) == (4, True)
     assert fleet.tick(3 * SECOND) == []
-    assert (fleet.total(), decision(fleet, "a")) == (0, Decision.EVICT)
+    assert (fleet.total(), life_of(fleet, "a").is_usable) == (0, False)
     assert fleet.holds("a", 1)
 
     assert fleet.tick(LEASE - 1) == []
     assert fleet.tick(LEASE) == [WorkerLost("a", 1, "its lease is over: silent for 5 s")]
-    assert (fleet.holds("a", 1), fleet.lease_over_at("a", 1), fleet.free("a")) == (False, None, 0)
+    assert (fleet.holds("a", 1), lease_over_at(fleet, "a", 1), life_of(fleet, "a").free) == (False, None, 0)
 
 
 def test_a_worker_that_beats_is_never_lost() -> None:
@@ -112,7 +116,7 @@ def test_a_worker_that_was_given_up_can_return() -> None:
 
     assert beat(fleet, "a", 9 * SECOND) == [WorkerReturned("a", 1)]
 
-    assert (fleet.holds("a", 1), fleet.free("a")) == (True, 4)
+    assert (fleet.holds("a", 1), life_of(fleet, "a").free) == (True, 4)
 
 
 def test_of_a_short_lease_silence_is_a_share() -> None:
@@ -131,7 +135,7 @@ def test_of_a_long_lease_silence_is_three_beats() -> None:
     beat(fleet, "a")
 
     assert fleet.tick(3 * SECOND) == [] and fleet.total() == 0
-    assert fleet.lease_over_at("a", 1) == 61_200_000_000
+    assert lease_over_at(fleet, "a", 1) == 61_200_000_000
 
 
 def test_a_lease_that_an_earlier_leader_gave_may_be_longer_than_those_of_this_one() -> None:
@@ -139,9 +143,9 @@ def test_a_lease_that_an_earlier_leader_gave_may_be_longer_than_those_of_this_on
     beat(fleet, "a", SECOND)
     fleet.expect(SECOND, "b", 1)
 
-    assert (fleet.lease_over_at("a", 1), fleet.lease_over_at("b", 1)) == (LEASE, LEASE)
+    assert (lease_over_at(fleet, "a", 1), lease_over_at(fleet, "b", 1)) == (LEASE, LEASE)
     beat(fleet, "a", 5 * SECOND)
-    assert fleet.lease_over_at("a", 1) == 5 * SECOND + 510_000_000
+    assert lease_over_at(fleet, "a", 1) == 5 * SECOND + 510_000_000
 
 
 def test_a_beat_that_was_overtaken_refreshes_the_lease_and_nothing_else() -> None:
@@ -150,7 +154,7 @@ def test_a_beat_that_was_overtaken_refreshes_the_lease_and_nothing_else() -> Non
 
     beat(fleet, "a", SECOND, number=4, cores=8)
 
-    assert (fleet.free("a"), fleet.lease_over_at("a", 1)) == (4, SECOND + LEASE)
+    assert (life_of(fleet, "a").free, lease_over_at(fleet, "a", 1)) == (4, SECOND + LEASE)
 
 
 # Lives of one name.
@@ -164,7 +168,7 @@ def test_a_new_life_from_the_same_folder_proves_the_earlier_one_dead_at_once() -
     news = beat(fleet, "a", SECOND, boot=2, folder=7)
 
     assert news == [WorkerLost("a", 1, "it was restarted"), WorkerRegistered("a", 2, 4)]
-    assert (fleet.holds("a", 1), fleet.holds("a", 2), fleet.free("a")) == (False, True, 4)
+    assert (fleet.holds("a", 1), fleet.holds("a", 2), life_of(fleet, "a").free) == (False, True, 4)
 
 
 def test_a_late_beat_of_a_life_that_is_proven_dead_changes_nothing() -> None:
@@ -241,10 +245,10 @@ def test_an_expected_worker_counts_as_running_for_a_whole_lease() -> None:
 
     assert fleet.expect(SECOND, "a", 1)
 
-    row = fleet.row("a")
-    assert row is not None and (row.state, row.facts, row.decision) == ("registering", None, Decision.HOLD)
-    assert (fleet.lease_over_at("a", 1), fleet.holds("a", 1)) == (SECOND + LEASE, False)
-    assert (fleet.free("a"), fleet.total(), fleet.total_free()) == (0, 0, 0)
+    life = life_of(fleet, "a")
+    assert (life.state, life.facts, life.is_usable) == ("registering", None, False)
+    assert (lease_over_at(fleet, "a", 1), fleet.holds("a", 1)) == (SECOND + LEASE, False)
+    assert (life_of(fleet, "a").free, fleet.total(), fleet.total_free()) == (0, 0, 0)
     assert fleet.choose(1, rng=Random(1)) is None
     assert fleet.tick(SECOND + LEASE - 1) == []
     lost = fleet.tick(SECOND + LEASE)
@@ -258,7 +262,7 @@ def test_the_worker_of_a_sole_manager_is_waited_for_as_long_as_it_may_go_on() ->
 
     fleet.expect(0, "a", 1, sole=True)
 
-    assert fleet.lease_over_at("a", 1) == LEASE + 306 * SECOND
+    assert lease_over_at(fleet, "a", 1) == LEASE + 306 * SECOND
 
 
 def test_the_grace_is_for_workers_that_this_process_has_not_heard() -> None:
@@ -270,9 +274,9 @@ def test_the_grace_is_for_workers_that_this_process_has_not_heard() -> None:
     for name, boot in (("a", 1), ("a", 2), ("b", 1)):
         fleet.expect(0, name, boot, sole=True)
 
-    assert fleet.lease_over_at("a", 1) == LEASE
-    assert fleet.lease_over_at("a", 2) == LEASE + 306 * SECOND, "another life of it"
-    assert fleet.lease_over_at("b", 1) == LEASE + 306 * SECOND
+    assert lease_over_at(fleet, "a", 1) == LEASE
+    assert lease_over_at(fleet, "a", 2) == LEASE + 306 * SECOND, "another life of it"
+    assert lease_over_at(fleet, "b", 1) == LEASE + 306 * SECOND
 
 
 def test_of_lives_that_were_heard_only_so_many_are_remembered() -> None:
@@ -315,7 +319,7 @@ def test_an_expected_worker_that_beats_keeps_what_was_reserved() -> None:
     assert beat(fleet, "a", SECOND) == [WorkerRegistered("a", 1, 4)]
     assert fleet.expect(SECOND, "a", 1)
 
-    assert (fleet.free("a"), fleet.lease_over_at("a", 1)) == (1, SECOND + LEASE)
+    assert (life_of(fleet, "a").free, lease_over_at(fleet, "a", 1)) == (1, SECOND + LEASE)
 
 
 def test_more_cores_stored_than_a_worker_has_leave_none_free() -> None:
@@ -325,7 +329,7 @@ def test_more_cores_stored_than_a_worker_has_leave_none_free() -> None:
 
     beat(fleet, "a", SECOND)
 
-    assert fleet.free("a") == 0
+    assert life_of(fleet, "a").free == 0
 
 
 def test_an_expected_life_keeps_no_other_out_and_is_lost_when_its_lease_is_over() -> None:
@@ -334,14 +338,14 @@ def test_an_expected_life_keeps_no_other_out_and_is_lost_when_its_lease_is_over(
     fleet.reserve("job", "a", 3)
 
     assert beat(fleet, "a", SECOND, boot=2) == [WorkerRegistered("a", 2, 4)]
-    assert (fleet.free("a"), fleet.lease_over_at("a", 1)) == (4, LEASE)
+    assert (life_of(fleet, "a").free, lease_over_at(fleet, "a", 1)) == (4, LEASE)
     for turn in range(2, 6):
         beat(fleet, "a", turn * SECOND, boot=2)
         assert fleet.tick(turn * SECOND) == []
 
     assert fleet.tick(LEASE) == [WorkerLost("a", 1, "its lease is over, and another worker has its name")]
     fleet.release("job")
-    assert fleet.free("a") == 4
+    assert life_of(fleet, "a").free == 4
 
 
 def test_an_expected_life_is_proven_dead_by_a_new_one_from_the_same_folder() -> None:
@@ -362,7 +366,7 @@ def test_a_life_expected_after_a_later_one_was_heard_is_lost_at_once_or_when_its
     fleet.reserve("job", "a", 3, boot=2)
 
     assert [news.boot for news in fleet.tick(0) if isinstance(news, WorkerLost)] == [1]
-    assert fleet.free("a") == 4
+    assert life_of(fleet, "a").free == 4
     alive_until = 0
     while alive_until < LEASE:
         alive_until += SECOND
@@ -379,7 +383,7 @@ def test_every_expected_life_from_the_folder_of_a_new_one_is_dead() -> None:
     news = beat(fleet, "a", SECOND, boot=4, folder=8)
 
     assert news == [WorkerLost("a", 2, "it was restarted"), WorkerRegistered("a", 4, 4)]
-    assert fleet.lease_over_at("a", 1) == LEASE
+    assert lease_over_at(fleet, "a", 1) == LEASE
 
 
 def test_an_expected_life_whose_name_another_has_gets_it_back_when_that_one_is_lost() -> None:
@@ -390,7 +394,7 @@ def test_an_expected_life_whose_name_another_has_gets_it_back_when_that_one_is_l
     fleet.tick(SECOND + LEASE)
 
     assert beat(fleet, "a", 7 * SECOND, boot=1) == [WorkerRegistered("a", 1, 4)]
-    assert fleet.free("a") == 1
+    assert life_of(fleet, "a").free == 1
 
 
 # Many at once.
@@ -488,7 +492,7 @@ def test_a_worker_that_left_does_not_count_as_silent() -> None:
     looks(fleet, 0, 0, "abcde")
     looks(fleet, 100, 700, "bcde")
     fleet.left(700 * SECOND // 1000, "a", 1)
-    assert decision(fleet, "a") is Decision.EVICT
+    assert not life_of(fleet, "a").is_usable
 
     assert lost(looks(fleet, 800, 1900, "de")) == ["b", "c"]
 
@@ -549,7 +553,7 @@ def test_workers_beyond_the_limit_get_no_lease_until_a_lost_one_makes_room() -> 
     alive(fleet, 4 * SECOND, "b")
     fleet.tick(LEASE)
     assert beat(fleet, "c", LEASE) == [WorkerRegistered("c", 1, 4)]
-    assert [row.name for row in fleet.rows()] == ["b", "c"]
+    assert [life.name for life in fleet.lives()] == ["b", "c"]
 
 
 def test_the_worker_that_was_lost_first_makes_room_first() -> None:
@@ -561,7 +565,7 @@ def test_the_worker_that_was_lost_first_makes_room_first() -> None:
 
     beat(fleet, "c", 7 * SECOND)
 
-    assert [row.name for row in fleet.rows()] == ["a", "c"]
+    assert [life.name for life in fleet.lives()] == ["a", "c"]
 
 
 def test_of_lives_that_are_proven_dead_only_so_many_are_remembered() -> None:
@@ -587,9 +591,9 @@ def test_a_worker_that_says_it_is_not_well_gets_no_work(facts: dict[str, Any]) -
     fleet = Fleet()
     beat(fleet, "a", reason="the disk is full", **facts)
 
-    assert (fleet.total(), fleet.total_free(), fleet.free("a")) == (0, 0, 4)
-    row = fleet.rows()[0]
-    assert (row.state, row.decision, row.reason) == (facts["state"], Decision.HOLD, "the disk is full")
+    assert (fleet.total(), fleet.total_free(), life_of(fleet, "a").free) == (0, 0, 4)
+    life = life_of(fleet, "a")
+    assert (life.state, life.is_usable, life.reason) == (facts["state"], False, "the disk is full")
 
 
 def test_a_busy_worker_is_taken_only_where_the_others_do_not_suffice() -> None:
@@ -597,20 +601,17 @@ def test_a_busy_worker_is_taken_only_where_the_others_do_not_suffice() -> None:
     beat(fleet, "busy", cores=8, load_percent=95)
     beat(fleet, "calm", cores=2, load_percent=94)
 
-    assert decision(fleet, "busy") is Decision.HOLD
+    assert (life_of(fleet, "busy").is_calm, life_of(fleet, "busy").is_usable) == (False, True)
     assert fleet.choose(2, rng=Random(1)) == [("calm", 1, 2)]
     assert fleet.choose(3, rng=Random(1)) == [("busy", 1, 3)]
     assert (fleet.total(), fleet.total_free()) == (10, 10)
 
 
-def test_a_drained_worker_gets_no_work_until_it_is_told_otherwise_or_starts_anew() -> None:
+def test_a_drained_worker_gets_no_work_until_it_starts_anew() -> None:
     fleet = fleet_of(a=4)
 
     assert fleet.drain("a")
-    assert (fleet.total(), fleet.is_drained("a"), fleet.rows()[0].state) == (0, True, "draining")
-    assert fleet.drain("a", False)
-    assert (fleet.total(), fleet.is_drained("a")) == (4, False)
-    fleet.drain("a")
+    assert (fleet.total(), fleet.is_drained("a"), life_of(fleet, "a").state) == (0, True, "draining")
     beat(fleet, "a", SECOND, boot=2, folder=1)
     assert (fleet.total(), fleet.is_drained("a")) == (4, False)
 
@@ -629,27 +630,50 @@ def working(fleet: Fleet, at: int, started: int) -> None:
     fleet.beat(at, "a", 1, "a:8471", said)
 
 
-@pytest.mark.parametrize(("still_s", "decided"), [(10, Decision.INVESTIGATE), (30, Decision.DRAIN)])
-def test_a_worker_whose_work_stands_still_gets_no_more_of_it(still_s: int, decided: Decision) -> None:
+@pytest.mark.parametrize("still_s", [10, 30])
+def test_a_worker_whose_work_stands_still_gets_no_more_of_it(still_s: int) -> None:
     fleet = fleet_of(a=4)
     working(fleet, SECOND, 7)
 
     working(fleet, (1 + still_s) * SECOND, 7)
 
-    assert (decision(fleet, "a"), fleet.total_free()) == (decided, 0)
+    assert (life_of(fleet, "a").is_usable, fleet.total_free()) == (False, 0)
     working(fleet, (2 + still_s) * SECOND, 8)
-    assert decision(fleet, "a") is Decision.ROUTE
+    assert life_of(fleet, "a").is_calm
+
+
+def test_a_counter_that_starts_over_is_an_advance() -> None:
+    fleet = fleet_of(a=4)
+    working(fleet, SECOND, 7)
+
+    working(fleet, 40 * SECOND, 1)
+
+    assert life_of(fleet, "a").is_usable
+
+
+def test_who_had_nothing_to_do_starts_afresh_with_new_work() -> None:
+    fleet = fleet_of(a=4)
+    working(fleet, SECOND, 7)
+    beat(fleet, "a", 9 * SECOND)
+
+    working(fleet, 12 * SECOND, 7)
+
+    assert life_of(fleet, "a").is_usable
+    working(fleet, 22 * SECOND - 1, 7)
+    assert life_of(fleet, "a").is_usable
+    working(fleet, 22 * SECOND, 7)
+    assert not life_of(fleet, "a").is_usable
 
 
 def test_a_worker_that_rests_or_returns_is_not_blamed_for_what_it_had_before() -> None:
     fleet = fleet_of(a=4)
     working(fleet, SECOND, 7)
     working(fleet, 40 * SECOND, 7)
-    assert decision(fleet, "a") is Decision.DRAIN
+    assert not life_of(fleet, "a").is_usable
 
     beat(fleet, "a", 41 * SECOND)
 
-    assert decision(fleet, "a") is Decision.ROUTE
+    assert life_of(fleet, "a").is_calm
 
 
 def failing(fleet: Fleet) -> None:
@@ -661,10 +685,9 @@ def test_a_worker_that_failed_three_times_is_left_alone_and_then_probed_once() -
     fleet = fleet_of(a=4)
     fleet.failed(0, "a")
     fleet.failed(0, "a")
-    fleet.succeeded(0, "a")
     assert fleet.total_free() == 4
     fleet.failed(0, "a")
-    assert (fleet.total_free(), decision(fleet, "a")) == (0, Decision.HOLD)
+    assert (fleet.total_free(), life_of(fleet, "a").is_usable) == (0, False)
     for turn in range(1, 10):
         alive(fleet, turn * SECOND, "a")
         fleet.tick(turn * SECOND)
@@ -675,8 +698,6 @@ def test_a_worker_that_failed_three_times_is_left_alone_and_then_probed_once() -
     assert fleet.total_free() == 4
     fleet.reserve("job", "a", 1)
     assert fleet.total_free() == 0, "the probe is under way"
-    fleet.succeeded(10 * SECOND, "a")
-    assert fleet.total_free() == 3
 
 
 def test_a_probe_that_fails_blocks_the_worker_again() -> None:
@@ -708,21 +729,10 @@ def test_a_probe_whose_outcome_is_never_told_is_given_up() -> None:
     assert fleet.total_free() == 3
 
 
-def test_success_before_the_probe_opens_nothing() -> None:
-    fleet = fleet_of(a=4)
-    failing(fleet)
-
-    fleet.succeeded(3, "a")
-
-    assert fleet.total_free() == 0
-
-
 def test_the_outcome_of_what_was_given_to_a_worker_that_is_gone_means_nothing() -> None:
     fleet = fleet_of(a=4)
 
     fleet.failed(0, "ghost")
-    fleet.succeeded(0, "ghost")
-    fleet.succeeded(0, "a")
 
     assert fleet.total_free() == 4
 
@@ -736,18 +746,18 @@ def test_reserved_cores_are_not_free_until_they_are_released() -> None:
     fleet.reserve("shop", "a", 1)
     fleet.reserve("shop", "b", 1)
     fleet.reserve("blog", "a", 1)
-    assert (fleet.free("a"), fleet.free("b"), fleet.total_free(), fleet.total()) == (0, 1, 1, 6)
-    assert [(row.reserved, row.jobs) for row in fleet.rows()] == [(4, ("shop", "blog")), (1, ("shop",))]
+    assert (life_of(fleet, "a").free, life_of(fleet, "b").free, fleet.total_free(), fleet.total()) == (0, 1, 1, 6)
+    assert [life.reserved for life in fleet.lives()] == [{"shop": 3, "blog": 1}, {"shop": 1}]
 
     fleet.release_worker("shop", "a")
-    assert (fleet.free("a"), fleet.free("b")) == (3, 1)
+    assert (life_of(fleet, "a").free, life_of(fleet, "b").free) == (3, 1)
     fleet.release_worker("shop", "b")
     fleet.release_worker("shop", "b")
-    assert fleet.free("b") == 2
+    assert life_of(fleet, "b").free == 2
     fleet.release("blog")
     fleet.release("blog")
     assert fleet.total_free() == 6
-    assert fleet.free("ghost") == 0
+    assert fleet.life("ghost") is None
 
 
 def test_cores_of_a_lost_worker_are_released_and_the_jobs_others_are_not() -> None:
@@ -760,10 +770,10 @@ def test_cores_of_a_lost_worker_are_released_and_the_jobs_others_are_not() -> No
 
     fleet.release_worker("shop", "a")
     fleet.release("blog")
-    assert fleet.free("b") == 2
+    assert life_of(fleet, "b").free == 2
     fleet.release("shop")
 
-    assert (fleet.free("a"), fleet.free("b")) == (0, 4)
+    assert (life_of(fleet, "a").free, life_of(fleet, "b").free) == (0, 4)
 
 
 @pytest.mark.parametrize(("worker", "cores", "free"), [("a", 3, 2), ("ghost", 1, 0), ("lost", 1, 0)])
@@ -826,19 +836,16 @@ def test_excluded_workers_are_not_chosen() -> None:
     assert fleet.choose(1, rng=Random(1), exclude=("a", "b")) is None
 
 
-def test_people_see_every_worker_with_what_it_runs_and_why_it_is_gone() -> None:
+def test_people_see_every_worker_and_why_it_is_gone() -> None:
     fleet = Fleet()
-    running = (Running("job", 1, 2, "running"),)
-    fleet.beat(0, "b", 1, "b:1", Beat(1, WorkerFacts(4), running))
+    fleet.beat(0, "b", 1, "b:1", Beat(1, WorkerFacts(4)))
     beat(fleet, "a", 4 * SECOND)
-    assert fleet.rows()[1].running == running
 
     fleet.tick(LEASE)
 
-    rows = fleet.rows()
-    assert [(row.name, row.state, row.heard_at) for row in rows] == [("a", "healthy", 4 * SECOND), ("b", "offline", 0)]
-    assert (rows[1].reason, rows[1].running) == ("its lease is over: silent for 5 s", ())
-    assert fleet.row("ghost") is None
+    seen = [(life.name, life.state, life.heard_at, life.reason) for life in fleet.lives()]
+    assert seen == [("a", "healthy", 4 * SECOND, ""), ("b", "offline", 0, "its lease is over: silent for 5 s")]
+    assert fleet.life("ghost") is None
 
 
 @given(
@@ -865,9 +872,9 @@ def test_reservations_never_exceed_the_cores_and_what_is_chosen_can_be_reserved(
             before = fleet.total_free()
             chosen = fleet.choose(count, rng=rng)
             assert (chosen is not None) is (count <= before)
-            sizes = sorted((fleet.free(f"w{turn}") for turn in range(len(cores))), reverse=True)
+            sizes = sorted((life_of(fleet, f"w{turn}").free for turn in range(len(cores))), reverse=True)
             for name, _, taken in chosen or ():
-                assert 1 <= taken <= fleet.free(name)
+                assert 1 <= taken <= life_of(fleet, name).free
                 fleet.reserve(job, name, taken)
                 mine = held.setdefault(job, {})
                 mine[name] = mine.get(name, 0) + taken
@@ -877,8 +884,8 @@ def test_reservations_never_exceed_the_cores_and_what_is_chosen_can_be_reserved(
                 assert sum(sizes[: len(chosen) - 1]) < count, "fewer would not do"
         for turn, count_of_worker in enumerate(cores):
             used = sum(mine.get(f"w{turn}", 0) for mine in held.values())
-            assert fleet.free(f"w{turn}") == count_of_worker - used >= 0
-        assert fleet.total_free() == sum(fleet.free(f"w{turn}") for turn in range(len(cores)))
+            assert life_of(fleet, f"w{turn}").free == count_of_worker - used >= 0
+        assert fleet.total_free() == sum(life_of(fleet, f"w{turn}").free for turn in range(len(cores)))
 
 
 @given(
@@ -898,7 +905,7 @@ def test_no_life_is_lost_before_its_lease_is_over_unless_a_later_one_proves_it(
         now += wait_s * SECOND
         if move == 0:
             fleet.expect(now, name, boot)
-            if fleet.lease_over_at(name, boot) is not None:
+            if lease_over_at(fleet, name, boot) is not None:
                 renewed.setdefault((name, boot), now)
             continue
         news = fleet.tick(now) if move == 1 else beat(fleet, name, now, boot=boot, number=turn, folder=folder)
@@ -920,7 +927,7 @@ def test_a_worker_that_says_goodbye_is_lost_at_once_and_its_late_beats_mean_noth
     assert fleet.left(SECOND, "a", 1) == [WorkerLost("a", 1, "it left")]
 
     assert fleet.left(SECOND, "a", 1) == fleet.left(SECOND, "ghost", 1) == []
-    assert (fleet.total(), fleet.free("a")) == (4, 0)
+    assert (fleet.total(), life_of(fleet, "a").free) == (4, 0)
     assert fleet.choose(4, rng=Random(1)) == [("b", 1, 4)]
     assert beat(fleet, "a", 2 * SECOND, boot=2) == [WorkerRegistered("a", 2, 4)]
 

@@ -2,90 +2,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.jobs.health import (
-    DECISIONS,
-    LOAD_LIMIT_PERCENT,
-    STALLED_NS,
-    STUCK_NS,
-    CorrelatedFailure,
-    Decision,
-    ProgressSignal,
-    ProgressWatch,
-    is_ready,
-)
+from talka.control.jobs.health import CorrelatedFailure
 from talka.errors import Invalid
 from talka.units import SECOND
 
 quick = settings(deadline=None, derandomize=True, max_examples=150)
-
-
-@pytest.mark.parametrize(
-    ("is_live", "ready", "progress", "decision"),
-    [
-        (True, True, ProgressSignal.PROGRESSING, Decision.ROUTE),
-        (True, True, ProgressSignal.IDLE, Decision.ROUTE),
-        (True, False, ProgressSignal.PROGRESSING, Decision.HOLD),
-        (True, False, ProgressSignal.IDLE, Decision.HOLD),
-        (True, False, ProgressSignal.STALLED, Decision.HOLD),
-        (True, True, ProgressSignal.STALLED, Decision.INVESTIGATE),
-        (True, True, ProgressSignal.STUCK, Decision.DRAIN),
-        (True, False, ProgressSignal.STUCK, Decision.DRAIN),
-    ],
-)
-def test_a_worker_that_lives_is_judged_by_readiness_and_progress(
-    is_live: bool, ready: bool, progress: ProgressSignal, decision: Decision
-) -> None:
-    assert DECISIONS[is_live, ready, progress] is decision
-
-
-def test_a_worker_that_does_not_live_is_given_up_whatever_else_is_known_of_it() -> None:
-    dead = [decision for (is_live, _, _), decision in DECISIONS.items() if not is_live]
-
-    assert dead == [Decision.EVICT] * 8
-    assert len(DECISIONS) == 16
-
-
-def test_readiness_needs_a_healthy_state_a_load_below_the_limit_and_a_closed_breaker() -> None:
-    assert is_ready("healthy", LOAD_LIMIT_PERCENT - 1, is_trusted=True)
-    assert not is_ready("healthy", LOAD_LIMIT_PERCENT, is_trusted=True)
-    assert not is_ready("degraded", 0, is_trusted=True)
-    assert not is_ready("draining", 0, is_trusted=True)
-    assert not is_ready("healthy", 0, is_trusted=False)
-
-
-def test_work_that_stands_still_is_stalled_and_then_stuck_until_it_advances() -> None:
-    watch = ProgressWatch()
-    watch.saw(0, 7)
-
-    watch.saw(SECOND, 7)
-
-    assert watch.progress(STALLED_NS - 1) is ProgressSignal.PROGRESSING
-    assert watch.progress(STALLED_NS) is ProgressSignal.STALLED
-    assert watch.progress(STUCK_NS - 1) is ProgressSignal.STALLED
-    assert watch.progress(STUCK_NS) is ProgressSignal.STUCK
-    watch.saw(STUCK_NS, 8)
-    assert watch.progress(STUCK_NS) is ProgressSignal.PROGRESSING
-
-
-def test_a_counter_that_starts_over_is_an_advance() -> None:
-    watch = ProgressWatch()
-    watch.saw(0, 7)
-
-    watch.saw(STUCK_NS, 1)
-
-    assert watch.progress(STUCK_NS) is ProgressSignal.PROGRESSING
-
-
-def test_who_has_nothing_to_do_is_idle_and_starts_afresh_with_new_work() -> None:
-    watch = ProgressWatch()
-    assert watch.progress(0) is ProgressSignal.IDLE
-    watch.saw(0, 7)
-
-    watch.rested()
-
-    assert watch.progress(STUCK_NS) is ProgressSignal.IDLE
-    watch.saw(2 * STUCK_NS, 7)
-    assert watch.progress(2 * STUCK_NS) is ProgressSignal.PROGRESSING
 
 
 def holds(failure: CorrelatedFailure, at_s: int, since_s: list[int], known: int, is_due: bool = True) -> bool:

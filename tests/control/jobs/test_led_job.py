@@ -315,7 +315,7 @@ def test_a_worker_that_opens_no_variables_gets_no_task_and_the_leader_hears_of_i
         "was not given to its worker: variables cannot be sealed to w2: it is of an earlier version, which opens none",
     )
     assert led.checkpoints()[-1].unfit == ("w2",)
-    assert "w2" not in led.led.workers()
+    assert "w2" not in led.led.job.workers
 
 
 @without("account_first")
@@ -609,7 +609,7 @@ def test_instants_of_a_report_are_of_the_managers_clock_from_then_on() -> None:
     led.report("w1", 1, totals)
 
     assert led.led.job is not None
-    assert led.led.job.running()[1][2].started_at_ns == led.now + 9
+    assert led.led.job.attempts[1][2].started_at_ns == led.now + 9
 
 
 @pytest.mark.parametrize("content", [b"", b"\x93\x0f", encode(Armed())[:-1]], ids=["empty", "broken", "cut"])
@@ -653,7 +653,7 @@ def test_a_report_of_another_workers_attempt_ends_in_a_kill_there_and_changes_no
 
     assert [assign.attempt for assign in said(led.later(1).tick(), Assign)] == [1, 2]
     assert led.led.job is not None
-    assert not led.led.job.running()[1][2].armed
+    assert not led.led.job.attempts[1][2].armed
 
 
 def test_messages_that_are_not_for_a_job_change_nothing() -> None:
@@ -976,8 +976,8 @@ def test_what_is_known_of_a_job_is_told() -> None:
 
     assert led.led.name == "b4k7"
     assert led.led.facts().state is JobState.DISPATCHING, "as it is stored"
-    assert led.led.workers() == {"w1": 1, "w2": 1}
-    assert led.led.warnings() == ()
+    assert led.led.job is None
+    assert led.led.warnings == []
 
 
 # What the test prints.

@@ -328,7 +328,7 @@ def test_after_five_minutes_without_cores_it_goes_on_without() -> None:
     led.granted(W1, W3)
 
     assert led.led.job is not None
-    assert list(led.led.job.running()) == [1]
+    assert list(led.led.job.attempts) == [1]
     assert [gap.cause for gap in led.led.job.lost] == ["died"]
     assert led.state is TaskState.RUNNING
 
@@ -338,11 +338,11 @@ def test_when_the_plan_is_over_nothing_waits_for_cores() -> None:
     led.granted(W1)
     led.later(59).tick()
     assert led.led.job is not None
-    assert list(led.led.job.running()) == [1, 2]
+    assert list(led.led.job.attempts) == [1, 2]
 
     led.later(2).tick()
 
-    assert list(led.led.job.running()) == [1]
+    assert list(led.led.job.attempts) == [1]
 
 
 def test_a_job_that_has_lost_everything_ends_when_its_plan_is_over() -> None:
@@ -379,7 +379,7 @@ def test_a_stop_is_not_said_to_a_worker_that_is_lost_and_nothing_of_it_is_waited
     led.later(1).tick()
 
     assert led.led.job is not None
-    assert list(led.led.job.running()) == [1]
+    assert list(led.led.job.attempts) == [1]
 
 
 def test_a_task_lost_before_the_start_is_replaced_before_any_begins() -> None:
@@ -416,7 +416,7 @@ def test_a_declined_task_goes_elsewhere_and_the_leader_is_told_who_is_unfit() ->
 
     assert effects[0] == TaskLost("b4k7", 2, "w2", "was declined by w2: no room on its disk")
     assert [checkpoint.unfit for checkpoint in said(effects, StoreCheckpoint)] == [("w2",)]
-    assert led.led.workers() == {"w1": 1}
+    assert led.led.job.workers == {"w1": 1}
     led.stored()
     assert assigned(led.effects) == [("w1", 1), ("w2", 2)]
     led.granted(W1, W3)
@@ -428,12 +428,12 @@ def test_a_worker_that_declined_is_used_again_only_when_it_is_granted_anew() -> 
     led.say("w2", TaskDeclined("b4k7", 2, FENCE, "no room on its disk"))
 
     led.granted(W1, W2, W3)
-    assert led.led.workers() == {"w1": 1, "w3": 1}, "the leader has not heard of it yet"
+    assert led.led.job.workers == {"w1": 1, "w3": 1}, "the leader has not heard of it yet"
     led.granted(W1, W3)
-    assert led.led.workers() == {"w1": 1, "w3": 1}
+    assert led.led.job.workers == {"w1": 1, "w3": 1}
     led.granted(W1, W3, Grant("w2", 7, 2))
 
-    assert led.led.workers() == {"w1": 1, "w3": 1, "w2": 2}
+    assert led.led.job.workers == {"w1": 1, "w3": 1, "w2": 2}
 
 
 def test_a_task_declined_after_it_was_given_up_is_killed_for_good() -> None:
@@ -457,7 +457,7 @@ def test_what_else_runs_on_a_worker_that_declined_a_task_goes_on_there_and_nowhe
 
     (checkpoint,) = said(effects, StoreCheckpoint)
     assert checkpoint.unfit == (), "the leader would take its cores back and grant others"
-    assert led.led.workers() == {"w1": 2}
+    assert led.led.job.workers == {"w1": 2}
     led.stored()
     assert said(led.later(1).tick(), StoreCheckpoint) == []
 
@@ -570,7 +570,7 @@ def test_a_loss_whose_workflow_was_given_up_is_forgotten_while_others_go_on() ->
 
     assert led.led.job is not None
     assert led.state is TaskState.FAILED
-    assert list(led.led.job.running()) == [2]
+    assert list(led.led.job.attempts) == [2]
     assert led.offer("w1", 1)[2] == [Send(CHANNEL, "w1", ResultAccepted("b4k7", FENCE, 1), Lane.RESULTS)]
     led.granted(W2, W3)
     assert said(led.stored(), Assign) == []

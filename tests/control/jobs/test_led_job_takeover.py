@@ -183,7 +183,7 @@ class Heir:
     def running(self) -> dict[int, tuple[bool, int]]:
         """Attempts under way: whether each is armed, and when it went."""
         assert self.led.job is not None
-        return {core: (attempt.armed, attempt.go_at_ns) for core, (_, _, attempt) in self.led.job.running().items()}
+        return {core: (attempt.armed, attempt.go_at_ns) for core, (_, _, attempt) in self.led.job.attempts.items()}
 
     @property
     def state(self) -> TaskState:
@@ -295,7 +295,7 @@ def test_a_blob_that_it_did_not_want_is_let_pass() -> None:
 
     assert heir.led.on_blob(heir.now, "e" * 64, None) == []
 
-    assert heir.led.warnings() == ()
+    assert heir.led.warnings == []
 
 
 # -- results that were accepted
@@ -317,7 +317,7 @@ def test_results_that_were_accepted_are_fetched_before_it_leads() -> None:
     assert heir.led.job is not None
     assert heir.led.job.tally().started == 9
     assert list(heir.running) == [2]
-    assert heir.led.warnings() == ()
+    assert heir.led.warnings == []
 
 
 @pytest.mark.parametrize("found", [None, b"?"], ids=["nothing", "no result"])
@@ -328,7 +328,7 @@ def test_of_a_result_that_nobody_has_any_more_readers_are_warned_and_the_rest_ru
 
     heir.take(heir.led.on_blob(heir.now, digest_of(result), found))
 
-    assert heir.led.warnings() == ("the result of task 1 was kept and cannot be found: it is missing",)
+    assert heir.led.warnings == ["the result of task 1 was kept and cannot be found: it is missing"]
     heir.tick()
     assert [(worker, assign.attempt) for worker, assign in told(heir.stored(), Assign)] == [("w1", 3)]
 

@@ -13,7 +13,7 @@ def load(*attempts: int, room: int = 0, length_ns: int | None = None, **more: An
     run = SimpleNamespace(origin_ns=10, stopped_ns=more.pop("stopped_ns", 0))
     shard = SimpleNamespace(shard=SimpleNamespace(length_ns=length_ns, count=2))
     running = {attempt: (run, shard, None) for attempt in attempts}
-    known = {"running": lambda: running, "room_besides": lambda attempt: room, "is_stopping": False}
+    known = {"attempts": running, "room_besides": lambda attempt: room, "is_stopping": False}
     return SimpleNamespace(**known | more)
 
 

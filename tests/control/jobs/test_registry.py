@@ -125,6 +125,11 @@ class Office:
     def entry(self, job: str) -> JobEntry:
         return self.registry.entries[job]
 
+    def free(self, worker: str) -> int:
+        life = self.registry.fleet.life(worker)
+        assert life is not None
+        return life.free
+
     # What happens.
 
     def act(self, effects: list[Any]) -> list[Any]:
@@ -415,7 +420,7 @@ def test_a_job_gets_its_cores_and_its_manager_once_that_is_on_disk(office: Offic
     office.group.hold()
     office.ask(SubmitJob(order_of(2)))
     (job,) = office.registry.entries
-    assert office.registry.fleet.free("w1") == 0, "taken at once, so that nobody else gets them"
+    assert office.free("w1") == 0, "taken at once, so that nobody else gets them"
     assert office.registry.lead_message(job) == [], "not yet"
 
     effects = office.write()
@@ -554,7 +559,7 @@ def test_a_job_that_has_ended_gives_its_cores_to_the_next(office: Office, order_
     assert facts.cores == 0 and facts.ended_at.startswith("2023-11-14T22:13:20.")
     (answer,) = answers(office.ask(GetResult(first)))
     assert answer.answer == ResultTold("d" * 64)
-    assert office.registry.fleet.free("w1") == 0, "the second has them"
+    assert office.free("w1") == 0, "the second has them"
 
 
 def test_the_end_of_a_job_is_acknowledged_however_often_it_is_told(office: Office, order_of: OrderOf) -> None:
@@ -819,7 +824,7 @@ def test_cores_of_a_worker_that_left_are_replaced(office: Office, order_of: Orde
     )
     assert led(effects) == [("m1", entry)]
     assert office.entry(other) == before
-    assert office.registry.fleet.free("w2") == 1
+    assert office.free("w2") == 1
     assert office.facts(job).workers == ["w2"]
 
 
@@ -887,7 +892,7 @@ def test_a_worker_that_declined_is_avoided(office: Office, order_of: OrderOf) ->
     entry = office.entry(job)
     assert entry.grants == (Grant("w1", 1, 1, "declined: it could not take its task"), Grant("w2", 1, 1))
     assert led(effects) == [("m1", entry)]
-    assert (office.registry.fleet.free("w1"), office.registry.fleet.free("w2")) == (1, 0)
+    assert (office.free("w1"), office.free("w2")) == (1, 0)
 
 
 def test_a_worker_that_declined_is_asked_again_where_there_is_no_other(office: Office, order_of: OrderOf) -> None:
@@ -940,12 +945,12 @@ def test_a_new_leader_goes_on_with_queue_grants_and_owners(trio: Office, order_o
     assert trio.registry.entries == before.entries
     assert trio.registry.queue.jobs() == [urgent, first, second]
     assert trio.entry(lost).grants[0].lost
-    rows = {row.name: (row.state, row.jobs) for row in trio.registry.fleet.rows()}
-    assert rows == {"w2": ("registering", (running,))}, "of the lost one nothing is expected"
+    lives = {life.name: (life.state, list(life.reserved)) for life in trio.registry.fleet.lives()}
+    assert lives == {"w2": ("registering", [running])}, "of the lost one nothing is expected"
     trio.beat("w2", 3, boot=12, folder=6)
-    assert trio.registry.fleet.free("w2") == 1
+    assert trio.free("w2") == 1
     trio.run(0.3)
-    assert trio.registry.fleet.free("w2") == 0, "two are granted, and one replaces what was lost"
+    assert trio.free("w2") == 0, "two are granted, and one replaces what was lost"
     fence = trio.entry(running).fence
     assert trio.registry._new_fence() > fence
 

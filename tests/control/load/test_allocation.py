@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from talka.control.load.allocation import RANK, CoreClaim, Seat, allocate, claim_of, core_range, planned, sharing
 from talka.work.dsl import Priority
 from talka.work.shapes import ConstantRate, ConstantVUs
+from tests.control.conftest import workflow_of
 
 quick = settings(deadline=None, derandomize=True, max_examples=150)
 priorities = st.sampled_from(list(RANK))
@@ -152,10 +153,11 @@ def test_a_workflow_may_share_one_core_and_have_another_for_itself() -> None:
 
 
 def test_a_weight_is_the_peak_of_the_rate_or_the_number_of_users() -> None:
-    rate, users = ConstantRate("50/s", "10s").plan(), ConstantVUs(7, "10s").plan()
+    rate = workflow_of("a", shape=ConstantRate("50/s", "10s"))
+    users = workflow_of("b", shape=ConstantVUs(7, "10s"), priority="low", is_test=False)
 
-    assert claim_of("a", rate, "auto", True, 4) == CoreClaim("a", "auto", True, 4, 50.0)
-    assert claim_of("b", users, "low", False, 16) == CoreClaim("b", "low", False, 7, 7.0)
+    assert claim_of(rate, 4) == CoreClaim("a", "auto", True, 4, 50.0)
+    assert claim_of(users, 16) == CoreClaim("b", "low", False, 7, 7.0)
 
 
 @given(claims=claims_of_all_kinds, total=st.integers(1, 12), data=st.data())

@@ -10,7 +10,6 @@ import pytest
 
 from talka.control.load.core_effects import JobEnded, StartCore, TellCore
 from talka.control.load.load_job import START_DELAY_NS
-from talka.report.job_view import view_of
 from talka.stats.tally import MetricTally, StepTally, Tally
 from talka.stats.windows import Window
 from talka.units import SECOND
@@ -28,6 +27,7 @@ from talka.wire.shards import (
     Totals,
 )
 from talka.work.shapes import ConstantRate, ConstantVUs
+from tests.report.documents import view_of
 
 if TYPE_CHECKING:
     from tests.control.conftest import Driven

@@ -11,12 +11,12 @@ from talka.control.load.core_effects import JobEnded, KillCore, LoadEffect, Star
 from talka.control.load.load_job import START_DELAY_NS
 from talka.control.load.shard_group import ARM_LIMIT_NS
 from talka.control.load.shard_run import ATTEMPTS_LIMIT, LostShard
-from talka.report.job_view import view_of
 from talka.stats.tally import Tally
 from talka.units import SECOND
 from talka.wire.shards import Ack, Armed, Gap, Go, Refused, Stop
 from talka.work.load import Shard
 from talka.work.shapes import ConstantRate, ConstantVUs, IterationsPerVU, SharedIterations
+from tests.report.documents import view_of
 
 if TYPE_CHECKING:
     from tests.control.conftest import Driven

@@ -332,9 +332,9 @@ def test_the_plan_of_the_job_carries_flows_and_dependencies() -> None:
     job = planned(Buyer, Login, Visitor)
 
     assert [(one.name, one.depends_on, one.flows) for one in job.workflows] == [
-        ("Login", frozenset(), ()),
-        ("Buyer", frozenset({"Login"}), (("Login", "token"), ("Login", "basket"))),
-        ("Visitor", frozenset({"Login"}), (("Login", "token"),)),
+        ("Login", (), ()),
+        ("Buyer", ("Login",), (("Login", "token"), ("Login", "basket"))),
+        ("Visitor", ("Login",), (("Login", "token"),)),
     ]
 
 

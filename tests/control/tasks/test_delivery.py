@@ -1,5 +1,6 @@
 """Tasks that were given out become messages that fit their frames, with all that their handlers need."""
 
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -140,7 +141,7 @@ def test_an_output_that_is_lost_fails_who_needs_it(play: Play, monkeypatch: pyte
 
 def test_an_output_that_replaces_another_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery, "CACHE_LIMIT_BYTES", 10)
-    one = Delivery(EpochFloor(1, NOWHERE), lambda worker: 0)
+    one = Delivery(EpochFloor(1, NOWHERE), lambda worker: 0, count(1))
     for _ in range(5):
         one.keep_output((1, 0), b"12345")
     one.keep_output((1, 1), b"12345")
@@ -169,6 +170,6 @@ def test_a_life_of_a_worker_has_a_key() -> None:
 
 
 def test_nothing_to_give_is_nothing_to_say() -> None:
-    given = Delivery(EpochFloor(1, NOWHERE), lambda worker: 0).give([])
+    given = Delivery(EpochFloor(1, NOWHERE), lambda worker: 0, count(1)).give([])
     assert (given.effects, given.fences, given.unfit) == ([], [], [])
     assert BATCH_LIMIT_BYTES < FRAME_LIMIT_BYTES

@@ -386,8 +386,8 @@ def test_deaths_that_prove_nothing_change_nothing() -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [None, DispatchWorker(name="w2", is_lost=True), DispatchWorker(name="w2", state="draining")],
-    ids=["none", "lost", "draining"],
+    [None, DispatchWorker(name="w2", state="draining")],
+    ids=["none", "draining"],
 )
 def test_the_only_worker_is_not_kept_in_quarantine(other: DispatchWorker | None) -> None:
     dispatcher = with_workers(worker("w1"), *([other] if other else []))
@@ -411,7 +411,6 @@ def test_why_tells_the_first_thing_in_the_way_for_each_worker() -> None:
         "drained": {"state": "draining"},
         "fit": {},
         "handless": {"handlers": ("upload",)},
-        "lost": {"is_lost": True},
         "small": {"memory_bytes": 99},
         "taken": {"cores": 0},
     }
@@ -422,7 +421,6 @@ def test_why_tells_the_first_thing_in_the_way_for_each_worker() -> None:
         Reason("drained", "draining", "it is draining: it takes no new tasks"),
         Reason("fit", "", "it can run here: it is given out when its turn comes"),
         Reason("handless", "handler", 'it does not have the handler "resize"; it has "upload"'),
-        Reason("lost", "offline", "it is not heard from"),
         Reason("small", "memory", "it has 99 bytes of memory, and 100 are asked for"),
         Reason("taken", "cores", "load jobs have all of its cores"),
     ]
@@ -485,8 +483,7 @@ def test_the_position_of_a_job_counts_what_can_run_before_it() -> None:
 
 
 def test_queues_are_shown_by_handler_and_limits_by_key() -> None:
-    lost = DispatchWorker(name="w2", handlers=("resize", "zip"), is_lost=True)
-    dispatcher = with_workers(worker("w1", handlers=("resize", "idle")), lost)
+    dispatcher = with_workers(worker("w1", handlers=("resize", "idle")))
     dispatcher.put(0, tasks_of(new_job(1), 3, needs=ONE_AT_A_TIME))
     dispatcher.put(SECOND, tasks_of(new_job(1), 2, needs=Needs("zip"), at=SECOND))
     dispatcher.assign(SECOND)

@@ -92,9 +92,9 @@ def test_a_task_that_is_put_twice_is_there_once(queues: ReadyQueues) -> None:
     tasks = tasks_of(new_job(), 1)
     queues.put(0, tasks)
     queues.put(0, tasks)
-    assert tasks[0] in queues
+    assert tasks[0] in queues.buckets_of
     assert taken(queues, 2) == ["1.0"]
-    assert tasks[0] not in queues
+    assert tasks[0] not in queues.buckets_of
 
 
 def test_jobs_take_turns_however_many_tasks_they_have(queues: ReadyQueues) -> None:
@@ -237,7 +237,7 @@ def test_jobs_that_are_gone_leave_nothing_in_the_order(queues: ReadyQueues) -> N
         tasks = tasks_of(new_job(number), 1, priority=1)
         queues.put(0, tasks)
         queues.remove(0, tasks)
-    assert len(best(queues).rotation) <= 2 * STALE_LIMIT
+    assert len(best(queues).rotation._heap) <= 2 * STALE_LIMIT
     assert taken(queues, 2) == ["0.0"]
 
 

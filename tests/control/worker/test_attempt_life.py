@@ -8,7 +8,6 @@ import pytest
 from talka.control.jobs.effects import BlobWanted, KeepWanted
 from talka.control.jobs.job_checkpoint import lives_of
 from talka.control.jobs.take_over import TakeOver
-from talka.control.worker.effects import ShardsKilled
 from talka.stats.tally import Tally
 from talka.units import SECOND
 from talka.wire.entries import decode_checkpoint
@@ -128,7 +127,7 @@ def test_an_attempt_with_the_number_of_another_is_declined_and_the_other_ended()
 
     rig.hear(assign(1, life=LIFE))
 
-    (killed,) = rig.all(ShardsKilled)
+    (killed,) = rig.shards("killed")
     assert killed.reason == "a restored register gave its number to another attempt"
     assert [declined.reason for declined in rig.all(TaskDeclined)] == ["attempt 1 of another life was on worker w1"]
     assert rig.states == []

@@ -12,6 +12,7 @@ import pytest
 from talka.cluster.effects import Lane, Persist, PersistBlob, Send
 from talka.control.load.core_effects import KillCore, StartCore, TellCore
 from talka.control.member.signers import Signers
+from talka.control.tasks.parts import in_parts
 from talka.control.worker import held_shards
 from talka.control.worker.bundles import FETCHES_LIMIT, KEPT_LIMIT
 from talka.control.worker.composite import WAITING_LIMIT, Worker
@@ -19,21 +20,20 @@ from talka.control.worker.core_pool import DEATH_LIMIT_NS, LEAVE_LIMIT_NS
 from talka.control.worker.effects import (
     CoresUntil,
     Drained,
+    EndHandlers,
+    ExitFacts,
     HandlersBroken,
     HandlersLoaded,
     LeaseEnded,
     ManagersLearned,
     NeedBundle,
-    ShardsArmed,
-    ShardsEnded,
-    ShardsKilled,
-    ShardsStarted,
+    ShardsNews,
+    StartHandlers,
+    TellHandlers,
     WorkerLeaseGranted,
 )
 from talka.control.worker.fences import IDLE_LIMIT_NS, JOBS_LIMIT
-from talka.control.worker.handlers_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
 from talka.control.worker.held_shards import STORED_LIMIT, STORED_OFFERED_NS
-from talka.control.worker.parts import in_parts
 from talka.control.worker.reporter import LINES_FLUSH_NS, REFUSAL_KEPT_NS
 from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import Window
@@ -205,7 +205,7 @@ class Rig:
                 case Persist() | PersistBlob():
                     self.held_back.append(effect)
                 case StartCore(attempt=core):
-                    self.arms[core] = self.worker.arm_for(core)
+                    self.arms[core] = self.worker.shards.arm_for(core)
                     self.news.append(effect)
                 case _:
                     self.news.append(effect)
@@ -293,6 +293,9 @@ class Rig:
     def all(self, kind: type[Kind]) -> list[Kind]:
         said = [speak.message for speak in self.said]
         return [thing for thing in [*said, *self.news] if isinstance(thing, kind)]
+
+    def shards(self, what: str) -> list[ShardsNews]:
+        return [news for news in self.all(ShardsNews) if news.what == what]
 
     def told(self) -> list[tuple[str, Unread, Lane]]:
         """What was reported to whom."""
@@ -448,7 +451,7 @@ def test_when_nobody_renews_the_lease_the_tasks_are_killed_and_results_stay() ->
     assert rig.news == [
         LeaseEnded(reason),
         *(KillCore(core) for core in cores),
-        ShardsKilled("job", 2, reason),
+        ShardsNews("job", 2, "killed", reason),
     ]
     assert rig.states == [Running("job", 1, 0, "ended")]
     assert not rig.worker.has_lease
@@ -474,7 +477,7 @@ def test_what_its_cores_say_after_the_lease_is_over_does_not_count() -> None:
     assert rig.core(cores[0], Totals(1, Tally(), [], 0, 0)) == [
         LeaseEnded("no manager renewed the lease in time"),
         *(KillCore(core) for core in cores),
-        ShardsKilled("job", 1, "no manager renewed the lease in time"),
+        ShardsNews("job", 1, "killed", "no manager renewed the lease in time"),
     ]
 
 
@@ -725,7 +728,7 @@ def test_a_task_is_armed_when_all_its_cores_are_and_its_manager_is_told_until_it
     rig.core(2, Armed())
 
     assert rig.told() == [("m1", Armed(), Lane.RESULTS)]
-    assert rig.all(ShardsArmed) == [ShardsArmed("job", 1)]
+    assert rig.shards("armed") == [ShardsNews("job", 1, "armed")]
     rig.later(2 * SECOND)
     assert len(rig.told()) == 3
     rig.hear(Acknowledge("job", FENCE, 1, 0))
@@ -757,7 +760,7 @@ def test_a_refusal_of_its_file_is_told_until_it_is_answered() -> None:
     refusal = ("m1", Refused("file", "no such class"), Lane.RESULTS)
     assert rig.told() == [refusal]
     assert rig.all(KillCore) == [KillCore(1), KillCore(2)]
-    assert rig.all(ShardsEnded) == [ShardsEnded("job", 1, "no such class")]
+    assert rig.shards("ended") == [ShardsNews("job", 1, "ended", "no such class")]
     assert rig.states == [Running("job", 1, 0, "ended")]
     rig.later(SECOND)
     assert rig.told() == [refusal] * 2
@@ -981,7 +984,7 @@ def test_a_task_that_waits_can_be_stopped() -> None:
     rig.hear(rig.start())
     rig.hear(Halt("job", FENCE, 1, "stop"))
 
-    assert rig.all(ShardsKilled) == [ShardsKilled("job", 1, "its job was stopped before it started")]
+    assert rig.shards("killed") == [ShardsNews("job", 1, "killed", "its job was stopped before it started")]
     assert rig.states == []
 
 
@@ -1137,7 +1140,7 @@ def test_a_task_starts_at_the_instant_it_is_told() -> None:
 
     go = Go(start.start_at_ns, start.origin_ns, start.job_origin_ns)
     assert rig.all(TellCore) == [TellCore(core, go) for core in cores]
-    assert rig.all(ShardsStarted) == [ShardsStarted("job", 1)]
+    assert rig.shards("started") == [ShardsNews("job", 1, "started")]
     assert rig.states == [Running("job", 1, 2, "running")]
 
 
@@ -1286,7 +1289,7 @@ def test_a_task_that_has_ended_keeps_its_result_on_disk_and_says_so_until_it_is_
     rig.disk_waits = True
     rig.finish(second, 4)
     assert rig.all(Finished) == []
-    assert rig.all(ShardsEnded) == [ShardsEnded("job", 1)]
+    assert rig.shards("ended") == [ShardsNews("job", 1, "ended")]
     rig.disk_waits = False
     rig.write()
 
@@ -1305,7 +1308,7 @@ def test_a_task_that_has_ended_keeps_its_result_on_disk_and_says_so_until_it_is_
     rig.later(5 * SECOND)
 
     assert (rig.states, len(rig.all(Finished)), "result/job/1" in rig.disk) == ([], 3, False)
-    assert rig.all(ShardsKilled) == []
+    assert rig.shards("killed") == []
     rig.hear(ResultAccepted("job", FENCE, 1))
     assert rig.all(NoTask) == []
 
@@ -1396,7 +1399,7 @@ def test_a_kill_leaves_nothing_and_is_confirmed() -> None:
 
     rig.hear(Halt("job", FENCE, 1, "kill"))
 
-    assert rig.news == [*(KillCore(core) for core in cores), ShardsKilled("job", 1, "its manager said so")]
+    assert rig.news == [*(KillCore(core) for core in cores), ShardsNews("job", 1, "killed", "its manager said so")]
     assert rig.all(NoTask) == [NoTask("job", 1, FENCE)]
     assert rig.states == []
 
@@ -1408,7 +1411,7 @@ def test_a_kill_of_what_has_ended_removes_its_result() -> None:
 
     rig.hear(Halt("job", FENCE, 1, "kill"))
 
-    assert ("result/job/1" in rig.disk, rig.all(ShardsKilled)) == (False, [])
+    assert ("result/job/1" in rig.disk, rig.shards("killed")) == (False, [])
 
 
 def test_an_order_for_a_task_that_is_not_here_is_answered() -> None:
@@ -1477,7 +1480,7 @@ def test_what_nobody_waits_for_is_ended_and_forgotten() -> None:
     rig.renew(orphans=("job",))
 
     assert [(state.job, state.attempt) for state in rig.states] == [("other", 3)]
-    assert rig.all(ShardsKilled) == [ShardsKilled("job", 2, "its job has ended")]
+    assert rig.shards("killed") == [ShardsNews("job", 2, "killed", "its job has ended")]
     assert "result/job/1" not in rig.disk
 
 
@@ -1780,18 +1783,18 @@ def test_without_a_lease_no_task_is_begun() -> None:
 
 def test_handlers_have_the_cores_that_load_tasks_leave_them() -> None:
     rig = with_handlers()
-    assert rig.worker.handlers.limit == 4
+    assert rig.worker.handlers.room.cores.limit == 4
 
     cores = rig.running(1, count=3)
-    assert rig.worker.handlers.limit == 1
+    assert rig.worker.handlers.room.cores.limit == 1
     for core in cores:
         rig.finish(core)
         rig.exit(core)
 
-    assert rig.worker.handlers.limit == 4
+    assert rig.worker.handlers.room.cores.limit == 4
     rig.worker.set_facts(WorkerFacts(6))
     rig.later(SECOND)
-    assert rig.worker.handlers.limit == 6
+    assert rig.worker.handlers.room.cores.limit == 6
 
 
 def test_a_worker_has_drained_when_its_handlers_have_and_their_results_were_taken() -> None:
@@ -1823,7 +1826,7 @@ def test_tasks_of_one_job_with_a_seat_in_common_share_its_process() -> None:
 
     assert starts(rig) == {1: ("Shop", 1), 2: ("Shop", 2), 3: ("Shop", 2)}
     assert rig.worker.shards.pool.free == 0
-    assert [held.cores for held in rig.worker.shards] == [2, 1]
+    assert [len(held.seats) for held in rig.worker.shards] == [2, 1]
 
 
 def test_seats_of_different_jobs_are_different_cores() -> None:
@@ -1957,7 +1960,7 @@ def test_an_attempt_that_is_given_up_before_its_process_starts_has_nothing_to_ru
 
     rig.hear(Halt("job", FENCE, 1, "kill"))
 
-    assert [rig.worker.arm_for(attempt) for attempt in rig.arms] == [None] * 4
+    assert [rig.worker.shards.arm_for(attempt) for attempt in rig.arms] == [None] * 4
     for attempt in rig.arms:
         rig.exit(attempt)
     assert rig.worker.shards.pool.free == 4

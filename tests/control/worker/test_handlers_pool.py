@@ -10,10 +10,16 @@ import pytest
 
 from talka.cluster.effects import Lane, Persist, Send
 from talka.control.worker import handlers_inputs, handlers_outbox, handlers_pool
-from talka.control.worker.effects import HandlersBroken, HandlersLoaded
+from talka.control.worker.effects import (
+    EndHandlers,
+    ExitFacts,
+    HandlersBroken,
+    HandlersLoaded,
+    StartHandlers,
+    TellHandlers,
+)
 from talka.control.worker.handlers_attempt import is_bounded
 from talka.control.worker.handlers_cores import DEATH_LIMIT_NS, END_LIMIT_NS, IDLE_NS, LOAD_LIMIT_NS
-from talka.control.worker.handlers_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
 from talka.control.worker.handlers_outbox import (
     AGAIN_NS,
     FLUSH_NS,
@@ -248,7 +254,7 @@ def test_a_manager_of_an_earlier_epoch_is_refused_also_after_a_restart() -> None
 
     assert again.begun == [FIRST + 2]
     assert again.pool.refused == {"epoch": 1}
-    assert again.pool.epoch == EPOCH
+    assert again.pool.obeyed.epoch == EPOCH
 
 
 @without("worker_fence")
@@ -304,12 +310,12 @@ def test_one_core_is_started_to_tell_which_handlers_there_are() -> None:
     rig = Rig(loads=False)
 
     assert rig.orders == [StartHandlers(1), TellHandlers(1, Load(("etl.py",), 1, "w1"))]
-    assert not rig.pool.handlers
+    assert not rig.pool.room.handlers
     rig.loaded(1, "resize", "fetch", "x" * 65)
 
-    assert rig.pool.handlers == ("resize", "fetch"), "names that facts cannot hold are left out"
+    assert rig.pool.room.handlers == ("resize", "fetch"), "names that facts cannot hold are left out"
     assert rig.news == [HandlersLoaded(("resize", "fetch"))]
-    assert rig.pool.problem == ""
+    assert rig.pool.room.problem == ""
 
 
 def test_without_files_no_core_is_started_and_every_task_refused() -> None:
@@ -329,7 +335,7 @@ def test_files_that_cannot_be_used_are_told_and_tried_again() -> None:
     rig.broken(1)
 
     assert rig.news == [HandlersBroken("etl.py:3: SyntaxError")]
-    assert rig.pool.problem == "etl.py:3: SyntaxError"
+    assert rig.pool.room.problem == "etl.py:3: SyntaxError"
     assert rig.outcomes == [(1, "refused", "handlers")]
     assert EndHandlers(1, hard=False) in rig.orders
     rig.exit(1, ExitFacts("exit"))
@@ -347,7 +353,7 @@ def test_files_that_cannot_be_used_are_told_and_tried_again() -> None:
     assert rig.started == [3]
     rig.loaded(3)
     assert rig.news == [HandlersLoaded(("resize", "fetch"))]
-    assert rig.pool.problem == ""
+    assert rig.pool.room.problem == ""
     rig.hand(task(4))
     assert rig.begun == [FIRST + 4]
 
@@ -372,7 +378,7 @@ def test_a_worker_whose_files_were_spoilt_goes_on_with_the_core_that_has_them() 
     rig.broken(2)
 
     assert rig.begun == [FIRST + 1]
-    assert rig.pool.problem
+    assert rig.pool.room.problem
     assert rig.outcomes == []
     rig.forget().ran(1, took_us=10)
     assert rig.begun == [FIRST + 1, FIRST + 2]
@@ -412,7 +418,7 @@ def test_what_a_core_says_of_loading_after_it_was_ended_does_not_count() -> None
 
     assert rig.loaded(1) == []
     assert rig.loaded(99) == []
-    assert rig.pool.handlers == ()
+    assert rig.pool.room.handlers == ()
 
 
 def test_tasks_wait_until_a_core_has_loaded() -> None:
@@ -558,7 +564,7 @@ def test_where_load_tasks_have_all_cores_tasks_may_run_elsewhere() -> None:
     rig.hand(task(1), task(2))
 
     rig.take(rig.pool.set_limit(rig.now, 0))
-    assert rig.pool.limit == 0
+    assert rig.pool.room.cores.limit == 0
     assert rig.outcomes == [(2, "refused", "cores")]
     rig.hand(task(3), task(4, alone=True))
 
@@ -735,14 +741,14 @@ def test_a_task_whose_bounds_are_too_narrow_to_load_has_failed_and_nothing_is_wr
 
     assert rig.outcomes == [(1, "failed", "load"), (2, "died", "oom")]
     assert all(result.alone for result in rig.results)
-    assert rig.pool.problem == ""
+    assert rig.pool.room.problem == ""
     assert rig.exit(2, ExitFacts("exit")) == []
     later = rig.started[-1]
     rig.later(LOAD_LIMIT_NS)
     assert EndHandlers(later, hard=True) in rig.orders
     rig.exit(later, ExitFacts("SIGKILL"))
     assert (3, "died", "load") in rig.outcomes
-    assert rig.pool.problem == ""
+    assert rig.pool.room.problem == ""
 
 
 def test_where_the_files_are_spoilt_no_core_is_started_for_one_that_is_to_be_alone() -> None:

@@ -184,7 +184,7 @@ def test_one_refusal_ends_all_of_it() -> None:
     effects = driven.say(2, Refused("file", "no such class"))
 
     assert effects == [KillCore(1), KillCore(2)]
-    assert (driven.task.stage, driven.task.refused) == ("ended", Refused("file", "no such class"))
+    assert (driven.task.stage, driven.task.group.refused) == ("ended", Refused("file", "no such class"))
     assert driven.task.next_tick_at == NEVER
 
 
@@ -196,7 +196,7 @@ def test_a_core_that_dies_while_it_loads_is_started_again_three_times_and_then_i
         assert isinstance(driven.exit(core)[0], StartCore)
     assert driven.exit(4) == []
 
-    assert driven.task.refused == Refused(
+    assert driven.task.group.refused == Refused(
         "setup", "the core process of Shop was killed by SIGKILL while it loaded the test"
     )
 
@@ -213,7 +213,7 @@ def test_one_that_is_not_ready_in_time_is_refused() -> None:
     effects = driven.tick()
 
     assert effects == [KillCore(1), KillCore(2)]
-    assert driven.task.refused == Refused("setup", "Shop was not ready to start within 60 s")
+    assert driven.task.group.refused == Refused("setup", "Shop was not ready to start within 60 s")
 
 
 # Starting.
@@ -322,7 +322,7 @@ def test_a_report_tells_calls_of_all_cores_by_method_and_name_and_again_only_whe
     first = [one for one in driven.task.report(driven.now) if isinstance(one, StepTotals)]
     assert [(one.name, one.call, one.tally.ok) for one in first] == [("buy", "page", 3), ("look", "look", 8)]
 
-    assert driven.task.acknowledged(1)
+    assert driven.task.reports.acknowledged(1)
     driven.say(1, StepTotals(2, "buy", StepTally(ok=5), False, "page"))
     driven.report(1, Tally(started=10))
     again = [one for one in driven.task.report(driven.now) if isinstance(one, StepTotals)]
@@ -366,18 +366,19 @@ def test_what_did_not_change_since_the_last_acknowledged_report_is_not_told_agai
     driven.say(1, MetricTotals(1, "items", MetricTally("count", values=1, total=1)))
     driven.report(1)
 
-    def told(**more: bool) -> list[str]:
-        report = driven.task.report(driven.now, **more)
+    def told() -> list[str]:
+        report = driven.task.report(driven.now)
         return [message.name for message in report if isinstance(message, StepTotals | MetricTotals)]
 
     assert told() == ["buy", "look", "items"]
     assert told() == ["buy", "look", "items"], "nobody acknowledged the first"
-    assert driven.task.acknowledged(2)
+    assert driven.task.reports.acknowledged(2)
     assert told() == []
     driven.step(1, "look", StepTally(ok=2))
     driven.report(1)
     assert told() == ["look"]
-    assert told(everything=True) == ["buy", "look", "items"]
+    driven.task.reports.reset()
+    assert told() == ["buy", "look", "items"]
 
 
 def test_an_answer_that_comes_after_the_next_report_still_counts() -> None:
@@ -386,8 +387,8 @@ def test_an_answer_that_comes_after_the_next_report_still_counts() -> None:
     assert len(driven.totals().windows) == 1
     assert len(driven.totals().windows) == 1
 
-    assert driven.task.acknowledged(1)
-    assert not driven.task.acknowledged(1), "it is no news twice"
+    assert driven.task.reports.acknowledged(1)
+    assert not driven.task.reports.acknowledged(1), "it is no news twice"
 
     assert driven.totals().windows == []
 
@@ -397,9 +398,9 @@ def test_an_answer_to_a_report_of_long_ago_says_nothing() -> None:
     for _ in range(REMEMBERED + 1):
         driven.task.report(driven.now)
 
-    assert not driven.task.acknowledged(1)
-    assert driven.task.acknowledged(2)
-    assert not driven.task.acknowledged(99)
+    assert not driven.task.reports.acknowledged(1)
+    assert driven.task.reports.acknowledged(2)
+    assert not driven.task.reports.acknowledged(99)
 
 
 def test_the_start_and_its_spread_are_those_of_the_first_core_of_each_shard() -> None:
@@ -436,7 +437,7 @@ def test_windows_are_sent_until_they_are_acknowledged_and_then_no_more() -> None
     assert [w.index for w in driven.totals().windows] == [0, 1]
     driven.report(1, windows=[window(2)])
     assert [w.index for w in driven.totals().windows] == [0, 1, 2]
-    driven.task.acknowledged(1)
+    driven.task.reports.acknowledged(1)
 
     assert [w.index for w in driven.totals().windows] == [2]
 
@@ -469,11 +470,11 @@ def test_a_new_manager_is_told_everything_again_under_later_numbers() -> None:
     driven.step(1, "buy", StepTally(ok=1))
     driven.report(1, windows=[window(0), window(1)])
     driven.task.report(driven.now)
-    driven.task.acknowledged(1)
+    driven.task.reports.acknowledged(1)
     driven.task.report(driven.now)
 
-    driven.task.reset()
-    assert not driven.task.acknowledged(2), "the earlier manager's word says nothing of this one"
+    driven.task.reports.reset()
+    assert not driven.task.reports.acknowledged(2), "the earlier manager's word says nothing of this one"
     report = driven.task.report(driven.now)
 
     assert [type(message) for message in report] == [StepTotals, Totals]
@@ -669,7 +670,7 @@ def test_a_kill_ends_it_at_once_and_only_once() -> None:
 
     assert driven.take(driven.task.kill(driven.now)) == [KillCore(1), KillCore(2)]
 
-    assert (driven.task.stage, driven.task.is_killed) == ("ended", True)
+    assert driven.task.stage == "ended"
     assert driven.task.kill(driven.now) == []
 
 
@@ -768,9 +769,9 @@ def test_whatever_happens_counts_only_grow_and_the_end_has_all_that_was_told(dat
             told[got.index] = got.started
         acknowledged.append(totals.sequence)
         if data.draw(st.booleans()):
-            driven.task.acknowledged(data.draw(st.sampled_from(acknowledged)))
+            driven.task.reports.acknowledged(data.draw(st.sampled_from(acknowledged)))
         if data.draw(st.integers(0, 9)) == 0:
-            driven.task.reset()
+            driven.task.reports.reset()
     for core in sorted(driven.alive):
         driven.finish(core, Tally(started=counts[core]))
     result = driven.task.result()

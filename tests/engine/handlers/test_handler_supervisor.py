@@ -15,8 +15,15 @@ import msgspec
 import psutil
 import pytest
 
-from talka.control.worker.effects import Drained, HandlersBroken, HandlersLoaded
-from talka.control.worker.handlers_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
+from talka.control.worker.effects import (
+    Drained,
+    EndHandlers,
+    ExitFacts,
+    HandlersBroken,
+    HandlersLoaded,
+    StartHandlers,
+    TellHandlers,
+)
 from talka.engine.containment import MemoryGroup
 from talka.engine.handlers import handler_supervisor
 from talka.engine.handlers.handler_supervisor import HandlerSupervisor

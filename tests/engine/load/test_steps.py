@@ -12,6 +12,7 @@ from talka.engine.clients.custom import CustomClient
 from talka.engine.load.prepare import prepare
 from talka.engine.load.recorder import Recorder
 from talka.engine.load.steps import Iterations, VirtualUser
+from talka.report.building import together
 from talka.stats.tally import CheckTally, StepTally
 from talka.units import MICROSECOND, SECOND
 from talka.work.arguments import URL
@@ -639,7 +640,7 @@ async def test_the_first_call_takes_the_intended_start_and_response_time_is_neve
     await run.iterations.run(run.user, intended_ns)
     assert run.user.workflow.go.response.intended_ns == intended_ns  # type: ignore[attr-defined]
     run.recorder.settle()
-    calls = {name: run.tally.calls_of(name) for name in ("go", "twice", "later")}
+    calls = {name: together(run.tally.calls[name].values()) for name in ("go", "twice", "later")}
     assert run.step("go").response_time.min >= 60_000_000 > calls["go"].service_time.max
     assert run.step("twice").response_time.min >= 60_000_000, "a step runs from its intended start to its end"
     # The second call of a step, and steps of later layers, are due when they are made.

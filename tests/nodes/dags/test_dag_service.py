@@ -37,7 +37,7 @@ from talka.store.dags.sqlite import SqliteRecords
 from talka.store.dags.sqlite_life import StoreMemory
 from talka.store.files.blobs import Blobs
 from talka.wire.attempts import Dropped, StoreLife
-from talka.wire.jobs import WorkerFacts
+from talka.wire.jobs import Beat, WorkerFacts
 from talka.wire.task_views import DagFacts, RetryRequest, SkipRequest
 from talka.wire.tasks import (
     AssignTasks,
@@ -132,7 +132,7 @@ class Node:
 
     def beat(self, *handlers: str) -> None:
         facts = WorkerFacts(4, folder=7, handlers=handlers or ("h",))
-        self.perform(self.jobs.keeper.on_beat(boottime_ns(), "w", 1, facts, 4, "healthy"))
+        self.perform(self.jobs.keeper.on_beat(boottime_ns(), "w", 1, Beat(0, facts, names=True), 4, "healthy"))
 
     def hear(self, message: TaskMessage) -> None:
         self.perform(self.jobs.keeper.on_message(boottime_ns(), "w", message))
@@ -814,8 +814,8 @@ async def test_a_new_life_goes_on_with_a_higher_epoch(node_of: NodeOf, monkeypat
     old = await first.handed("b")
     await first.jobs.close()
     second = await node_of()
-    assert second.jobs.keeper.epoch > first.jobs.keeper.epoch
-    assert second.jobs.keeper.expected() == [("w", 1, 7)]
+    assert second.jobs.keeper.floor.epoch > first.jobs.keeper.floor.epoch
+    assert second.jobs.keeper.attempts.expected() == [("w", 1, 7)]
     await second.until(lambda: second.jobs.keeper.jobs[1].tasks[1].policy is not None)
     second.hear(done_of(second, old, "completed", output=b"7"))
     await second.until(lambda: old.fence in second.took)
@@ -843,13 +843,14 @@ async def test_a_large_output_is_read_from_its_file_and_its_loss_is_told(
 
 
 OTHERS = StoreLife(1, 2, 3)
+OBEYED_OTHERS = Beat(0, WORKER, epoch=7, of=OTHERS, names=True)
 
 
 async def test_an_epoch_that_a_worker_remembers_is_passed_through_the_store(node_of: NodeOf) -> None:
     node = await node_of()
     facts = await node.jobs.submit_dag(dag({"a": ""}), "", "")
-    node.perform(node.jobs.keeper.on_beat(boottime_ns(), "w", 1, WORKER, 4, "healthy", epoch=7, of=OTHERS))
-    await node.until(lambda: node.jobs.keeper.epoch == 8)
+    node.perform(node.jobs.keeper.on_beat(boottime_ns(), "w", 1, OBEYED_OTHERS, 4, "healthy"))
+    await node.until(lambda: node.jobs.keeper.floor.epoch == 8)
     (lease,) = node.records.leases("manager")
     assert lease.epoch == 8
     memory = StoreMemory(node.home).of(node.jobs.keeper.floor.life.store)
@@ -858,16 +859,18 @@ async def test_an_epoch_that_a_worker_remembers_is_passed_through_the_store(node
     assert node.jobs.metrics()["dag_epochs_raised_total"] == 1
 
     dropped = Dropped(1, 2, 3, 1)
-    node.perform(node.jobs.keeper.on_beat(boottime_ns(), "w", 1, WORKER, 4, "healthy", epoch=7, of=OTHERS))
+    node.perform(node.jobs.keeper.on_beat(boottime_ns(), "w", 1, OBEYED_OTHERS, 4, "healthy"))
     node.hear(Held(8, (), of=node.jobs.keeper.floor.life, dropped=(dropped,)))
     node.perform(
-        node.jobs.keeper.on_beat(boottime_ns(), "w", 1, WORKER, 4, "healthy", epoch=8, of=node.jobs.keeper.floor.life)
+        node.jobs.keeper.on_beat(
+            boottime_ns(), "w", 1, Beat(0, WORKER, epoch=8, of=node.jobs.keeper.floor.life, names=True), 4, "healthy"
+        )
     )
     await node.finish("a")
     assert (await node.ended(facts.id)).state is JobState.COMPLETED
     assert node.jobs.metrics()["dag_attempts_dropped_total"] == 4
     assert node.events[-1]["text"] == "worker w held 3 attempts and 1 result of store 1, life 2: dropped"
-    node.perform(node.jobs.keeper.on_beat(boottime_ns(), "v", 1, WORKER, 4, "healthy", names=False))
+    node.perform(node.jobs.keeper.on_beat(boottime_ns(), "v", 1, Beat(0, WORKER), 4, "healthy"))
     assert "worker v is of a version that does not tell" in node.events[-1]["text"]
 
 
@@ -879,18 +882,18 @@ async def test_an_epoch_that_the_store_cannot_take_now_is_asked_for_again(
 
     with monkeypatch.context() as patch:
         patch.setattr(node.jobs._lease, "raise_to", full)
-        node.perform(node.jobs.keeper.on_beat(boottime_ns(), "w", 1, WORKER, 4, "healthy", epoch=7, of=OTHERS))
+        node.perform(node.jobs.keeper.on_beat(boottime_ns(), "w", 1, OBEYED_OTHERS, 4, "healthy"))
         await node.until(lambda: not node.jobs.keeper.floor._is_raising)
-    assert (node.jobs.keeper.epoch, node.broken) == (1, [])
+    assert (node.jobs.keeper.floor.epoch, node.broken) == (1, [])
     later = boottime_ns() + PAUSE_NS
-    node.perform(node.jobs.keeper.on_beat(later, "w", 1, WORKER, 4, "healthy", epoch=7, of=OTHERS))
-    await node.until(lambda: node.jobs.keeper.epoch == 8)
+    node.perform(node.jobs.keeper.on_beat(later, "w", 1, OBEYED_OTHERS, 4, "healthy"))
+    await node.until(lambda: node.jobs.keeper.floor.epoch == 8)
 
 
 async def test_a_manager_that_cannot_raise_its_epoch_because_another_has_the_store_stops(idle_node: Node) -> None:
     node = idle_node
     rob(node)
-    node.perform(node.jobs.keeper.on_beat(boottime_ns(), "w", 1, WORKER, 4, "healthy", epoch=7, of=OTHERS))
+    node.perform(node.jobs.keeper.on_beat(boottime_ns(), "w", 1, OBEYED_OTHERS, 4, "healthy"))
     await node.until(lambda: bool(node.broken))
     assert "another manager has taken the store" in str(node.broken[0])
 

@@ -25,7 +25,8 @@ from talka.work.records import AttemptRow, EventRow, JobRow, LogRow, ScheduleRow
 AT_MS = 1_700_000_000_000
 AT = "2023-11-14T22:13:20.000Z"
 ROW = JobRow(number=1, id="j", name="n", state=JobState.RUNNING, submitted_ms=AT_MS, settings=b"{}", submitted_by="me")
-TASK = TaskRow(job=1, index=0, id="a", state=TaskState.PENDING, spec=encode_task(TaskSpec("a", "h", priority=7)))
+SPEC = TaskSpec("a", "h", priority=7, depends_on=("b",))
+TASK = TaskRow(job=1, index=0, id="a", state=TaskState.PENDING, spec=encode_task(SPEC))
 ATTEMPT = AttemptRow(
     job=1, index=0, attempt=2, fence=9, worker="w#1#7", started_ms=AT_MS, ended_ms=AT_MS, cause="E", error="E: no"
 )
@@ -69,14 +70,14 @@ def test_a_job_as_memory_has_it() -> None:
 
 
 def test_a_task() -> None:
-    view = task_view(TASK, ["b"], b"")
+    view = task_view(TASK, b"")
     assert (view.id, view.state, view.handler, view.priority, view.depends_on) == ("a", "pending", "h", 7, ["b"])
     assert (view.worker, view.output, view.progress) == ("", msgspec.Raw(b"null"), msgspec.Raw(b"null"))
     row = replaced(TASK, worker="a#b#1#7", checkpoint=b"[1]", ready_ms=AT_MS, started_ms=AT_MS, attempts=2)
-    view = task_view(row, [], b'"out"')
+    view = task_view(row, b'"out"')
     assert (view.worker, view.output, view.progress) == ("a#b", msgspec.Raw(b'"out"'), msgspec.Raw(b"[1]"))
     assert (view.ready_at, view.started_at, view.ended_at, view.attempts) == (AT, AT, "", 2)
-    ended = task_view(replaced(row, ended_ms=AT_MS, state=TaskState.DEAD, cause="E", error="E: no"), [], b"")
+    ended = task_view(replaced(row, ended_ms=AT_MS, state=TaskState.DEAD, cause="E", error="E: no"), b"")
     assert (ended.ready_at, ended.ended_at, ended.cause, ended.error) == ("", AT, "E", "E: no")
 
 

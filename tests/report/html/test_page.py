@@ -23,15 +23,12 @@ from talka.report.document import (
     CoreHealth,
     ErrorSample,
     Generator,
-    Job,
     Lost,
-    Metric,
     ResultDocument,
     Step,
     StepRow,
     Threshold,
     TimelineRow,
-    Times,
     Totals,
     Workflow,
 )
@@ -51,16 +48,13 @@ from talka.report.html.script import SCRIPT
 from talka.report.plan import PlanDocument, PlannedWorkflow, PlanPoint
 from talka.stats.histogram import Histogram
 from talka.stats.tally import StepTally
+from tests.report import documents
+from tests.report.documents import METRICS, RULES, times
 
 TIME_CHARTS = ["rate", "times", "vus", "started"]
 
 
 # Given: documents.
-
-
-def times(scale: float = 1.0) -> Times:
-    found = Times(min=1.5, mean=20.0, stdev=3.0, p50=23.1, p90=25.9, p95=30.4, p99=41.2, p99_9=99.96, max=1203.4)
-    return Times(*(getattr(found, name) * scale for name in Times.__struct_fields__))
 
 
 def recorded(seed: int, count: int, median_us: int = 20_000) -> Histogram:
@@ -78,22 +72,7 @@ def a_step(name: str = "get", *, seed: int = 7, count: int = 2000, median_us: in
 
 
 def a_workflow(name: str = "Checkout", **changes: Any) -> Workflow:
-    found = Workflow(
-        name=name,
-        status="completed",
-        model="closed",
-        load="20 VUs for 10s",
-        vus=20,
-        cores=2,
-        duration_s=10.02,
-        iterations=2000,
-        dropped_iterations=0,
-        failure=None,
-        steps=[a_step()],
-        checks=[],
-        metrics=[],
-    )
-    return msgspec.structs.replace(found, **changes)
+    return documents.a_workflow(name, **{"iterations": 2000, "steps": [a_step()], **changes})
 
 
 def a_timeline(length_s: float = 10.0, failed: int = 0) -> list[TimelineRow]:
@@ -107,32 +86,14 @@ def a_timeline(length_s: float = 10.0, failed: int = 0) -> list[TimelineRow]:
 
 
 def a_document(**changes: Any) -> ResultDocument:
-    found = ResultDocument(
-        job=Job("job-7", "shop.py", "tests/shop.py"),
-        status="completed",
-        exit_code=0,
-        reasons=[],
-        started_at="2026-11-15T12:00:00+00:00",
-        duration_s=10.02,
-        totals=Totals(2000, 2000, 0, 0, 0, 199.6, 2_100_000, 14_300_000, 2000, 0, 20, 0),
-        workflows=[a_workflow()],
-        thresholds=[],
-        timeline=a_timeline(),
-        lost_shards=[],
-        datacenters=[],
-        start_skew_ms=0.41,
-        generator=Generator(
-            "python",
-            "1.2.3",
-            0.43,
-            times(0.01),
-            times(0.02),
-            False,
-            [CoreHealth("Checkout", 0, 1, 0.43, 1.2, 2.5, 31_000_000)],
-        ),
-        warnings=[],
-    )
-    return msgspec.structs.replace(found, **changes)
+    core = CoreHealth("Checkout", 0, 1, 0.43, 1.2, 2.5, 31_000_000)
+    usual = {
+        "totals": Totals(2000, 2000, 0, 0, 0, 199.6, 2_100_000, 14_300_000, 2000, 0, 20, 0),
+        "workflows": [a_workflow()],
+        "timeline": a_timeline(),
+        "generator": Generator("python", "1.2.3", 0.43, times(0.01), times(0.02), False, [core]),
+    }
+    return documents.a_document(**{**usual, **changes})
 
 
 def failing_document() -> ResultDocument:
@@ -159,10 +120,7 @@ def failing_document() -> ResultDocument:
             Check("fresh", 7, 0, []),
             Check("late", 0, 0, []),
         ],
-        metrics=[
-            Metric("orders", "count", 12_000, 12_000.0, 1197.6, 1.0, 1.0, 1.0, None),
-            Metric("basket", "distribution", 12_000, 126_000.0, 12574.9, 0.5, 10.5, 99.0, {"p50": 9.5, "p99_9": 50.25}),
-        ],
+        metrics=METRICS,
     )
     return a_document(
         status="partial",
@@ -170,10 +128,7 @@ def failing_document() -> ResultDocument:
         reasons=["1 shard was lost; what it had not reported is missing.", "At least one threshold was crossed."],
         totals=Totals(4000, 3945, 53, 2, 4, 399.2, 2_100_000, 14_300_000, 2000, 8, 20, 3),
         workflows=[workflow],
-        thresholds=[
-            Threshold("response_time.p99 < 250ms", 120.0, True, None, "120 ms"),
-            Threshold("pay.failed < 0.1%", 0.00436, False, "Checkout", "0.436 %"),
-        ],
+        thresholds=RULES,
         timeline=a_timeline(failed=3),
         lost_shards=[Lost("Checkout", 1, "was killed by SIGKILL", 3.0, 4.2, 10, 5)],
         generator=Generator("python", "1.2.3", 0.93, times(0.01), times(0.02), True, []),

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from talka.report.document import ResultDocument, TimelineRow
 from talka.report.measurements import families_of
 from talka.report.outputs.output import JobInfo, parse_output
-from talka.report.outputs.prometheus import PrometheusFile, exposition, name_of, snappy, varint
+from talka.report.outputs.prometheus import exposition, name_of, snappy, varint
 
 STARTED_MS = 1_794_744_000_000
 JOB = 'my shop, "a=b".py'
@@ -26,7 +26,7 @@ JOB = 'my shop, "a=b".py'
 @pytest.fixture
 def families(tmp_path: Path, result: ResultDocument) -> dict[str, Any]:
     file = tmp_path / "talka.prom"
-    output = PrometheusFile(str(file), "it")
+    output = parse_output(f"prometheus={file}")
     output.finish(result)
     output.close()
     return {family.name: family for family in text_string_to_metric_families(file.read_text())}
@@ -82,7 +82,7 @@ def test_names_end_in_base_units_and_counters_in_total(result: ResultDocument) -
 
 
 def test_no_sample_has_a_timestamp_or_is_told_twice(result: ResultDocument) -> None:
-    lines = exposition(families_of(result)).decode().splitlines()
+    lines = exposition(result).decode().splitlines()
     samples = [line.rpartition(" ")[0] for line in lines if not line.startswith("#")]
     assert all(sample.endswith("}") for sample in samples)
     assert len(samples) == len(set(samples))

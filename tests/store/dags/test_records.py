@@ -2,10 +2,9 @@
 
 import contextlib
 import sqlite3
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 import pytest
@@ -13,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.errors import Invalid
-from talka.store.dags.records import DagStore, KeyedRow, Lease, Leases, StoreTaken, WakeUp
-from talka.store.dags.sqlite import TOPICS_LIMIT, SqliteRecords
+from talka.store.dags.records import KeyedRow, Lease, StoreTaken
+from talka.store.dags.sqlite import SqliteRecords
 from talka.store.dags.sqlite_file import AlreadyKept
 from talka.work.lifecycle import JobState, TaskState, is_final
 from talka.work.records import (
@@ -48,9 +47,8 @@ from talka.work.records import (
 NOON_MS = 1_790_000_000_000
 WHOLE_JOB = 1 << 31
 
-
-class Store(DagStore, Leases, WakeUp, Protocol):
-    def close(self) -> None: ...
+Store: TypeAlias = SqliteRecords
+"""The engines there are."""
 
 
 class Crash(Exception):
@@ -745,38 +743,6 @@ def test_the_lease_is_looked_up_in_the_transaction_of_the_change(engine: Engine,
     engine.calls.clear()
     store.apply([PutJob(job(1))])
     assert len(engine.calls) == engine.calls_of_a_change + 1
-
-
-# Hints.
-
-
-def test_a_hint_that_came_before_the_wait_is_not_lost_and_counts_once(store: Store) -> None:
-    store.notify("results")
-    assert store.wait(["jobs"], 0) is False
-    assert store.wait(["jobs", "results"], 0) is True
-    assert store.wait(["jobs", "results"], 0) is False
-
-
-def test_a_hint_wakes_all_who_wait_for_it(store: Store) -> None:
-    woken: list[bool] = []
-    threads = [
-        threading.Thread(target=lambda topic=topic: woken.append(store.wait([topic, "other"], 30)))
-        for topic in ("results", "results", "other")
-    ]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        store.notify("results")
-        store.notify("other")
-        threads[0].join(0.001)
-    assert woken == [True, True, True]
-
-
-def test_hints_that_nobody_waits_for_are_forgotten_in_the_end(store: Store) -> None:
-    for number in range(TOPICS_LIMIT + 1):
-        store.notify(f"topic {number}")
-    assert store.wait(["topic 0"], 0) is False
-    assert store.wait(["topic 1"], 0) is True
 
 
 # One round trip for a batch, and all of it or nothing.

@@ -202,7 +202,7 @@ def test_run_that_a_baseline_names_is_neither_forgotten_nor_let_go(place: Place)
             history.keep(a_run(f"r{number}", age_s=10 - number))
         assert ids(history) == ["r3", "r2", "base"]
         assert history.forget(["base", "r2"]) == 1
-        assert history.prune(0, 0, NOW) == 1
+        assert history.forget(["r3", "base"]) == 1
         assert ids(history) == ["base"]
         history.drop_baseline("main")
         assert history.forget(["base"]) == 1
@@ -231,8 +231,7 @@ def test_history_that_is_not_there_has_no_baselines_and_is_not_made(place: Place
 
 
 def test_baselines_are_limited_and_the_last_can_still_move(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("sqlite", "postgres"):
-        monkeypatch.setattr(f"talka.store.history.{module}.MOST_BASELINES", 2)
+    monkeypatch.setattr(history_module, "MOST_BASELINES", 2)
     history.keep(a_run("a"))
     history.keep(a_run("b"))
     history.set_baseline("one", "a")
@@ -331,28 +330,6 @@ def test_forgotten_runs_are_gone_and_counted(history: History) -> None:
     assert history.forget([]) == 0
 
 
-@pytest.mark.parametrize(
-    ("keep_count", "keep_age_s", "left"),
-    [
-        (None, None, ["r0", "r1", "r2", "r3"]),
-        (2, None, ["r0", "r1"]),
-        (0, None, []),
-        (None, 20, ["r0", "r1", "r2"]),
-        (None, 0, ["r0"]),
-        (1, 20, ["r0"]),
-        (3, 10, ["r0", "r1"]),
-        (9, 1e30, ["r0", "r1", "r2", "r3"]),
-    ],
-)
-def test_prune_leaves_the_newest_and_the_young(
-    history: History, keep_count: int | None, keep_age_s: float | None, left: list[str]
-) -> None:
-    for number in range(4):
-        history.keep(a_run(f"r{number}", age_s=10 * number))
-    assert history.prune(keep_count, keep_age_s, NOW) == 4 - len(left)
-    assert ids(history) == left
-
-
 # A place that is not there, and one from other times.
 
 
@@ -360,7 +337,7 @@ def test_place_that_is_not_there_is_empty_and_is_not_made_by_looking(place: Plac
     with open_history(place.url) as history:
         assert history.list() == []
         assert history.find("k7fw") is None
-        assert history.forget(["k7fw"]) == history.prune(0, 0, NOW) == 0
+        assert history.forget(["k7fw"]) == 0
     assert not (tmp_path / "state").exists()
     if place.url.startswith("postgresql"):
         assert place.execute("SELECT to_regclass('talka_runs')") is None

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from talka.cli.command import CliCommand
+from talka.cli.command import command
 from talka.cli.output import say, tell
 from talka.cli.run import cores, html, load_options
 from talka.clock import monotonic_ns
@@ -32,14 +32,11 @@ class NoDemoServer(Unavailable):
     """The server that the demonstration needs did not start."""
 
 
-@click.command(
+@command(
     "demo-server",
-    cls=CliCommand,
-    examples=[
-        ("talka demo-server", f"at http://127.0.0.1:{DEMO_PORT} until Ctrl-C"),
-        ("talka demo-server --port 0", "at any free port, which it prints"),
-    ],
-    help="Serve HTTP for tests to aim at: /, /json, /echo, /delay/MS, /status/CODE, /bytes/N and more.",
+    "Serve HTTP for tests to aim at: /, /json, /echo, /delay/MS, /status/CODE, /bytes/N and more.",
+    ("talka demo-server", f"at http://127.0.0.1:{DEMO_PORT} until Ctrl-C"),
+    ("talka demo-server --port 0", "at any free port, which it prints"),
 )
 @click.option("--host", default="127.0.0.1", metavar="HOST", help="Address to listen on (127.0.0.1).")
 @click.option("--port", default=str(DEMO_PORT), metavar="N", help=f"Port to listen on ({DEMO_PORT}); 0: any free one.")
@@ -76,14 +73,11 @@ def stop_when_stdin_ends() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-@click.command(
+@command(
     "demo",
-    cls=CliCommand,
-    examples=[
-        ("talka demo", "50 customers each second for 5 s"),
-        ("talka demo --rate 500/s --duration 10s", "more of them, for longer"),
-    ],
-    help="Start the bundled server, run a bundled test against it, and show the summary.",
+    "Start the bundled server, run a bundled test against it, and show the summary.",
+    ("talka demo", "50 customers each second for 5 s"),
+    ("talka demo --rate 500/s --duration 10s", "more of them, for longer"),
 )
 @load_options
 @html

@@ -2,13 +2,15 @@
 
 import re
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
+
+if TYPE_CHECKING:
+    from talka.cli.demo.server import DemoServer
 
 HEAD_LIMIT_BYTES: Final = 64 * 1024
 BODY_LIMIT_BYTES: Final = 16 * 1024 * 1024
@@ -24,17 +26,6 @@ BINARY: Final = "application/octet-stream"
 ALLOWED: Final = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
 PHRASES: Final = {int(status): status.phrase for status in HTTPStatus}
 COOKIE: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+=[!#-+\--:<-\[\]-~]*")
-
-
-class Served(Protocol):
-    """What the routes know of the server."""
-
-    counts: dict[str, int]
-    drops: Counter[int]
-
-    @property
-    def requests(self) -> int: ...
-    def stall(self, ms: int) -> None: ...
 
 
 class DemoAnswer(NamedTuple):
@@ -67,7 +58,7 @@ class DemoRequest:
         return (b"; " if name == b"cookie" else b", ").join(values) if values else None
 
 
-Handler = Callable[["Served", DemoRequest, int], DemoAnswer | None]
+Handler = Callable[["DemoServer", DemoRequest, int], DemoAnswer | None]
 
 
 class Route(NamedTuple):
@@ -122,7 +113,7 @@ def find_route(path: bytes) -> tuple[Route, bytes]:
     return (route, argument) if route is not None and route.numbers is not None else (UNKNOWN, b"")
 
 
-def respond(server: "Served", request: DemoRequest) -> DemoAnswer | None:
+def respond(server: "DemoServer", request: DemoRequest) -> DemoAnswer | None:
     """What the route of a request says to it."""
     route, argument = request.route, request.argument
     if request.method == b"OPTIONS" and route is not UNKNOWN and route.family != "/echo":
@@ -136,13 +127,13 @@ def respond(server: "Served", request: DemoRequest) -> DemoAnswer | None:
     return answer(400, f"{route.family}/N wants a whole number from {lowest} to {highest}.\n")
 
 
-def not_found(server: "Served", request: DemoRequest, number: int) -> DemoAnswer:
+def not_found(server: "DemoServer", request: DemoRequest, number: int) -> DemoAnswer:
     if request.method == b"OPTIONS" and request.path == b"*":
         return answer(204, b"", TEXT, f"Allow: {ALLOWED}")
     return NOT_FOUND
 
 
-def echo(server: "Served", request: DemoRequest, number: int) -> DemoAnswer:
+def echo(server: "DemoServer", request: DemoRequest, number: int) -> DemoAnswer:
     names = dict.fromkeys(name for name, _ in request.headers)
     return json_answer(
         {
@@ -155,7 +146,7 @@ def echo(server: "Served", request: DemoRequest, number: int) -> DemoAnswer:
     )
 
 
-def delay(server: "Served", request: DemoRequest, number: int) -> DemoAnswer:
+def delay(server: "DemoServer", request: DemoRequest, number: int) -> DemoAnswer:
     return OK._replace(delay_ms=number)
 
 
@@ -164,18 +155,18 @@ def status_answer(status: int) -> DemoAnswer:
     return answer(status, f"{status_line(status)[9:].rstrip()}\n" if status not in (204, 205, 304) else b"")
 
 
-def drop(server: "Served", request: DemoRequest, number: int) -> DemoAnswer | None:
+def drop(server: "DemoServer", request: DemoRequest, number: int) -> DemoAnswer | None:
     if number not in server.drops and len(server.drops) >= DROP_LIMIT:
         return answer(400, f"/drop/N is in use with {DROP_LIMIT} different N; POST /count/reset forgets them.\n")
     server.drops[number] += 1
     return None if server.drops[number] % number == 0 else OK
 
 
-def redirect(server: "Served", request: DemoRequest, number: int) -> DemoAnswer:
+def redirect(server: "DemoServer", request: DemoRequest, number: int) -> DemoAnswer:
     return answer(302, b"", TEXT, f"Location: /redirect/{number - 1}") if number else OK
 
 
-def set_cookies(server: "Served", request: DemoRequest, number: int) -> DemoAnswer:
+def set_cookies(server: "DemoServer", request: DemoRequest, number: int) -> DemoAnswer:
     cookies = request.query.split(b"&")
     # Nothing is decoded, and only what a cookie may hold is passed on: a query must not write headers of its own.
     if not all(COOKIE.fullmatch(cookie) for cookie in cookies):
@@ -183,26 +174,26 @@ def set_cookies(server: "Served", request: DemoRequest, number: int) -> DemoAnsw
     return answer(200, "ok\n", TEXT, *(f"Set-Cookie: {text_of(cookie)}; Path=/" for cookie in cookies))
 
 
-def cookies(server: "Served", request: DemoRequest, number: int) -> DemoAnswer:
+def cookies(server: "DemoServer", request: DemoRequest, number: int) -> DemoAnswer:
     pairs = (pair.partition(b"=") for pair in (request.header(b"cookie") or b"").split(b";") if b"=" in pair)
     return json_answer({text_of(name.strip()): text_of(value.strip()) for name, _, value in pairs})
 
 
-def authorization(server: "Served", request: DemoRequest, number: int) -> DemoAnswer:
+def authorization(server: "DemoServer", request: DemoRequest, number: int) -> DemoAnswer:
     given = request.header(b"authorization")
     return UNAUTHORIZED if given is None else answer(200, given)
 
 
-def stall(server: "Served", request: DemoRequest, number: int) -> DemoAnswer:
+def stall(server: "DemoServer", request: DemoRequest, number: int) -> DemoAnswer:
     server.stall(number)
     return OK
 
 
-def count(server: "Served", request: DemoRequest, number: int) -> DemoAnswer:
+def count(server: "DemoServer", request: DemoRequest, number: int) -> DemoAnswer:
     return json_answer({"requests": server.requests, "paths": dict(server.counts)})
 
 
-def reset(server: "Served", request: DemoRequest, number: int) -> DemoAnswer:
+def reset(server: "DemoServer", request: DemoRequest, number: int) -> DemoAnswer:
     if request.method != b"POST":
         return answer(405, "/count/reset wants POST.\n", TEXT, "Allow: POST, OPTIONS")
     server.counts.clear()

@@ -563,12 +563,7 @@ def serve(host: str, port: int, *, tls: bool, on_ready: Callable[[str], None], c
             on_ready(server.url)
             await stop.wait()
 
-    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None
-    try:
-        import uvloop
+    from talka.engine.process_start import new_event_loop
 
-        loop_factory = uvloop.new_event_loop
-    except ImportError:
-        pass  # asyncio's own loop will do
-    with asyncio.Runner(loop_factory=loop_factory) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(run())

@@ -11,11 +11,22 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 from urllib.parse import parse_qsl, quote, unquote, urljoin, urlsplit
 
+from talka.cli.importers.foreign import (
+    HEADER_NAME,
+    WHOLE,
+    document_in,
+    is_json,
+    items,
+    mapping,
+    origin_of,
+    plain_kind,
+    text,
+)
 from talka.cli.importers.test_writer import (
     CLASS_NAMES_TAKEN,
     CONSTANTS_TAKEN,
@@ -37,6 +48,7 @@ from talka.cli.importers.test_writer import (
     words_of,
 )
 from talka.errors import Invalid
+from talka.report.text import counted_text
 
 LEAST_PAUSE_S: Final = 0.3
 MOST_PAUSE_S: Final = 60.0
@@ -45,8 +57,6 @@ MOST_TOOK_MS: Final = 3_600_000
 MOST_REQUESTS: Final = 500
 """Beyond this nobody reads the test, and a user would be at it for minutes."""
 DEEPEST_BODY: Final = 10
-WHOLE: Final = range(-(2**63), 2**63)
-"""Numbers that can be sent as JSON again."""
 
 STATIC_KINDS: Final = re.compile(r"(image|font)/|text/css|.*(javascript|ecmascript|font-|fontobject)", re.IGNORECASE)
 STATIC_RESOURCES: Final = {"image", "font", "stylesheet", "script"}
@@ -61,7 +71,6 @@ NOT_KEPT: Final = set(
     " proxy-authorization proxy-connection referer te trailer transfer-encoding upgrade upgrade-insecure-requests"
     " user-agent via".split()
 )
-TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 SCHEMES: Final = {"basic", "bearer", "digest", "token", "negotiate", "apikey"}
 
 SECRET_WORDS: Final = set(
@@ -91,15 +100,16 @@ class BadRecording(Invalid):
 def draft_from_har(content: bytes, name: str) -> Draft:
     """The test that repeats the recording. `name` is the file's, for what is said about it."""
     entries = entries_of(content, name)
-    skipped = Skipped()
-    exchanges = [*kept(entries, skipped)]
+    skipped: Counter[str] = Counter()
+    exchanges = kept(entries, skipped)
     if len(exchanges) > MOST_REQUESTS:
-        skipped.reasons[f"beyond the first {MOST_REQUESTS}"] = len(exchanges) - MOST_REQUESTS
+        skipped[f"beyond the first {MOST_REQUESTS}"] = len(exchanges) - MOST_REQUESTS
         del exchanges[MOST_REQUESTS:]
+    left_out = ", ".join(f"{count} {reason}" for reason, count in skipped.items())
     if not exchanges:
-        raise BadRecording(
-            f"{name} has no request to make a test of{skipped.text()}: record one that is sent over HTTP"
-        )
+        reasons = f" ({left_out})" if left_out else ""
+        raise BadRecording(f"{name} has no request for a test{reasons}: record requests that are sent over HTTP")
+    notes = [f"Skipped {counted_text(skipped.total(), 'request')}: {left_out}."] if left_out else []
     secrets = SecretValues()
     for exchange in exchanges:
         request_of(exchange, secrets)
@@ -111,8 +121,9 @@ def draft_from_har(content: bytes, name: str) -> Draft:
         pause_s = pause_between(busy_until.get(exchange.origin), exchange.started_s)
         request = replace(request_of(exchange, secrets), pause_s=pause_s)
         by_origin.setdefault(exchange.origin, []).append(request)
-        busy_until[exchange.origin] = max_known(busy_until.get(exchange.origin), exchange.ended_s)
-    return draft(by_origin, secrets, skipped, name)
+        ends = (busy_until.get(exchange.origin), exchange.ended_s)
+        busy_until[exchange.origin] = max((end for end in ends if end is not None), default=None)
+    return draft(by_origin, secrets, notes, name)
 
 
 def pause_between(ended_s: float | None, started_s: float | None) -> float:
@@ -122,11 +133,7 @@ def pause_between(ended_s: float | None, started_s: float | None) -> float:
     return min(round(started_s - ended_s, 1), MOST_PAUSE_S)
 
 
-def max_known(one: float | None, other: float | None) -> float | None:
-    return other if one is None else one if other is None else max(one, other)
-
-
-def draft(by_origin: Mapping[str, list[DraftRequest]], secrets: "SecretValues", skipped: "Skipped", name: str) -> Draft:
+def draft(by_origin: Mapping[str, list[DraftRequest]], secrets: "SecretValues", notes: list[str], name: str) -> Draft:
     main = max(by_origin, key=lambda origin: len(by_origin[origin]))
     others = [origin for origin in by_origin if origin != main]
     constants = [target("TARGET", main)]
@@ -144,25 +151,18 @@ def draft(by_origin: Mapping[str, list[DraftRequest]], secrets: "SecretValues", 
                 name=journey,
                 base=Variable(constant),
                 requests=by_origin[origin],
-                comment="Another host, perhaps not yours to put load on: without the next line, this runs too.",
+                comment="Another host. Remove the next line to run this class, if you may put load on the host.",
                 is_off=True,
             )
         )
-    notes = skipped.notes()
     if others:
-        own = "it has a class" if len(others) == 1 else "each has a class"
-        notes.append(
-            f"{counted(len(others), 'more host')} in the recording: {own} of its own, which runs when you remove its"
-            " line abstract = True."
-        )
+        more = counted_text(len(others), "more host")
+        notes.append(f"The recording has {more}: a class of a host runs when you remove its line abstract = True.")
     if secrets.constants:
-        notes.append(
-            "What looked secret was not written: the test reads "
-            + ", ".join(constant.name for constant in secrets.constants)
-            + " from the environment."
-        )
+        names = ", ".join(constant.name for constant in secrets.constants)
+        notes.append(f"Values that look secret were not written: the test reads {names} from the environment.")
     return Draft(
-        title=f"What {name} recorded, request by request.",
+        title=f"The requests that {name} recorded, in order.",
         constants=[*constants, *secrets.constants],
         journeys=journeys,
         notes=notes,
@@ -172,55 +172,26 @@ def draft(by_origin: Mapping[str, list[DraftRequest]], secrets: "SecretValues", 
 def target(constant: str, origin: str) -> Constant:
     return Constant(
         name=constant,
-        comment=f"Where the requests go. Elsewhere: talka run loadtest.py --env {constant}=http://127.0.0.1:8400",
+        comment=f"The target of the requests. To change it: talka run loadtest.py --env {constant}=http://127.0.0.1:8400",
         default=origin,
     )
-
-
-def counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 # From bytes to entries.
 
 
 def entries_of(content: bytes, name: str) -> list[Any]:
-    if not content.strip():
-        raise BadRecording(f"{name} is empty: save the recording as HAR once more")
-    try:
-        document = json.loads(content.decode("utf-8-sig"))
-    except UnicodeDecodeError:
-        raise BadRecording(f"{name} is not a HAR: it is not text in UTF-8") from None
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        raise BadRecording(f"{name} is not a HAR: it is not JSON ({error.msg}, {where})") from None
-    except RecursionError:
-        raise BadRecording(f"{name} is not a HAR: its JSON is nested too deeply") from None
+    document = document_in(content, name, "a HAR", BadRecording)
     if isinstance(document, dict) and ("openapi" in document or "swagger" in document):
-        raise BadRecording(f"{name} is not a HAR but describes an API: use --from-openapi")
+        raise BadRecording(f"{name} is an API description, not a HAR: use --from-openapi")
     log = mapping(document).get("log")
     if not isinstance(log, dict) or not isinstance(log.get("entries"), list):
         raise BadRecording(f"{name} is not a HAR: it has no log with entries")
     version = str(log.get("version") or "1.1")
     if not re.fullmatch(r"1\.\d+(\.\d+)?", version):
-        raise BadRecording(f"{name} is a HAR of version {version[:20]}, which is not known: save it as version 1.2")
+        raise BadRecording(f"{name} is a HAR of version {version[:20]}, which is not supported: export version 1.2")
     entries: list[Any] = log["entries"]
     return entries
-
-
-@dataclass(slots=True)
-class Skipped:
-    """How many requests were left out, by the reason."""
-
-    reasons: Counter[str] = field(default_factory=Counter)
-
-    def notes(self) -> list[str]:
-        parts = [f"{count} {reason}" for reason, count in self.reasons.items()]
-        return [f"Skipped {counted(self.reasons.total(), 'request')}: {', '.join(parts)}."] if parts else []
-
-    def text(self) -> str:
-        parts = [f"{count} {reason}" for reason, count in self.reasons.items()]
-        return f" ({', '.join(parts)})" if parts else ""
 
 
 @dataclass(slots=True)
@@ -238,50 +209,47 @@ class Exchange:
     """When, where the recording says it."""
 
 
-def kept(entries: Sequence[Any], skipped: Skipped) -> Iterator[Exchange]:
-    """The entries that become steps. Where a redirect led is not one: the client goes there by itself."""
+def kept(entries: Sequence[Any], skipped: Counter[str]) -> list[Exchange]:
+    """The entries that become steps. The target of a redirect is not one: the client goes there by itself."""
     exchanges: list[Exchange] = []
     led_to: dict[str, Exchange] = {}
-    for entry in entries:
-        request, response = mapping(mapping(entry).get("request")), mapping(mapping(entry).get("response"))
+    for entry in map(mapping, entries):
+        request, response = mapping(entry.get("request")), mapping(entry.get("response"))
         url, method, status = text(request.get("url")), text(request.get("method")).upper(), response.get("status")
         first = led_to.pop(url.partition("#")[0], None)
-        reason = None
         try:
             parts = urlsplit(url)
-            host, port = parts.hostname or "", parts.port
+            origin = origin_of(parts)
         except ValueError:
-            parts, host, port, reason = urlsplit(""), "", None, "with a URL that cannot be read"
-        if reason is not None:
-            pass
-        elif parts.scheme not in ("http", "https") or not re.fullmatch(r"[\w.:-]+", host):
+            skipped["with a URL that cannot be read"] += 1
+            continue
+        reason = None
+        if not origin:
             reason = "not over HTTP"
         elif method not in METHODS:
-            reason = "with a method the client does not know"
+            reason = "with a method that the client does not have"
         elif type(status) is not int or not 200 <= status <= 599:
-            reason = "without an answer"
+            reason = "without a response"
         elif method == "OPTIONS" and "access-control-request-method" in headers_of(request):
-            reason = "that asked for permission only (CORS)"
-        elif first is None and method in ("GET", "HEAD") and is_static(mapping(entry), parts.path, response):
+            reason = "for CORS preflights"
+        elif first is None and method in ("GET", "HEAD") and is_static(entry, parts.path, response):
             reason = "for static assets (images, fonts, css, js)"
         if reason is not None:
-            skipped.reasons[reason] += 1
+            skipped[reason] += 1
             continue
         assert type(status) is int
         if first is not None:
             first.status = status
-            first.ended_s = span_of(mapping(entry))[1] or first.ended_s
-            skipped.reasons["where redirects led, which the client follows"] += 1
+            first.ended_s = span_of(entry)[1] or first.ended_s
+            skipped["for targets of redirects, which the client follows"] += 1
         else:
-            shown = f"[{host}]" if ":" in host else host
-            origin = f"{parts.scheme}://{shown}" + (f":{port}" if port else "")
             user_info = parts.netloc.rpartition("@")[0]
-            first = Exchange(method, url, origin, request, status, user_info, *span_of(mapping(entry)))
+            first = Exchange(method, url, origin, request, status, user_info, *span_of(entry))
             exchanges.append(first)
         location = text(response.get("redirectURL")) or headers_of(response).get("location", "")
         if status in FOLLOWED and location and len(led_to) < MOST_REQUESTS:
             led_to[urljoin(url, location).partition("#")[0]] = first
-    yield from exchanges
+    return exchanges
 
 
 def span_of(entry: Mapping[str, Any]) -> tuple[float | None, float | None]:
@@ -307,18 +275,8 @@ def is_static(entry: Mapping[str, Any], path: str, response: Mapping[str, Any]) 
 
 def headers_of(message: Mapping[str, Any]) -> dict[str, str]:
     """Headers by their name in lower case; of several, the last."""
-    given = message.get("headers")
-    pairs = [mapping(header) for header in given] if isinstance(given, list) else []
+    pairs = map(mapping, items(message.get("headers")))
     return {text(pair.get("name")).lower(): text(pair.get("value")) for pair in pairs}
-
-
-def mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def text(value: object) -> str:
-    """A text that can be written; JSON may hold halves of characters."""
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else ""
 
 
 # Secrets.
@@ -387,7 +345,7 @@ class SecretValues:
                 for key, part in value.items():
                     # A name may be the secret itself, and would be told in a comment.
                     is_hidden = self.gives_away(key)
-                    shown = self.hidden(key, "secret", f"Was recorded {where}; give your own.") if is_hidden else key
+                    shown = self.hidden(key, "secret", f"Recorded {where}; set your own value.") if is_hidden else key
                     screened[shown] = self.screened(part, "secret" if is_hidden else key, where, is_secret)
                 return screened
             case list():
@@ -395,9 +353,9 @@ class SecretValues:
             case bool() | None:
                 return value
             case int() | float() if not SECRET_NUMBERS.isdisjoint(words_of(name)):
-                return self.hidden(value, name, f"Was recorded as {name[:60]} {where}; give your own.")
+                return self.hidden(value, name, f"Recorded as {name[:60]} {where}; set your own value.")
             case str() if value and (is_secret or value in self._known or self.gives_away(value)):
-                return self.hidden(value, name, f"Was recorded as {name[:60]} {where}; give your own.")
+                return self.hidden(value, name, f"Recorded as {name[:60]} {where}; set your own value.")
             case _:
                 return value
 
@@ -461,12 +419,12 @@ def auth_of(exchange: Exchange, headers: Mapping[str, str], secrets: SecretValue
             pass  # not what it says it is, and hidden all the same
     shown = scheme if scheme.lower() in SCHEMES and credentials else "TOKEN"
     example = f"{shown} …" if shown != "TOKEN" else shown
-    comment = f"Was recorded in the header Authorization; give your own, as in --env AUTHORIZATION='{example}'."
+    comment = f"Recorded in the header Authorization; set your own value: --env AUTHORIZATION='{example}'."
     return secrets.hidden(given, "authorization", comment)
 
 
 def is_kept(name: str, value: str) -> bool:
-    if name in NOT_KEPT or name.startswith((":", "sec-")) or not TOKEN.fullmatch(name):
+    if name in NOT_KEPT or name.startswith((":", "sec-")) or not HEADER_NAME.fullmatch(name):
         return False
     if name == "accept" and (value.strip() == "*/*" or "text/html" in value):
         return False
@@ -480,7 +438,7 @@ def path_parts(path: str, secrets: SecretValues) -> Iterator[Part]:
             yield "/"
         plain = unquote(segment)
         if plain and secrets.gives_away(plain):
-            yield secrets.hidden(quote(plain, safe=""), before, "Was recorded in a path; give your own.")
+            yield secrets.hidden(quote(plain, safe=""), before, "Recorded in a path; set your own value.")
         elif segment:
             yield quote(segment, safe=PATH_SAFE)
             before = plain
@@ -490,8 +448,9 @@ def body_of(exchange: Exchange, headers: Mapping[str, str], secrets: SecretValue
     """The body, and its type when that does not follow from it."""
     posted = mapping(exchange.request.get("postData"))
     kind = text(posted.get("mimeType")) or headers.get("content-type", "")
-    plain_kind = kind.partition(";")[0].strip().lower()
-    fields = posted_fields(posted)
+    bare_kind = plain_kind(kind)
+    pairs = map(mapping, items(posted.get("params")))
+    fields = [(text(pair.get("name")), text(pair.get("value"))) for pair in pairs if text(pair.get("name"))]
     content: str | bytes = text(posted.get("text"))
     if posted.get("encoding") == "base64" and content:
         try:
@@ -499,32 +458,26 @@ def body_of(exchange: Exchange, headers: Mapping[str, str], secrets: SecretValue
             content = content.decode()
         except (binascii.Error, ValueError):
             pass  # bytes, or a text that is not base64 after all
-    if plain_kind == "application/x-www-form-urlencoded":
+    if bare_kind == "application/x-www-form-urlencoded":
         if isinstance(content, str) and content:
             fields = parse_qsl(content, keep_blank_values=True)
         if fields:
             form = {name: listed(name, fields) for name, _ in fields}
             return Fields(secrets.screened(form, "", "in a form")), ""
-    if plain_kind == "multipart/form-data" and not content and fields:
+    if bare_kind == "multipart/form-data" and not content and fields:
         content, kind = multipart(fields), MULTIPART_KIND
     if not content:
         return None, ""
-    if isinstance(content, str) and (plain_kind == "application/json" or plain_kind.endswith("+json")):
+    if isinstance(content, str) and is_json(bare_kind):
         value = json_value(content)
         if value is not None:
-            return secrets.screened(value, "", "in a body"), "" if plain_kind == "application/json" else kind
+            return secrets.screened(value, "", "in a body"), "" if bare_kind == "application/json" else kind
     searched = content if isinstance(content, str) else content.decode("latin-1")
     sent_kind = kind if kind.isprintable() and not secrets.gives_away(kind) else ""
     if secrets.gives_away(searched) or any(is_secret_name(word) for word in set(re.findall(r"[\w-]+", searched))):
-        comment = "The recorded body holds what looks like a secret; give one of your own."
+        comment = "The recorded body seems to hold a secret; set your own body."
         return secrets.hidden(searched, f"body of {exchange.method}", comment), sent_kind
     return content, sent_kind
-
-
-def posted_fields(posted: Mapping[str, Any]) -> list[tuple[str, str]]:
-    given = posted.get("params")
-    pairs = [mapping(field) for field in given] if isinstance(given, list) else []
-    return [(text(pair.get("name")), text(pair.get("value"))) for pair in pairs if text(pair.get("name"))]
 
 
 def json_value(content: str) -> dict[str, Any] | list[Any] | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from talka.cli.command import CliCommand
+from talka.cli.command import command
 from talka.cli.output import ResultFile, harmless, say, tell
 from talka.errors import Invalid
 
@@ -162,19 +162,16 @@ class SourceUnreadable(Invalid):
     """The recording or description cannot be read."""
 
 
-@click.command(
+@command(
     "init",
-    cls=CliCommand,
-    examples=[
-        ("talka init", "a first test, settings and a CI job, in this folder"),
-        ("talka init shop --from-har session.har", "a test that repeats a recording"),
-        ("talka init shop --from-openapi openapi.json", "a test with a step for each operation"),
-    ],
-    help="Write a load test that runs, with settings and a CI job, into DIR (this folder). Sends nothing.",
+    "Write a load test that runs, with settings and a CI job, into DIR (this folder). Sends nothing.",
+    ("talka init", "a first test, settings and a CI job, in this folder"),
+    ("talka init shop --from-har session.har", "a test that repeats a recording"),
+    ("talka init shop --from-openapi openapi.json", "a test with a step for each operation"),
 )
 @click.argument("folder", default=".", type=click.Path(readable=False), metavar="[DIR]")
-@click.option("--from-har", "har", metavar="FILE", help="Make the test from a recording of a browser or a proxy.")
-@click.option("--from-openapi", "openapi", metavar="FILE", help="Make the test from the description of an API.")
+@click.option("--from-har", "har", metavar="FILE", help="Make the test from a recording (HAR) of a browser or proxy.")
+@click.option("--from-openapi", "openapi", metavar="FILE", help="Make the test from an OpenAPI description.")
 @click.option("--force", is_flag=True, help="Overwrite files that are there.")
 def init(folder: str, har: str | None, openapi: str | None, force: bool) -> int:
     if har is not None and openapi is not None:
@@ -188,7 +185,7 @@ def init(folder: str, har: str | None, openapi: str | None, force: bool) -> int:
         from talka.cli.importers.openapi import draft_from_openapi
 
         draft = draft_from_openapi(read(openapi, "--from-openapi"), Path(openapi).name)
-    files = project() if draft is None else project_of(draft)
+    files = project(draft)
     write_all(Path(folder), files, force)
     tell(f"wrote {', '.join(files)} in {folder}")
     for note in draft.notes if draft is not None else ():
@@ -207,20 +204,16 @@ def read(path: str, flag: str) -> bytes:
         raise SourceUnreadable(f"{flag}: {path} cannot be read: {reason}") from None
     if len(content) > INPUT_LIMIT_BYTES:
         limit = INPUT_LIMIT_BYTES // 1024**2
-        raise SourceUnreadable(
-            f"{flag}: {path} is larger than {limit} MiB: save less of it, without the contents of answers"
-        )
+        raise SourceUnreadable(f"{flag}: {path} is larger than {limit} MiB: export it without the bodies of responses")
     return content
 
 
 # What is written.
 
 
-def project() -> dict[str, str]:
-    return {TEST: FIRST_TEST, SETTINGS: FIRST_SETTINGS, WORKFLOW: DEMO_WORKFLOW}
-
-
-def project_of(draft: "Draft") -> dict[str, str]:
+def project(draft: "Draft | None") -> dict[str, str]:
+    if draft is None:
+        return {TEST: FIRST_TEST, SETTINGS: FIRST_SETTINGS, WORKFLOW: DEMO_WORKFLOW}
     from talka.cli.importers.test_writer import written
 
     return {TEST: written(draft), SETTINGS: FIRST_SETTINGS, WORKFLOW: workflow_for(draft)}
@@ -294,15 +287,10 @@ def folders_for(files: list[Path]) -> Iterator[None]:
                     parent.mkdir()
                     made.append(parent)
         yield
-    except OSError as error:
-        take_away(made)
+    except BaseException as error:
+        for folder in reversed(made):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        if not isinstance(error, OSError):
+            raise
         raise CannotInit(f"{error.filename or files[0].parent}: the folder cannot be made: {error.strerror}") from None
-    except BaseException:
-        take_away(made)
-        raise
-
-
-def take_away(folders: list[Path]) -> None:
-    for folder in reversed(folders):
-        with contextlib.suppress(OSError):
-            folder.rmdir()

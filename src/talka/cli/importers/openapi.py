@@ -13,6 +13,17 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
+from talka.cli.importers.foreign import (
+    HEADER_NAME,
+    WHOLE,
+    document_in,
+    is_json,
+    items,
+    mapping,
+    origin_of,
+    plain_kind,
+    text,
+)
 from talka.cli.importers.test_writer import (
     CLASS_NAMES_TAKEN,
     CONSTANTS_TAKEN,
@@ -43,9 +54,7 @@ MOST_VALUES: Final = 400
 MOST_ITEMS: Final = 5
 MOST_TAG_CHARACTERS: Final = 64
 DEFAULT_TARGET: Final = "http://127.0.0.1:8400"
-WHOLE: Final = range(-(2**63), 2**63)
 IGNORED_HEADERS: Final = {"accept", "content-type", "authorization", "content-length", "transfer-encoding", "cookie"}
-HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 FORMATS: Final = {
     "date-time": "2026-01-01T12:00:00Z",
     "date": "2026-01-01",
@@ -80,25 +89,25 @@ def draft_from_openapi(content: bytes, name: str) -> Draft:
     reader = ApiReader(document)
     requests = [*reader.requests()]
     if not requests:
-        raise BadDescription(f"{name} describes no operation to make a test of: add one under paths")
+        raise BadDescription(f"{name} describes no operation: add one under paths")
     notes = []
     if len(requests) > MOST_OPERATIONS:
         notes.append(f"Skipped {len(requests) - MOST_OPERATIONS} operations beyond the first {MOST_OPERATIONS}.")
         del requests[MOST_OPERATIONS:]
     if reader.unresolved:
         shown = ", ".join(sorted(reader.unresolved)[:3])
-        notes.append(f"References that lead nowhere in this file were left out: {shown}.")
+        notes.append(f"References without a target in this file were left out: {shown}.")
     if reader.constants:
         names = ", ".join(constant.name for constant in reader.constants)
-        notes.append(f"The API asks who is calling: the test reads {names} from the environment.")
+        notes.append(f"The API requires credentials: the test reads {names} from the environment.")
     title = text(mapping(document.get("info")).get("title"))
     target = Constant(
         name="TARGET",
-        comment="Where the API is. Elsewhere: talka run loadtest.py --env TARGET=http://127.0.0.1:8400",
+        comment="The address of the API. To change it: talka run loadtest.py --env TARGET=http://127.0.0.1:8400",
         default=server_of(document),
     )
     return Draft(
-        title=f"The operations that {name} describes, one after the other.",
+        title=f"The operations that {name} describes, in order.",
         constants=[target, *reader.constants],
         journeys=[
             Journey(
@@ -113,33 +122,20 @@ def draft_from_openapi(content: bytes, name: str) -> Draft:
 
 
 def document_of(content: bytes, name: str) -> Mapping[str, Any]:
-    if not content.strip():
-        raise BadDescription(f"{name} is empty: save the description of the API once more")
-    try:
-        decoded = content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise BadDescription(f"{name} is not an OpenAPI description: it is not text in UTF-8") from None
-    try:
-        document = json.loads(decoded)
-    except json.JSONDecodeError as error:
-        if decoded.lstrip().startswith(("{", "[")):
-            where = f"line {error.lineno}, column {error.colno}"
-            text = f"{name} is not an OpenAPI description: it is not JSON ({error.msg}, {where})"
-            raise BadDescription(text) from None
-        document = yaml_of(decoded, name)
-    except RecursionError:
-        raise BadDescription(f"{name} is not an OpenAPI description: its JSON is nested too deeply") from None
+    document = document_in(
+        content, name, "an OpenAPI description", BadDescription, lambda decoded: yaml_of(decoded, name)
+    )
     if not isinstance(document, dict):
         raise BadDescription(f"{name} is not an OpenAPI description: it is not an object")
     if "log" in document and "openapi" not in document:
-        raise BadDescription(f"{name} is not an OpenAPI description but a recording: use --from-har")
+        raise BadDescription(f"{name} is a HAR recording, not an OpenAPI description: use --from-har")
     if "swagger" in document:
         raise BadDescription(f"{name} is Swagger {str(document['swagger'])[:20]}: convert it to OpenAPI 3 first")
     version = str(document.get("openapi", ""))
     if not version:
         raise BadDescription(f"{name} is not an OpenAPI description: it has no field openapi with a version")
     if not re.match(r"3\.[012](\.|$)", version):
-        raise BadDescription(f"{name} is OpenAPI {version[:20]}, which is not known: 3.0, 3.1 and 3.2 are")
+        raise BadDescription(f"{name} is OpenAPI {version[:20]}, which is not supported: use 3.0, 3.1 or 3.2")
     return document
 
 
@@ -148,7 +144,7 @@ def yaml_of(decoded: str, name: str) -> Any:
         yaml = importlib.import_module("yaml")
     except ImportError:
         raise BadDescription(
-            f"{name} is not JSON. To read YAML, PyYAML is needed: pip install pyyaml; or convert the file to JSON"
+            f"{name} is not JSON. YAML needs PyYAML: pip install pyyaml; or convert the file to JSON"
         ) from None
     try:
         return yaml.safe_load(decoded)
@@ -165,28 +161,14 @@ def server_of(document: Mapping[str, Any]) -> str:
         url = url.replace(f"{{{variable}}}", quote(str(mapping(described).get("default", "")), safe="/:."))
     try:
         parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
+        origin = origin_of(parts)
     except ValueError:
         return DEFAULT_TARGET
     path = quote(parts.path, safe="/%:@").rstrip("/")
-    if parts.scheme not in ("http", "https") or not host or not re.fullmatch(r"[\w.:-]+", host):
-        # A server may be given by its path alone: then it is where the description came from.
-        return DEFAULT_TARGET + (path if path.startswith("/") and not parts.netloc else "")
-    shown = f"[{host}]" if ":" in host else host
-    return f"{parts.scheme}://{shown}{f':{port}' if port else ''}{path}"
-
-
-def mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def items(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def text(value: object) -> str:
-    """A text that can be written; JSON may hold halves of characters."""
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else ""
+    if origin:
+        return origin + path
+    # A server may be given by its path alone: then it is where the description came from.
+    return DEFAULT_TARGET + (path if path.startswith("/") and not parts.netloc else "")
 
 
 @dataclass
@@ -336,18 +318,18 @@ class ApiReader:
             return None, ""
         kind = kinds[0]
         value = self.media_value(self.resolved(content[kind]))
-        plain_kind = kind.partition(";")[0].strip().lower()
+        bare = plain_kind(kind)
         if isinstance(value, Missing):
             return None, ""
-        if is_json(plain_kind) or "*" in plain_kind:
-            sent_kind = "application/json" if "*" in plain_kind else one_line(kind)
+        if is_json(bare) or "*" in bare:
+            sent_kind = "application/json" if "*" in bare else one_line(kind)
             if isinstance(value, dict | list):
                 return value, "" if sent_kind == "application/json" else sent_kind
             return json.dumps(value), sent_kind
         fields = value if isinstance(value, dict) else {}
-        if plain_kind == "application/x-www-form-urlencoded":
+        if bare == "application/x-www-form-urlencoded":
             return Fields({name: form_value(part) for name, part in fields.items()}), ""
-        if plain_kind == "multipart/form-data":
+        if bare == "multipart/form-data":
             made = multipart([(name, joined(part, ",")) for name, part in fields.items()])
             return made, MULTIPART_KIND
         return value if isinstance(value, str) else json.dumps(value), one_line(kind)
@@ -446,18 +428,12 @@ def one_line(value: str) -> str:
     return "".join(char if char.isprintable() else " " for char in value)
 
 
-def is_json(kind: str) -> bool:
-    return kind == "application/json" or kind.endswith("+json")
-
-
 def preference(kind: str) -> int:
-    plain_kind = kind.partition(";")[0].strip().lower()
-    if plain_kind == "application/json":
-        return 0
-    if is_json(plain_kind):
-        return 1
+    bare = plain_kind(kind)
+    if is_json(bare):
+        return 0 if bare == "application/json" else 1
     ranked = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
-    return 2 + ranked.index(plain_kind) if plain_kind in ranked else 9
+    return 2 + ranked.index(bare) if bare in ranked else 9
 
 
 def expected(responses: Mapping[Any, Any]) -> tuple[int | range, ...]:

@@ -278,8 +278,8 @@ def written(draft: Draft) -> str:
     lines = [
         '"""' + "\n".join(opening),
         "",
-        "Look it over before you trust it: `talka check` shows the plan and sends nothing, `talka debug` runs one user",
-        "once and shows every request.",
+        "Review it before you use it: `talka check` shows the plan and sends nothing, `talka debug` runs one user once",
+        "and shows every request.",
         '"""',
         "",
         "import os",

@@ -4,7 +4,7 @@ Merging histograms is what a view costs. They are brought up to date a few at a 
 so that a job of many steps on many cores makes the view a little late but never the job.
 """
 
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from functools import cached_property
 from typing import Any, Final, Literal, TypeAlias
@@ -132,10 +132,9 @@ class Trends:
         for (stretch, name), whole in steps.items():
             if whole.response_time.count:
                 self._p99_ms.setdefault(name, {})[stretch] = whole.response_time.percentile(99) / 1000
-        errors: dict[tuple[str, int], int] = {}
+        errors: Counter[tuple[str, int]] = Counter()
         for (stretch, _), whole in steps.items():
-            for kind, times in whole.errors.items():
-                errors[kind, stretch] = errors.get((kind, stretch), 0) + times
+            errors.update({(kind, stretch): times for kind, times in whole.errors.items()})
         for (kind, stretch), times in errors.items():
             self._errors.setdefault(kind, {})[stretch] = times
         unsettled = [window.index // STRETCH_WINDOWS for window in timeline.recent[:1]]
@@ -170,16 +169,12 @@ def errors_over_time(trends: Iterable[Trends]) -> list[tuple[str, list[float]]]:
     trends = list(trends)
     first = min((one.stretches.start for one in trends if one.stretches), default=0)
     end = max((one.stretches.stop for one in trends), default=0)
-    counts: dict[str, dict[int, int]] = {}
+    counts: dict[str, Counter[int]] = defaultdict(Counter)
     for one in trends:
         for kind, values in one.errors().items():
-            into = counts.setdefault(kind, {})
-            for stretch, times in values.items():
-                into[stretch] = into.get(stretch, 0) + times
-    often = sorted(
-        (kind for kind in counts if any(counts[kind].values())), key=lambda kind: (-sum(counts[kind].values()), kind)
-    )
-    return [(kind, [counts[kind].get(at, 0) / STRETCH_S for at in range(first, end)]) for kind in often]
+            counts[kind].update(values)
+    often = sorted((kind for kind in counts if counts[kind].total()), key=lambda kind: (-counts[kind].total(), kind))
+    return [(kind, [counts[kind][at] / STRETCH_S for at in range(first, end)]) for kind in often]
 
 
 class Merged:

@@ -51,12 +51,12 @@ from talka.report.text import (
     time_text,
 )
 from talka.stats.histogram import CoarseHistogram, Histogram
-from talka.stats.tally import Tally
+from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import WINDOW_NS
 from talka.units import SECOND
+from talka.wire.orders import Outlined
 from talka.work.failures import of_requests, of_steps, worse
 from talka.work.lifecycle import TaskState
-from talka.work.specs import Outlined
 from talka.work.thresholds import Verdict
 
 MINUTE_S: Final = 60
@@ -289,39 +289,21 @@ class Composer:
         rows = []
         for name, run in job.workflows.items():
             found = counts[name]
+            is_running = run.state is TaskState.RUNNING
             span_s = run.span_ns(now) / SECOND
             calls = rows_of_calls(found)
             tallies = {step: found.steps.get(step, []) for step in (*self._steps.get(name, ()), *found.steps)}
             # What is not measured has no place here, unless it fails.
             tallies |= {action: parts for action, parts in found.actions.items() if any(part.failed for part in parts)}
             for step, parts in tallies.items():
-                is_running = run.state is TaskState.RUNNING
-                rows.append(
-                    LiveStepRow(
-                        name=f"{name}.{step}" if len(job.workflows) > 1 else step,
-                        ok=sum(part.ok for part in parts),
-                        failed=sum(part.failed for part in parts),
-                        rate=self._rates[name].of(step) if is_running and step in found.steps else None,
-                        average=finished(parts) / span_s if span_s else 0.0,
-                        is_running=is_running,
-                        key=(name, step, "response_time"),
-                        parts=tuple(part.response_time for part in parts),
-                        trend=sparkline(self._trends[name].p99_ms(step)),
-                    )
-                )
+                title = f"{name}.{step}" if len(job.workflows) > 1 else step
+                rate = self._rates[name].of(step) if is_running and step in found.steps else None
+                trend = sparkline(self._trends[name].p99_ms(step))
+                key: Key = (name, step, "response_time")
+                rows.append(step_row(title, parts, rate, span_s, is_running, key, trend))
                 for call, counted in calls.get(step, {}).items():
-                    rows.append(
-                        LiveStepRow(
-                            name=f"└ {call}",
-                            ok=sum(part.ok for part in counted),
-                            failed=sum(part.failed for part in counted),
-                            rate=self._rates[name].of(f"{step}/{call}") if is_running else None,
-                            average=finished(counted) / span_s if span_s else 0.0,
-                            is_running=is_running,
-                            key=(name, step, "response_time", call),
-                            parts=tuple(part.response_time for part in counted),
-                        )
-                    )
+                    rate = self._rates[name].of(f"{step}/{call}") if is_running else None
+                    rows.append(step_row(f"└ {call}", counted, rate, span_s, is_running, (*key, call)))
         return rows
 
     def _table(self, rows: list[LiveStepRow], width: int) -> Section:
@@ -481,6 +463,29 @@ class Composer:
             len(job.losses),
             lambda room: chosen(job.losses, room, lambda loss: (newest[id(loss)],), line),
         )
+
+
+def step_row(
+    name: str,
+    tallies: Sequence[StepTally],
+    rate: float | None,
+    span_s: float,
+    is_running: bool,
+    key: Key,
+    trend: str = "",
+) -> LiveStepRow:
+    """Of what every core counted."""
+    return LiveStepRow(
+        name=name,
+        ok=sum(tally.ok for tally in tallies),
+        failed=sum(tally.failed for tally in tallies),
+        rate=rate,
+        average=finished(tallies) / span_s if span_s else 0.0,
+        is_running=is_running,
+        key=key,
+        parts=tuple(tally.response_time for tally in tallies),
+        trend=trend,
+    )
 
 
 def spark_line(width: int, label: str, latest: str, peak: str, figure: str) -> Line:

@@ -1,5 +1,4 @@
-"""The command `talka certs`: a cluster's authority and its certificates. What it needs is imported when it is
-called."""
+"""The command `talka certs`: a cluster's authority and its certificates."""
 
 import shlex
 import sys
@@ -9,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from talka.cli.command import CliCommand, CommandEntry, LazyGroup
-from talka.cli.output import columns_of, say, tell
+from talka.cli.command import CommandEntry, LazyGroup, command
+from talka.cli.output import columns_of, json_of, say, tell
 from talka.clock import utc_now
 from talka.errors import Invalid
 from talka.wire.security.roles import Role
@@ -21,11 +20,9 @@ if TYPE_CHECKING:
 MOST_DAYS: Final = 36_500
 GAP: Final = 2
 COMMANDS: Final = {
-    "init": CommandEntry("Commands", "talka.cli.nodes.certs:init", "make the authority of a cluster"),
-    "issue": CommandEntry("Commands", "talka.cli.nodes.certs:issue_command", "make the certificate and key of a node"),
-    "show": CommandEntry(
-        "Commands", "talka.cli.nodes.certs:show", "what certificates say, until when, and what is wrong"
-    ),
+    "init": CommandEntry("Commands", "nodes.certs:init", "make the authority of a cluster"),
+    "issue": CommandEntry("Commands", "nodes.certs:issue_command", "make the certificate and key of a node"),
+    "show": CommandEntry("Commands", "nodes.certs:show", "what certificates say, until when, and what is wrong"),
 }
 days_option = click.IntRange(1, MOST_DAYS)
 
@@ -34,29 +31,21 @@ class NoCertificates(Invalid):
     """There is nothing to show."""
 
 
-@click.group(
+certs = LazyGroup(
     "certs",
-    cls=LazyGroup,
-    entries=COMMANDS,
-    examples=[
-        ("talka certs init certs --cluster shop", "an authority, once for each cluster"),
-        ("talka certs issue certs --name a --role manager", "a certificate for every node"),
-        ("talka certs show certs", "all of them, and how long each is valid"),
-    ],
-    help="Certificates with which the nodes of a cluster know each other: make an authority, issue and show them.",
+    "Certificates with which the nodes of a cluster know each other: make an authority, issue and show them.",
+    COMMANDS,
+    ("talka certs init certs --cluster shop", "an authority, once for each cluster"),
+    ("talka certs issue certs --name a --role manager", "a certificate for every node"),
+    ("talka certs show certs", "all of them, and how long each is valid"),
 )
-def certs() -> None:
-    pass
 
 
-@click.command(
+@command(
     "init",
-    cls=CliCommand,
-    examples=[
-        ("talka certs init certs", "for a cluster without an id of its own"),
-        ("talka certs init certs --cluster shop --environment staging", "for one of several"),
-    ],
-    help="Make the authority of a cluster: ca.crt, which every node gets, and ca.key, which no node gets.",
+    "Make the authority of a cluster: ca.crt, which every node gets, and ca.key, which no node gets.",
+    ("talka certs init certs", "for a cluster without an id of its own"),
+    ("talka certs init certs --cluster shop --environment staging", "for one of several"),
 )
 @click.argument("folder", metavar="DIR")
 @click.option("--cluster", default="default", metavar="ID", help="The cluster it is for (default).")
@@ -76,16 +65,13 @@ def init(folder: str, cluster: str, environment: str, days: int) -> int:
     return 0
 
 
-@click.command(
+@command(
     "issue",
-    cls=CliCommand,
-    examples=[
-        ("talka certs issue certs --name a --role manager", "certs/a.crt and certs/a.key"),
-        ("talka certs issue certs --name a --role manager --replace", "anew, before it expires"),
-        ("talka certs issue certs --name w1 --role worker --datacenter eu", "of a datacenter"),
-    ],
-    help="Make the certificate and key of a node. The authority in DIR signs it; its cluster and environment are the "
+    "Make the certificate and key of a node. The authority in DIR signs it; its cluster and environment are the "
     "node's.",
+    ("talka certs issue certs --name a --role manager", "certs/a.crt and certs/a.key"),
+    ("talka certs issue certs --name a --role manager --replace", "anew, before it expires"),
+    ("talka certs issue certs --name w1 --role worker --datacenter eu", "of a datacenter"),
 )
 @click.argument("folder", metavar="DIR")
 @click.option("--name", required=True, metavar="NAME", help="The name of the node, as in talka member --name.")
@@ -108,16 +94,12 @@ def issue_command(
     return 0
 
 
-@click.command(
+@command(
     "show",
-    cls=CliCommand,
-    examples=[
-        ("talka certs show certs", "all in a folder"),
-        ("talka certs show certs/a.crt", "everything about one"),
-        ("talka certs show certs --json", "for programs"),
-    ],
-    help="Show what certificates say. PATH is a certificate, or a folder with some; the ca.crt beside them is the "
-    "measure.",
+    "Show what certificates say. PATH is a certificate, or a folder with some; the ca.crt beside them is the measure.",
+    ("talka certs show certs", "all in a folder"),
+    ("talka certs show certs/a.crt", "everything about one"),
+    ("talka certs show certs --json", "for programs"),
 )
 @click.argument("path", metavar="PATH")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -132,7 +114,7 @@ def show(path: str, as_json: bool) -> int:
         import msgspec
 
         entries = [{"file": file, **msgspec.structs.asdict(facts)} for file, facts in found]
-        say(msgspec.json.format(msgspec.json.encode({"certificates": entries}), indent=1))
+        say(json_of({"certificates": entries}))
     elif is_folder:
         say(table([facts for _, facts in found], width=columns_of(sys.stdout)))
     else:
@@ -156,7 +138,7 @@ def table(found: "Sequence[Certificate]", *, width: int) -> str:
 
     cells = {
         "NAME": [shown_name(facts) for facts in found],
-        "ROLE": [shown_role(facts) for facts in found],
+        "ROLE": [facts.role or "-" for facts in found],
         "CLUSTER": [facts.cluster or "-" for facts in found],
         "ENVIRONMENT": [facts.environment or "-" for facts in found],
         "DATACENTER": [facts.datacenter or "-" for facts in found],
@@ -180,7 +162,7 @@ def page(facts: "Certificate", *, width: int) -> str:
 
     rows = {
         "name": shown_name(facts),
-        "role": shown_role(facts),
+        "role": facts.role,
         "cluster": facts.cluster,
         "environment": facts.environment,
         "datacenter": facts.datacenter,
@@ -198,7 +180,3 @@ def page(facts: "Certificate", *, width: int) -> str:
 
 def shown_name(facts: "Certificate") -> str:
     return facts.name or ("authority" if facts.is_authority else "-")
-
-
-def shown_role(facts: "Certificate") -> str:
-    return facts.role or "-"

@@ -1,92 +1,66 @@
-"""The command `talka cluster …`: asks one member. What it needs is imported when it is called, for a quick help."""
+"""The command `talka cluster …`: asks one member."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from talka.cli.command import CliCommand, CommandEntry, LazyGroup
-from talka.cli.connection import api_options, asked
+from talka.cli.command import CommandEntry, LazyGroup, command, options
+from talka.cli.connection import api_options, asked, json_option
 from talka.cli.nodes.secret import Seconds, checked_id, cluster_option, environment_option, read_secrets
-from talka.cli.output import say, tell
+from talka.cli.output import facts_rows, json_of, say, table, tell
 from talka.errors import Invalid
-from talka.report.tame import tame, tame_json
 
 if TYPE_CHECKING:
     from talka.net.asker import NodeAsker
     from talka.wire.asking import Question
 
 COMMANDS = {
-    "status": CommandEntry(
-        "Commands", "talka.cli.nodes.cluster:status", "managers, workers, cores and the queue, over the API"
-    ),
-    "members": CommandEntry("Commands", "talka.cli.nodes.cluster:members", "who is there, as this member sees it"),
-    "leader": CommandEntry("Commands", "talka.cli.nodes.cluster:leader", "who leads, since which term"),
-    "audit": CommandEntry("Commands", "talka.cli.nodes.cluster:audit", "who accused whom, and why"),
-    "keys": CommandEntry(
-        "Commands", "talka.cli.nodes.cluster:keys", "which keys are in use; rotate, retire and repair them"
-    ),
-    "lease": CommandEntry(
-        "Commands", "talka.cli.nodes.cluster_lease:lease", "the lease of workers: show it, change it"
-    ),
-    "metrics": CommandEntry(
-        "Commands", "talka.cli.nodes.cluster:metrics", "everything it counted, as Prometheus reads it"
-    ),
+    "status": CommandEntry("Commands", "nodes.cluster:status", "managers, workers, cores and the queue, over the API"),
+    "members": CommandEntry("Commands", "nodes.cluster:members", "who is there, as this member sees it"),
+    "leader": CommandEntry("Commands", "nodes.cluster:leader", "who leads, since which term"),
+    "audit": CommandEntry("Commands", "nodes.cluster:audit", "who accused whom, and why"),
+    "keys": CommandEntry("Commands", "nodes.cluster:keys", "which keys are in use; rotate, retire and repair them"),
+    "lease": CommandEntry("Commands", "nodes.cluster_lease:lease", "the lease of workers: show it, change it"),
+    "metrics": CommandEntry("Commands", "nodes.cluster:metrics", "everything it counted, as Prometheus reads it"),
 }
 CONFIRM_S = 30.0
 SETTLE_S = 3.0
 AGAIN_S = 0.5
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
-
-@click.group(
+cluster = LazyGroup(
     "cluster",
-    cls=LazyGroup,
-    entries=COMMANDS,
-    examples=[
-        ("talka cluster status --to 10.0.0.5:8470", "managers, workers and the queue"),
-        ("talka cluster members --to 10.0.0.5:8472 --secret-file s", "who is there"),
-        ("talka cluster leader --to 10.0.0.5:8472 --json", "who leads, for programs"),
-        ("talka cluster keys --to 10.0.0.5:8472 --rotate new-secret", "seal with another secret everywhere"),
-        ("talka cluster lease 2s --to 10.0.0.5:8472", "give up silent workers after 2 s, everywhere"),
-    ],
-    help="Ask a cluster: its managers over the API, or any member of it; and change its keys and its lease.",
+    "Ask a cluster: its managers over the API, or any member of it; and change its keys and its lease.",
+    COMMANDS,
+    ("talka cluster status --to 10.0.0.5:8470", "managers, workers and the queue"),
+    ("talka cluster members --to 10.0.0.5:8472 --secret-file s", "who is there"),
+    ("talka cluster leader --to 10.0.0.5:8472 --json", "who leads, for programs"),
+    ("talka cluster keys --to 10.0.0.5:8472 --rotate new-secret", "seal with another secret everywhere"),
+    ("talka cluster lease 2s --to 10.0.0.5:8472", "give up silent workers after 2 s, everywhere"),
 )
-def cluster() -> None:
-    pass
 
 
-def asking_options(command: Decorated, *, is_to_required: bool = True) -> Decorated:
-    """What every question needs."""
-    for option in reversed(
-        [
-            click.option("--to", "address", required=is_to_required, metavar="HOST:PORT", help="The member to ask."),
-            click.option("--secret-file", metavar="FILE", help="The cluster's secret (or set TALKA_SECRET_FILE)."),
-            cluster_option,
-            environment_option,
-            click.option("--certs", metavar="FOLDER", help="Certificates, when the cluster has them."),
-            click.option("--name", "own_name", metavar="NAME", help="The certificate to show (client)."),
-            click.option("--timeout", type=Seconds(0.1, 600), default=10.0, metavar="SECONDS", help="How long (10)."),
-        ]
-    ):
-        command = option(command)
-    return command
-
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
-
-@click.command(
-    "status", cls=CliCommand, help="Who leads, which managers are there, how many cores are free, who waits."
+more_asking_options = options(
+    click.option("--secret-file", metavar="FILE", help="The cluster's secret (or set TALKA_SECRET_FILE)."),
+    cluster_option,
+    environment_option,
+    click.option("--certs", metavar="FOLDER", help="Certificates, when the cluster has them."),
+    click.option("--name", "own_name", metavar="NAME", help="The certificate to show (client)."),
+    click.option("--timeout", type=Seconds(0.1, 600), default=10.0, metavar="SECONDS", help="How long (10)."),
 )
+to_option = partial(click.option, "--to", "address", metavar="HOST:PORT", help="The member to ask.")
+asking_options = options(to_option(required=True), more_asking_options)
+
+
+@command("status", "Who leads, which managers are there, how many cores are free, who waits.")
 @json_option
 @api_options
 def status(as_json: bool, **where: Any) -> int:
     view = asked(where, lambda client: client.cluster())
     if as_json:
-        print_json(view)
+        say(json_of(view))
         return 0
     rows = [
         ("cluster", view.name),
@@ -95,7 +69,7 @@ def status(as_json: bool, **where: Any) -> int:
         ("cores", f"{view.cores_free} of {view.cores} are free"),
         ("queue", f"{view.queue} waiting" if view.queue else "empty"),
     ]
-    say("\n".join(f"{word:<10} {tame(text)}" for word, text in rows))
+    say(facts_rows(rows))
     if view.managers:
         managers = [
             (one.name, one.state, one.api, str(one.jobs), "leads" if one.leads else "")
@@ -105,7 +79,7 @@ def status(as_json: bool, **where: Any) -> int:
     return 0
 
 
-@click.command("members", cls=CliCommand, help="Who is there, as this member sees it.")
+@command("members", "Who is there, as this member sees it.")
 @asking_options
 @json_option
 def members(as_json: bool, **where: Any) -> int:
@@ -125,18 +99,12 @@ def members(as_json: bool, **where: Any) -> int:
                 return found
 
     found = ask(where, collect)
-    if as_json:
-        print_json(found)
-        return 0
-    say(
-        table(
-            ("NAME", "STATE", "ADDRESS", "ROLE", "DATACENTER", "NOTE"),
-            [
-                (each.name, each.state, each.address, each.role, each.datacenter, note_of(each))
-                for each in sorted(found, key=lambda each: each.name)
-            ],
-        )
-    )
+    rows = [
+        (each.name, each.state, each.address, each.role, each.datacenter, note_of(each))
+        for each in sorted(found, key=lambda each: each.name)
+    ]
+    headings = ("NAME", "STATE", "ADDRESS", "ROLE", "DATACENTER", "NOTE")
+    say(json_of(found) if as_json else table(headings, rows))
     return 0
 
 
@@ -151,7 +119,7 @@ def note_of(member: Any) -> str:
     return ", ".join(notes)
 
 
-@click.command("leader", cls=CliCommand, help="Who leads, since which term, and which voters answer.")
+@command("leader", "Who leads, since which term, and which voters answer.")
 @asking_options
 @json_option
 def leader(as_json: bool, **where: Any) -> int:
@@ -161,9 +129,6 @@ def leader(as_json: bool, **where: Any) -> int:
     from talka.wire.asking import AskLeader
 
     facts = msgspec.json.decode(ask_one(where, AskLeader()), type=LeaderFacts)
-    if as_json:
-        print_json(facts)
-        return 0
     rows = [
         ("leader", facts.leader or "none known"),
         ("term", str(facts.term)),
@@ -172,11 +137,11 @@ def leader(as_json: bool, **where: Any) -> int:
         ("answering", ", ".join(facts.answering)),
         ("asked", f"{facts.role}, {facts.phase}" if facts.phase else f"{facts.role}: it was told so by others"),
     ]
-    say("\n".join(f"{word:<10} {tame(text)}" for word, text in rows if text))
+    say(json_of(facts) if as_json else facts_rows(rows))
     return 0
 
 
-@click.command("audit", cls=CliCommand, help="The last verdicts this member gave or heard, newest last.")
+@command("audit", "The last verdicts this member gave or heard, newest last.")
 @asking_options
 @json_option
 def audit(as_json: bool, **where: Any) -> int:
@@ -186,31 +151,24 @@ def audit(as_json: bool, **where: Any) -> int:
     from talka.wire.asking import AskAudit
 
     verdicts = msgspec.json.decode(ask_one(where, AskAudit()), type=list[VerdictFacts])
-    if as_json:
-        print_json(verdicts)
-        return 0
-    if not verdicts:
-        tell("no member was accused yet")
-        return 0
-    say(
-        table(
-            ("AGO", "MEMBER", "VERDICT", "BY", "REASON"),
-            [
-                (
-                    f"{verdict.seconds_ago:.1f} s",
-                    verdict.subject,
-                    verdict.verdict,
-                    f"{verdict.accuser}{' (own timer)' if verdict.own else ''}",
-                    verdict.reason,
-                )
-                for verdict in verdicts
-            ],
+    rows = [
+        (
+            f"{verdict.seconds_ago:.1f} s",
+            verdict.subject,
+            verdict.verdict,
+            f"{verdict.accuser}{' (own timer)' if verdict.own else ''}",
+            verdict.reason,
         )
-    )
+        for verdict in verdicts
+    ]
+    if as_json or rows:
+        say(json_of(verdicts) if as_json else table(("AGO", "MEMBER", "VERDICT", "BY", "REASON"), rows))
+    else:
+        tell("no member was accused yet")
     return 0
 
 
-@click.command("metrics", cls=CliCommand, help="Everything this member counted, in Prometheus' text format.")
+@command("metrics", "Everything this member counted, in Prometheus' text format.")
 @asking_options
 def metrics(**where: Any) -> int:
     from talka.wire.asking import AskMetrics
@@ -219,22 +177,18 @@ def metrics(**where: Any) -> int:
     return 0
 
 
-@click.command(
+@command(
     "keys",
-    cls=CliCommand,
-    examples=[
-        ("talka cluster keys --to HOST:PORT", "which are in use, and who lacks them"),
-        ("talka cluster keys --to HOST:PORT --rotate new-secret", "add a secret, then seal with it everywhere"),
-        ("talka cluster keys --to HOST:PORT --retire 3f9a01c2", "stop accepting an old one"),
-        ("talka cluster keys --to HOST:PORT --repair good-secret", "replace all keys by this one"),
-        ("talka cluster keys --data-dir FOLDER --repair good-secret", "of a node that does not run"),
-    ],
-    help=(
-        "The keys in use. Every member learns of a change, also one that is away, once it is back."
-        " Put the new secret into the secret files before a member starts with an empty data folder."
-    ),
+    "The keys in use. Every member learns of a change, also one that is away, once it is back."
+    " Put the new secret into the secret files before a member starts with an empty data folder.",
+    ("talka cluster keys --to HOST:PORT", "which are in use, and who lacks them"),
+    ("talka cluster keys --to HOST:PORT --rotate new-secret", "add a secret, then seal with it everywhere"),
+    ("talka cluster keys --to HOST:PORT --retire 3f9a01c2", "stop accepting an old one"),
+    ("talka cluster keys --to HOST:PORT --repair good-secret", "replace all keys by this one"),
+    ("talka cluster keys --data-dir FOLDER --repair good-secret", "of a node that does not run"),
 )
-@partial(asking_options, is_to_required=False)
+@to_option()
+@more_asking_options
 @click.option("--rotate", metavar="FILE", help="Accept the secret in this file everywhere, then seal with it.")
 @click.option("--add", metavar="FILE", help="Accept the secret in this file everywhere.")
 @click.option("--use", metavar="ID", help="Seal with this key everywhere.")
@@ -291,7 +245,7 @@ def keys(
         content = ask_one(where, question)
     facts = msgspec.json.decode(content, type=KeysFacts)
     if as_json:
-        print_json(facts)
+        say(json_of(facts))
         return 0
     say(table(("KEY", "USE"), [(key.id, "seals and opens" if key.is_primary else "opens") for key in facts.keys]))
     if repair is not None:
@@ -418,22 +372,3 @@ async def resolved(address: str, host: str) -> list[str]:
     if not found:
         raise ClusterUnreachable("; ".join(candidates.problems) or f"{host} has no address")
     return found
-
-
-# Showing.
-
-
-def print_json(value: Any) -> None:
-    import msgspec
-
-    say(tame_json(msgspec.json.format(msgspec.json.encode(value), indent=1)))
-
-
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as they must be; one that is empty in every row is left out."""
-    kept = [column for column in range(len(headings)) if any(row[column] for row in rows)]
-    lines = [[headings[column] for column in kept], *([tame(row[column]) for column in kept] for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(kept))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )

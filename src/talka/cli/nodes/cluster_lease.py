@@ -4,10 +4,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from talka.cli.command import CliCommand
-from talka.cli.nodes.cluster import ask, ask_one, asking_options, json_option, print_json
-from talka.cli.output import harmless, say, tell
-from talka.errors import Invalid, Unavailable
+from talka.cli.command import command
+from talka.cli.connection import json_option
+from talka.cli.nodes.cluster import ask, ask_one, asking_options
+from talka.cli.output import facts_rows, json_of, say, tell
+from talka.errors import Unavailable
 from talka.units import MILLISECOND
 
 if TYPE_CHECKING:
@@ -19,22 +20,14 @@ BEYOND_S: Final = 60.0
 """After the time that the leader said it waits: it may have been replaced, and its successor waits anew."""
 
 
-@click.command(
+@command(
     "lease",
-    cls=CliCommand,
-    examples=[
-        ("talka cluster lease --to HOST:PORT", "how long it is, and where it comes from"),
-        ("talka cluster lease 2s --to HOST:PORT", "make it 2 s for all managers; waits until that is in force"),
-    ],
-    help=(
-        "The lease of workers: one that is silent for so long is given up, and its work given to others. It is one "
-        "value"
-        " for the whole cluster. A change holds once the longer of the old and the new one is over; until then "
-        "nothing is"
-        " given up early and nothing runs twice. Managers go on as they are; take --lease out of their settings, for "
-        "one"
-        " that is started with another value is refused."
-    ),
+    "The lease of workers: one that is silent for so long is given up, and its work given to others. It is one value "
+    "for the whole cluster. A change holds once the longer of the old and the new one is over; until then nothing is "
+    "given up early and nothing runs twice. Managers go on as they are; take --lease out of their settings, for one "
+    "that is started with another value is refused.",
+    ("talka cluster lease --to HOST:PORT", "how long it is, and where it comes from"),
+    ("talka cluster lease 2s --to HOST:PORT", "make it 2 s for all managers; waits until that is in force"),
 )
 @click.argument("duration", metavar="[D]", required=False)
 @asking_options
@@ -42,35 +35,22 @@ BEYOND_S: Final = 60.0
 def lease(duration: str | None, as_json: bool, **where: Any) -> int:
     import msgspec
 
+    from talka.cli.nodes.settings import checked_lease
     from talka.wire.asking import AskLease
     from talka.wire.views import LeaseView
-    from talka.work.durations import format_duration
+    from talka.work.durations import format_duration, parse_duration
 
     if duration is None:
         view = msgspec.json.decode(ask_one(where, AskLease()), type=LeaseView)
     else:
-        lease_ns = checked(duration)
+        lease_ns = checked_lease(f"the lease = {duration!r}", parse_duration(duration, what="the lease"))
         view = ask(where, lambda asker: changed(asker, lease_ns))
-    if as_json:
-        print_json(view)
-        return 0
     rows = [("lease", format_duration(view.lease_ms * MILLISECOND)), ("set by", view.by)]
     if view.next_ms:
         next = format_duration(view.next_ms * MILLISECOND)
         rows.append(("changes", f"to {next} in {view.wait_ms / 1000:.1f} s, when the longer one is over"))
-    say("\n".join(f"{word:<10} {harmless(text)}" for word, text in rows))
+    say(json_of(view) if as_json else facts_rows(rows))
     return 0
-
-
-def checked(text: str) -> int:
-    from talka.control.jobs.lease_rule import LONGEST_LEASE_NS, SHORTEST_LEASE_NS
-    from talka.work.durations import format_duration, parse_duration
-
-    lease_ns = parse_duration(text, what="the lease")
-    if not SHORTEST_LEASE_NS <= lease_ns <= LONGEST_LEASE_NS:
-        shortest, longest = format_duration(SHORTEST_LEASE_NS), format_duration(LONGEST_LEASE_NS)
-        raise Invalid(f"the lease = {text!r} is not possible: write {shortest} to {longest}")
-    return lease_ns
 
 
 async def changed(asker: "NodeAsker", lease_ns: int) -> "LeaseView":

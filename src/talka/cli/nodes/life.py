@@ -1,11 +1,13 @@
 """A manager, a worker, or both with their API, in one process: from their start to a signal and to their end."""
 
 import asyncio
+import contextlib
 import gc
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from starlette.applications import Starlette
@@ -35,9 +37,8 @@ OWN_WORDS: Final = {
     "api": "the API is at {url}",
     "probes": "probes and metrics are at {url}",
     "few-files": (
-        "this process may have {files} files open, so at most {connections} connections are served at once, not "
-        "{usual}:"
-        " raise the limit to {wanted} (" + ADVICE + ")"
+        "this process may have {files} files open, so at most {connections} connections are served at "
+        "once, not {usual}: raise the limit to {wanted} (" + ADVICE + ")"
     ),
     "starting": "worker {name} starts, with {cores} cores",
     "up": "ready at {address} with {cores} cores; try: talka submit FILE --to {address}",
@@ -52,22 +53,15 @@ INNER: Final = frozenset(
 """Events that say nothing to whoever has everything on one machine."""
 
 
+@dataclass(frozen=True, slots=True)
 class Api:
     """Where a manager answers clients, and who may ask."""
 
-    def __init__(
-        self,
-        listener: socket.socket,
-        advertised: str,
-        auth: Tokens | None,
-        tls: ssl.SSLContext | None,
-        granted: ListenGranted = ENOUGH,
-    ) -> None:
-        self.granted = granted
-        self.listener = listener
-        self.advertised = advertised
-        self.auth = auth
-        self.tls = tls
+    listener: socket.socket
+    advertised: str
+    auth: Tokens | None
+    tls: ssl.SSLContext | None
+    granted: ListenGranted = ENOUGH
 
     @property
     def url(self) -> str:
@@ -94,7 +88,7 @@ class Life:
     """The parts of one process. Workers end first: what they finish, managers still have to hear of."""
 
     def __init__(self, tell_event: Callable[[Event], None]) -> None:
-        self._tell_event = tell_event
+        self.tell_event = tell_event
         self._workers: dict[asyncio.Task[None], WorkerNode] = {}
         self._managers: dict[asyncio.Task[None], ManagerNode] = {}
         self._others: list[asyncio.Task[None]] = []
@@ -111,36 +105,28 @@ class Life:
         node.put_down = audit.note
         app = make_app(control, dags=node.dags, auth=api.auth, limiter=node.control.limiter, audit=audit)
 
-        def started() -> None:
-            self.event("api", url=api.url, address=api.advertised)
-            self._tell_files(api)
-
-        serving = self._serve(app, api, started)
-        self._managers[self._task(node.run())] = node
-        self._others.append(self._task(serving))
+        self._managers[asyncio.create_task(node.run())] = node
+        self._others.append(asyncio.create_task(self._serve(app, api, "api")))
 
     def add_worker(self, node: WorkerNode, probes: Api | None = None) -> None:
-        self._workers[self._task(node.run())] = node
+        self._workers[asyncio.create_task(node.run())] = node
         if probes is not None:
             app = make_health_app(node.why_not_ready, node.metrics, auth=probes.auth)
+            self._others.append(asyncio.create_task(self._serve(app, probes, "probes")))
 
-            def started() -> None:
-                self.event("probes", url=probes.url, address=probes.advertised)
-                self._tell_files(probes)
+    async def _serve(self, app: Starlette, api: Api, word: str) -> None:
+        """`word` is the event that tells where it is served."""
+        files, limits = api.granted.files, api.granted.limits
 
-            self._others.append(self._task(self._serve(app, probes, started)))
+        def started() -> None:
+            self.event(word, url=api.url, address=api.advertised)
+            if api.granted.is_short:
+                self.event("few-files", files=files, connections=limits.places, usual=WHOLE.places, wanted=WANTED_FILES)
 
-    async def _serve(self, app: Starlette, api: Api, started: Callable[[], None]) -> None:
-        limits = api.granted.limits
         await serve(app, api.listener, stop=self._stop_api, tls=api.tls, on_started=started, limits=limits)
 
-    def _tell_files(self, api: Api) -> None:
-        files, limits = api.granted.files, api.granted.limits
-        if api.granted.is_short:
-            self.event("few-files", files=files, connections=limits.places, usual=WHOLE.places, wanted=WANTED_FILES)
-
     def event(self, word: str, **facts: object) -> None:
-        self._tell_event({"at": realtime_ns() / SECOND, "event": word, **facts})
+        self.tell_event({"at": realtime_ns() / SECOND, "event": word, **facts})
 
     def on_signal(self) -> None:
         if self._first.is_set():
@@ -152,11 +138,11 @@ class Life:
     async def run(self) -> int:
         """Until the first signal or until a part ends by itself; the exit code."""
         parts = [*self._workers, *self._managers, *self._others]
-        first, second = self._task(self._wait(self._first)), self._task(self._wait(self._second))
+        first, second = asyncio.create_task(self._first.wait()), asyncio.create_task(self._second.wait())
         gently: asyncio.Task[None] | None = None
         try:
             await asyncio.wait([first, *parts], return_when=asyncio.FIRST_COMPLETED)
-            gently = self._task(self._end_gently())
+            gently = asyncio.create_task(self._end_gently())
             await asyncio.wait([gently, second], return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in (first, second, *parts, *([gently] if gently is not None else [])):
@@ -167,9 +153,8 @@ class Life:
         for end in ends:
             if isinstance(end, Exception):
                 raise end
-        failures = [node.failure for node in self._workers.values()]
-        failures += [node.failure for node in self._managers.values()]
-        told = [failure for failure in failures if failure is not None]
+        nodes: list[WorkerNode | ManagerNode] = [*self._workers.values(), *self._managers.values()]
+        told = [node.failure for node in nodes if node.failure is not None]
         for failure in told:
             tell(str(failure))
         is_unfit = any(isinstance(failure, OtherLease) for failure in told)
@@ -185,12 +170,6 @@ class Life:
         self._stop_api.set()
         if rest := [*self._managers, *self._others]:
             await asyncio.wait(rest)
-
-    async def _wait(self, event: asyncio.Event) -> None:
-        await event.wait()
-
-    def _task(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        return asyncio.create_task(work)
 
 
 def sentence(event: Event) -> str:
@@ -215,27 +194,22 @@ def run_node(life: Coroutine[Any, Any, int]) -> int:
 
 
 async def live_manager(options: ManagerOptions, api: Api, as_json: bool) -> int:
-    with EventsTold(as_json, sentence) as told:
-        node = ManagerNode(options, told.event)
-        life = told.life()
-        life.add_manager(node, api, None)
+    with told_life(as_json, sentence) as life:
+        life.add_manager(ManagerNode(options, life.tell_event), api, None)
         return await life.run()
 
 
 async def live_worker(options: WorkerOptions, probes: Api | None, as_json: bool) -> int:
-    with EventsTold(as_json, sentence) as told:
-        node = WorkerNode(options, told.event)
-        life = told.life()
-        life.add_worker(node, probes)
+    with told_life(as_json, sentence) as life:
+        life.add_worker(WorkerNode(options, life.tell_event), probes)
         return await life.run()
 
 
 async def live_up(options: ManagerOptions, api: Api, worker_at: Callable[[str], WorkerOptions], as_json: bool) -> int:
     """`worker_at` makes the options of the worker, given the address of the manager."""
-    with EventsTold(as_json, brief_sentence) as told:
-        manager = ManagerNode(options, told.event)
-        worker = WorkerNode(worker_at(manager.address), told.event)
-        life = told.life()
+    with told_life(as_json, brief_sentence) as life:
+        manager = ManagerNode(options, life.tell_event)
+        worker = WorkerNode(worker_at(manager.address), life.tell_event)
         life.add_manager(manager, api, worker)
         life.add_worker(worker)
 
@@ -263,27 +237,17 @@ def calm_collector() -> None:
     gc.set_threshold(20_000, 5, 80)
 
 
-class EventsTold:
-    """Prints what happens, and hears signals."""
-
-    def __init__(self, as_json: bool, sentence: Callable[[Event], str]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._printer = Printer(self._loop, as_json, sentence)
-
-    @property
-    def event(self) -> Callable[[Event], None]:
-        return self._printer.event
-
-    def life(self) -> Life:
-        life = Life(self._printer.event)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(number, life.on_signal)
-        return life
-
-    def __enter__(self) -> "EventsTold":
-        calm_collector()
-        self._loop.set_exception_handler(lambda _, context: tell(mishap(context)))
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._printer.finish()
+@contextlib.contextmanager
+def told_life(as_json: bool, sentence: Callable[[Event], str]) -> Iterator[Life]:
+    """A life whose events are printed, and which hears signals."""
+    loop = asyncio.get_running_loop()
+    printer = Printer(loop, as_json, sentence)
+    calm_collector()
+    loop.set_exception_handler(lambda _, context: tell(mishap(context)))
+    life = Life(printer.event)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, life.on_signal)
+    try:
+        yield life
+    finally:
+        printer.finish()

@@ -1,4 +1,4 @@
-"""The command `talka member`. What it needs is imported when it is called, for a quick help."""
+"""The command `talka member`."""
 
 import os
 import select
@@ -12,9 +12,15 @@ from typing import Any
 
 import click
 
-from talka.cli.command import CliCommand
-from talka.cli.nodes.descriptors import check_descriptors
-from talka.cli.nodes.secret import Seconds, checked_id, cluster_option, environment_option, read_secrets
+from talka.cli.command import command
+from talka.cli.nodes.secret import (
+    Seconds,
+    check_descriptors,
+    checked_id,
+    cluster_option,
+    environment_option,
+    read_secrets,
+)
 from talka.cli.output import tell
 from talka.report.tame import tame, tame_json
 
@@ -25,18 +31,13 @@ PRESET_NAMES = ("default", "fast", "wan", "serf-lan")
 DEFAULT_FOLDER = "~/.local/state/talka"
 
 
-@click.command(
+@command(
     "member",
-    cls=CliCommand,
-    examples=[
-        ("talka member --name a --bind 127.0.0.1:8472 --secret-file s", "the first"),
-        ("talka member --name b --bind 127.0.0.1:8473 --seed 127.0.0.1:8472 …", "another"),
-        ("talka member … --voters a,b,c", "a, b and c elect a leader"),
-    ],
-    help=(
-        "Be a member of a cluster: tell who joins, is lost or leaves, and who leads, one line for each."
-        " UDP and TCP on one port. SIGTERM or Ctrl-C: it says good-bye and stops."
-    ),
+    "Be a member of a cluster: tell who joins, is lost or leaves, and who leads, one line for each."
+    " UDP and TCP on one port. SIGTERM or Ctrl-C: it says good-bye and stops.",
+    ("talka member --name a --bind 127.0.0.1:8472 --secret-file s", "the first"),
+    ("talka member --name b --bind 127.0.0.1:8473 --seed 127.0.0.1:8472 …", "another"),
+    ("talka member … --voters a,b,c", "a, b and c elect a leader"),
 )
 @click.option("--name", required=True, metavar="NAME", help="Its name, unique in the cluster.")
 @click.option("--bind", required=True, metavar="HOST:PORT", help="Where it listens, UDP and TCP.")
@@ -132,9 +133,10 @@ async def live(options: Any, as_json: bool) -> int:
 
     from talka.cli.nodes.key_repair import audited
     from talka.nodes.member import MemberNode
+    from talka.nodes.member_events import sentence_of
 
     loop = asyncio.get_running_loop()
-    printer = Printer(loop, as_json)
+    printer = Printer(loop, as_json, sentence_of)
     node = MemberNode(options, audited(printer.event, options.data_dir))
     loop.set_exception_handler(lambda _, context: tell(mishap(context)))
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -162,21 +164,15 @@ def mishap(context: dict[str, Any]) -> str:
     return f"internal error: {line}\nSet TALKA_TRACEBACK=1 to see where it happened."
 
 
-def member_sentence(event: dict[str, Any]) -> str:
-    from talka.nodes.member_events import sentence_of
-
-    return sentence_of(event)
-
-
 class Printer:
     """Prints events. A pipe that nobody reads must not hold the member up: then lines wait, and at last are left
     out."""
 
-    def __init__(self, loop: Any, as_json: bool, sentence: Callable[[dict[str, Any]], str] | None = None) -> None:
-        """`sentence` says an event to people, in the words of a member when it is not given; empty: it is left out."""
+    def __init__(self, loop: Any, as_json: bool, sentence: Callable[[dict[str, Any]], str]) -> None:
+        """`sentence` says an event to people; empty: it is left out."""
         self._loop = loop
         self._as_json = as_json
-        self._sentence = sentence or member_sentence
+        self._sentence = sentence
         self._waiting: list[bytes] = []
         self._left_out = 0
         self._descriptor = sys.stdout.fileno()

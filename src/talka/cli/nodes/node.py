@@ -1,17 +1,12 @@
-"""The commands that are a node: `talka up`, `talka manager`, `talka worker`.
-
-What they need is imported when they are called, for a quick help.
-"""
+"""The commands that are a node: `talka up`, `talka manager`, `talka worker`."""
 
 import contextlib
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from talka.cli.command import CliCommand, Option
-from talka.cli.nodes.descriptors import check_descriptors
+from talka.cli.command import command, option, options
 from talka.errors import Invalid
 
 if TYPE_CHECKING:
@@ -29,81 +24,55 @@ WILDCARDS: Final = ("0.0.0.0", "::")
 SECRET_BYTES: Final = 32
 WHO, REACHED, TRUST, WORK = "Who it is", "Where it is reached", "Whom it trusts", "What it does"
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-
-
-def options(*made: tuple[str, tuple[str, ...], dict[str, Any]]) -> Callable[[Decorated], Decorated]:
-    """Options without a default: what is not given as a flag may still come from elsewhere."""
-
-    def decorate(command: Decorated) -> Decorated:
-        for section, names, facts in reversed(made):
-            command = click.option(*names, cls=Option, section=section, **facts)(command)
-        return command
-
-    return decorate
-
-
-def given(section: str, *names: str, **facts: Any) -> tuple[str, tuple[str, ...], dict[str, Any]]:
-    return section, names, facts
-
-
-NAME = given(WHO, "--name", metavar="NAME", help="Its name, unique in the cluster (the name of this machine).")
-WHERE = (
-    given(WHO, "--cluster", metavar="ID", help="The cluster's id (default)."),
-    given(WHO, "--environment", metavar="ID", help="The environment's id, such as production (default)."),
-    given(WHO, "--datacenter", metavar="ID", help="Where it stands."),
-    given(WHO, "--data-dir", metavar="FOLDER", help=f"Where it keeps its files ({STATE_FOLDER}/NAME)."),
+NAME = option(WHO, "--name", "NAME", "Its name, unique in the cluster (the name of this machine).")
+WHERE = options(
+    option(WHO, "--cluster", "ID", "The cluster's id (default)."),
+    option(WHO, "--environment", "ID", "The environment's id, such as production (default)."),
+    option(WHO, "--datacenter", "ID", "Where it stands."),
+    option(WHO, "--data-dir", "FOLDER", f"Where it keeps its files ({STATE_FOLDER}/NAME)."),
 )
-SEED = given(
+SEED = option(
     REACHED,
-    "--seed",
-    "seeds",
+    "--seed seeds",
+    "ADDRESS",
+    "A manager's node port: HOST:PORT, srv:NAME of the DNS, or file:PATH. Repeatable.",
     multiple=True,
-    metavar="ADDRESS",
-    help="A manager's node port: HOST:PORT, srv:NAME of the DNS, or file:PATH. Repeatable.",
 )
-TRUSTED = (
-    given(TRUST, "--secret-file", metavar="FILE", help="The cluster's secret, a line of at least 32 characters."),
-    given(TRUST, "--certs", metavar="FOLDER", help="Certificates (talka certs): connections are TLS, roles checked."),
+TRUSTED = options(
+    option(TRUST, "--secret-file", "FILE", "The cluster's secret, a line of at least 32 characters."),
+    option(TRUST, "--certs", "FOLDER", "Certificates (talka certs): connections are TLS, roles checked."),
 )
-CORES = given(WORK, "--cores", metavar="N", help="Core processes at the same time (one for each physical core).")
-STORE = given(WORK, "--store", metavar="URL", help="Keep pipelines in this file: sqlite:///FILE (none are taken).")
-LEASE = given(
+CORES = option(WORK, "--cores", "N", "Core processes at the same time (one for each physical core).")
+STORE = option(WORK, "--store", "URL", "Keep pipelines in this file: sqlite:///FILE (none are taken).")
+LEASE = option(
     WORK,
     "--lease",
-    metavar="D",
-    help="The lease of workers: a worker that is silent for this long is given up, and others get its work (the "
+    "D",
+    "The lease of workers: a worker that is silent for this long is given up, and others get its work (the "
     "cluster's; 5s at first).",
 )
-HANDLERS = given(
-    WORK, "--handlers", multiple=True, metavar="FILE.py", help="A file with handlers of pipelines. Repeatable."
-)
-json_option = click.option("--json", "as_json", is_flag=True, cls=Option, help="One JSON object for each line.")
+HANDLERS = option(WORK, "--handlers", "FILE.py", "A file with handlers of pipelines. Repeatable.", multiple=True)
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object for each line.")
 
 
 # Everything on one machine.
 
 
-@click.command(
+@command(
     "up",
-    cls=CliCommand,
-    examples=[
-        ("talka up", f"a cluster of one machine, its API at 127.0.0.1:{API_PORT}"),
-        ("talka submit shop.py", "in another terminal: runs there, and is shown here"),
-        ("talka up --store sqlite:///jobs.sqlite --handlers etl.py", "for pipelines too, which it keeps in that file"),
-        ("talka up --private", "for this user alone; your own commands find the token"),
-    ],
-    help=(
-        "A manager, a worker and their API in one process, for this machine alone: no token is needed, so every user of"
-        " the machine can submit, unless it is --private. SIGTERM or Ctrl-C: it finishes what runs and stops; a "
-        "second one ends it at once."
-    ),
+    "A manager, a worker and their API in one process, for this machine alone: no token is needed, so every user of"
+    " the machine can submit, unless it is --private. SIGTERM or Ctrl-C: it finishes what runs and stops; a "
+    "second one ends it at once.",
+    ("talka up", f"a cluster of one machine, its API at 127.0.0.1:{API_PORT}"),
+    ("talka submit shop.py", "in another terminal: runs there, and is shown here"),
+    ("talka up --store sqlite:///jobs.sqlite --handlers etl.py", "for pipelines too, which it keeps in that file"),
+    ("talka up --private", "for this user alone; your own commands find the token"),
 )
 @options(
-    given(WHO, "--name", metavar="NAME", help="Its name (local)."),
-    given(WHO, "--data-dir", metavar="FOLDER", help=f"Where it keeps its files ({STATE_FOLDER}/NAME)."),
-    given(REACHED, "--port", metavar="N", help=f"The port of its API ({API_PORT}); 0: any free one."),
-    given(TRUST, "--private", is_flag=True, help="Keep other users of this machine out, with a token of its own."),
+    option(WHO, "--name", "NAME", "Its name (local)."),
+    option(WHO, "--data-dir", "FOLDER", f"Where it keeps its files ({STATE_FOLDER}/NAME)."),
+    option(REACHED, "--port", "N", f"The port of its API ({API_PORT}); 0: any free one."),
+    option(TRUST, "--private", None, "Keep other users of this machine out, with a token of its own.", is_flag=True),
     CORES,
     STORE,
     HANDLERS,
@@ -173,33 +142,27 @@ def own_secret(folder: "Path") -> str:
 # One of several.
 
 
-@click.command(
+@command(
     "manager",
-    cls=CliCommand,
-    examples=[
-        ("talka manager --name a --secret-file secret", "the only one, on loopback"),
-        ("talka manager --name a --voters a,b,c --bind 10.0.0.1:8471 …", "one of three"),
-        ("talka manager … --api 10.0.0.1:8470 --token-key-file key", "with an API for others"),
-    ],
-    help=(
-        "Be a manager of a cluster: keep its jobs, give them to workers, and answer clients. Settings may also come "
-        "from"
-        " TALKA_* and from [manager] in talka.toml. SIGTERM or Ctrl-C: it hands over and stops; a second one ends it"
-        " at once."
-    ),
+    "Be a manager of a cluster: keep its jobs, give them to workers, and answer clients. Settings may also come from "
+    "TALKA_* and from [manager] in talka.toml. SIGTERM or Ctrl-C: it hands over and stops; a second one ends it at "
+    "once.",
+    ("talka manager --name a --secret-file secret", "the only one, on loopback"),
+    ("talka manager --name a --voters a,b,c --bind 10.0.0.1:8471 …", "one of three"),
+    ("talka manager … --api 10.0.0.1:8470 --token-key-file key", "with an API for others"),
 )
 @options(
     NAME,
-    given(WHO, "--voters", metavar="A,B,C", help="All managers, 1, 3 or 5 of them: the same for each (itself alone)."),
-    *WHERE,
-    given(REACHED, "--bind", metavar="HOST:PORT", help=f"For nodes, UDP and TCP (127.0.0.1:{NODE_PORT})."),
-    given(REACHED, "--advertise", metavar="HOST:PORT", help="Where nodes reach it (where it listens)."),
-    given(REACHED, "--api", metavar="HOST:PORT", help=f"For clients, HTTP (127.0.0.1:{API_PORT})."),
-    given(REACHED, "--api-advertise", metavar="HOST:PORT", help="Where clients reach it (where it listens)."),
+    option(WHO, "--voters", "A,B,C", "All managers, 1, 3 or 5 of them: the same for each (itself alone)."),
+    WHERE,
+    option(REACHED, "--bind", "HOST:PORT", f"For nodes, UDP and TCP (127.0.0.1:{NODE_PORT})."),
+    option(REACHED, "--advertise", "HOST:PORT", "Where nodes reach it (where it listens)."),
+    option(REACHED, "--api", "HOST:PORT", f"For clients, HTTP (127.0.0.1:{API_PORT})."),
+    option(REACHED, "--api-advertise", "HOST:PORT", "Where clients reach it (where it listens)."),
     SEED,
-    *TRUSTED,
-    given(TRUST, "--token-key-file", metavar="FILE", help="The key of clients' tokens (talka token key)."),
-    given(WORK, "--preset", metavar=f"[{'|'.join(PRESETS)}]", help="How fast failures are detected (default)."),
+    TRUSTED,
+    option(TRUST, "--token-key-file", "FILE", "The key of clients' tokens (talka token key)."),
+    option(WORK, "--preset", f"[{'|'.join(PRESETS)}]", "How fast failures are detected (default)."),
     STORE,
     LEASE,
 )
@@ -301,55 +264,48 @@ def tokens_of(settings: "NodeSettings", cluster: str) -> "Tokens | None":
     return tokens_from(file, settings.label("token_key_file"), cluster)
 
 
-@click.command(
+@command(
     "worker",
-    cls=CliCommand,
-    examples=[
-        ("talka worker --seed 10.0.0.1:8471 --secret-file secret", "all cores of this machine"),
-        ("talka worker … --name w1 --cores 4 --capability ssd", "four of them, with a capability"),
-    ],
-    help=(
-        "Be a worker of a cluster: run what managers give it. Settings may also come from TALKA_* and from [worker] in"
-        " talka.toml. SIGTERM or Ctrl-C: it finishes what runs, for as long as --grace, and stops; a second one ends"
-        " it at once."
-    ),
+    "Be a worker of a cluster: run what managers give it. Settings may also come from TALKA_* and from [worker] in"
+    " talka.toml. SIGTERM or Ctrl-C: it finishes what runs, for as long as --grace, and stops; a second one ends"
+    " it at once.",
+    ("talka worker --seed 10.0.0.1:8471 --secret-file secret", "all cores of this machine"),
+    ("talka worker … --name w1 --cores 4 --capability ssd", "four of them, with a capability"),
 )
 @options(
     NAME,
-    *WHERE,
+    WHERE,
     SEED,
-    *TRUSTED,
-    given(REACHED, "--probes", metavar="HOST:PORT", help="HTTP for /livez, /readyz and /metrics (none)."),
-    given(TRUST, "--token-key-file", metavar="FILE", help="The key of tokens that /metrics wants (talka token key)."),
+    TRUSTED,
+    option(REACHED, "--probes", "HOST:PORT", "HTTP for /livez, /readyz and /metrics (none)."),
+    option(TRUST, "--token-key-file", "FILE", "The key of tokens that /metrics wants (talka token key)."),
     CORES,
-    given(
+    option(
         WORK,
-        "--capability",
-        "capabilities",
+        "--capability capabilities",
+        "WORD",
+        "A capability of this worker that tasks can require. Repeatable.",
         multiple=True,
-        metavar="WORD",
-        help="A capability of this worker that tasks can require. Repeatable.",
     ),
-    given(WORK, "--grace", metavar="D", help="Time for running work to end after a stop signal (30s)."),
-    given(
+    option(WORK, "--grace", "D", "Time for running work to end after a stop signal (30s)."),
+    option(
         TRUST,
         "--core-user",
-        metavar="NAME",
-        help="The user that runs tests and handlers (the worker's user; nobody if that is root).",
+        "NAME",
+        "The user that runs tests and handlers (the worker's user; nobody if that is root).",
     ),
-    given(
+    option(
         TRUST,
-        "--core-env",
-        "core_env",
+        "--core-env core_env",
+        "NAME",
+        "A variable of the worker that tests and handlers may read. Repeatable.",
         multiple=True,
-        metavar="NAME",
-        help="A variable of the worker that tests and handlers may read. Repeatable.",
     ),
     HANDLERS,
 )
 @json_option
 def worker(as_json: bool, handlers: tuple[str, ...], **flags: Any) -> int:
-    from talka.cli.nodes.secret import checked_id
+    from talka.cli.nodes.secret import check_descriptors, checked_id, read_secrets
     from talka.cli.nodes.settings import NodeSettings
 
     check_descriptors("a worker")
@@ -363,7 +319,6 @@ def worker(as_json: bool, handlers: tuple[str, ...], **flags: Any) -> int:
     files = checked_handlers(handlers)
     from talka.cli.config import core_environment
     from talka.cli.nodes.life import live_worker, run_node
-    from talka.cli.nodes.secret import read_secrets
     from talka.net.discovery import Candidates
     from talka.nodes.worker import WorkerOptions
 

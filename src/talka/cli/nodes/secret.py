@@ -1,14 +1,16 @@
-"""What the commands of a cluster's nodes have in common: its secret and its ids. And `talka secret`, which makes
-one."""
+"""What the commands of a cluster's nodes have in common: its secret, its ids and their files. And `talka secret`."""
 
 from typing import Any
 
 import click
 
-from talka.cli.command import CliCommand
+from talka.cli.command import command
 from talka.cli.output import tell
 from talka.errors import Invalid
 
+LEAST_FILES = 64
+"""A node's files, its store, its sockets and pipes to a few cores."""
+WANTED_FILES = 4096
 MOST_BYTES = 64 * 1024
 SECRET_BYTES = 32
 
@@ -35,11 +37,10 @@ environment_option = click.option(
 )
 
 
-@click.command(
+@command(
     "secret",
-    cls=CliCommand,
-    examples=[("talka secret -o secret", "once; every node of the cluster gets it")],
-    help="Make a cluster's secret. Every manager, worker and member of the cluster gets the file, and nobody else.",
+    "Make a cluster's secret. Every manager, worker and member of the cluster gets the file, and nobody else.",
+    ("talka secret -o secret", "once; every node of the cluster gets it"),
 )
 @click.option("-o", "--output", required=True, metavar="FILE", help="Where to write it, for your eyes only. Required.")
 def secret(output: str) -> int:
@@ -78,3 +79,11 @@ def checked_id(what: str, text: str) -> str:
     if problem := id_problem(what, text):
         raise Invalid(problem)
     return text
+
+
+def check_descriptors(who: str) -> None:
+    """Raises the limit as far as it goes. One that is too low is named as the cause: what fails later would not say
+    so."""
+    from talka.net.descriptors import ask_for
+
+    ask_for(who, least=LEAST_FILES, wanted=WANTED_FILES)

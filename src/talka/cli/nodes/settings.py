@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from talka.cli.config import MOST_CORES, BadSetting, GivenSetting, Layer, layer_of_node, whole
+from talka.cli.config import MOST_CORES, BadSetting, Layer, from_text, layer_of_node, whole
 from talka.cli.nodes.secret import checked_id
 from talka.units import SECOND
 from talka.work.durations import format_duration, parse_duration, shown
@@ -68,27 +68,21 @@ class NodeSettings:
 
     def cores(self) -> int | None:
         given = self._given.get("cores")
-        return None if given is None else whole(1, MOST_CORES)(given.label, _number(given))
+        return None if given is None else whole(1, MOST_CORES)(given.label, from_text("cores", given.value))
 
     def port(self, default: int) -> int:
         given = self._given.get("port")
-        return default if given is None else whole(0, HIGHEST_PORT)(given.label, _number(given))
+        return default if given is None else whole(0, HIGHEST_PORT)(given.label, from_text("port", given.value))
 
     def own_lease(self) -> "OwnLease":
         """Of workers. What nobody set is the register's to say."""
         from talka.cluster.leadership.lease_terms import OwnLease
-        from talka.control.jobs.lease_rule import LONGEST_LEASE_NS, SHORTEST_LEASE_NS
 
         if not self.has("lease"):
             return OwnLease()
-        lease_ns = round(self.seconds("lease", "") * SECOND)
-        if not SHORTEST_LEASE_NS <= lease_ns <= LONGEST_LEASE_NS:
-            shortest, longest = format_duration(SHORTEST_LEASE_NS), format_duration(LONGEST_LEASE_NS)
-            raise BadSetting(
-                f"{self.label('lease')} = {shown(self._given['lease'].value)} is not possible: write {shortest} to "
-                f"{longest}"
-            )
-        return OwnLease(lease_ns, self.label("lease"))
+        label = self.label("lease")
+        said = f"{label} = {shown(self._given['lease'].value)}"
+        return OwnLease(checked_lease(said, round(self.seconds("lease", "") * SECOND)), label)
 
     def seconds(self, name: str, default: str) -> float:
         given = self._given.get(name)
@@ -99,8 +93,10 @@ class NodeSettings:
         return parse_duration(given.value, what=given.label) / SECOND
 
 
-def _number(given: GivenSetting) -> object:
-    """Flags and variables are texts. What is no number stays what it is, and its check says what is wrong."""
-    value = given.value
-    is_whole = isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10
-    return int(str(value)) if is_whole else value
+def checked_lease(said: str, lease_ns: int) -> int:
+    from talka.control.jobs.lease_rule import LONGEST_LEASE_NS, SHORTEST_LEASE_NS
+
+    if not SHORTEST_LEASE_NS <= lease_ns <= LONGEST_LEASE_NS:
+        shortest, longest = format_duration(SHORTEST_LEASE_NS), format_duration(LONGEST_LEASE_NS)
+        raise BadSetting(f"{said} is not possible: write {shortest} to {longest}")
+    return lease_ns

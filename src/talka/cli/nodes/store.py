@@ -1,35 +1,31 @@
-"""The command `talka store …`: the file in which dag jobs are kept. What it needs is imported when it is called."""
+"""The command `talka store …`: the file in which dag jobs are kept."""
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from talka.cli.command import CliCommand, CommandEntry, LazyGroup
+from talka.cli.command import CommandEntry, LazyGroup, command
 from talka.cli.output import say, tell
 
 if TYPE_CHECKING:
     from talka.store.dags.sqlite_file import SqliteFile
 
 COMMANDS: Final = {
-    "migrate": CommandEntry("Commands", "talka.cli.nodes.store:migrate", "make a store, or bring one to this version"),
-    "check": CommandEntry("Commands", "talka.cli.nodes.store:check", "read all of it and tell what is wrong"),
-    "backup": CommandEntry("Commands", "talka.cli.nodes.store:backup", "copy it while it is in use"),
+    "migrate": CommandEntry("Commands", "nodes.store:migrate", "make a store, or bring one to this version"),
+    "check": CommandEntry("Commands", "nodes.store:check", "read all of it and tell what is wrong"),
+    "backup": CommandEntry("Commands", "nodes.store:backup", "copy it while it is in use"),
 }
 
 
-@click.group(
+store = LazyGroup(
     "store",
-    cls=LazyGroup,
-    entries=COMMANDS,
-    examples=[
-        ("talka store check --store sqlite:///jobs.sqlite", "is it whole?"),
-        ("talka store backup copy.sqlite --store sqlite:///jobs.sqlite", "a copy, while jobs run"),
-    ],
-    help="The store of dag jobs: bring it to this version, check it, copy it.",
+    "The store of dag jobs: bring it to this version, check it, copy it.",
+    COMMANDS,
+    ("talka store check --store sqlite:///jobs.sqlite", "is it whole?"),
+    ("talka store backup copy.sqlite --store sqlite:///jobs.sqlite", "a copy, while jobs run"),
 )
-def store() -> None:
-    pass
 
 
 store_option = click.option(
@@ -37,11 +33,10 @@ store_option = click.option(
 )
 
 
-@click.command(
+@command(
     "migrate",
-    cls=CliCommand,
-    examples=[("talka store migrate --store sqlite:///jobs.sqlite", "before the first start of a new version")],
-    help="Make a store, or bring one to this version. A manager does the same when it starts.",
+    "Make a store, or bring one to this version. A manager does the same when it starts.",
+    ("talka store migrate --store sqlite:///jobs.sqlite", "before the first start of a new version"),
 )
 @store_option
 def migrate(url: str) -> int:
@@ -56,46 +51,37 @@ def migrate(url: str) -> int:
     return 0
 
 
-@click.command(
+@command(
     "check",
-    cls=CliCommand,
-    examples=[("talka store check --store sqlite:///jobs.sqlite", "it may be in use meanwhile")],
-    help="Read all of a store and tell what is wrong. Nothing is changed; the exit code is 2 if anything is wrong.",
+    "Read all of a store and tell what is wrong. Nothing is changed; the exit code is 2 if anything is wrong.",
+    ("talka store check --store sqlite:///jobs.sqlite", "it may be in use meanwhile"),
 )
 @store_option
 def check(url: str) -> int:
     from talka.report.text import counted_text
     from talka.work.outcome import ExitCode
 
-    file = opened(url, as_it_is=True)
-    try:
+    with contextlib.closing(opened(url, as_it_is=True)) as file:
         problems = file.problems()
         if not problems:
             jobs, tasks = file.sizes()
             say(f"{file.place} is whole: {counted_text(jobs, 'job')}, {counted_text(tasks, 'task')}")
             return ExitCode.HELD
-    finally:
-        file.close()
     for problem in problems:
         tell(f"{file.place}: {problem}")
     return ExitCode.USAGE
 
 
-@click.command(
+@command(
     "backup",
-    cls=CliCommand,
-    examples=[("talka store backup copy.sqlite --store sqlite:///jobs.sqlite", "as it is at this instant")],
-    help="Copy a store to the new file TARGET, while it is in use. Large outputs are files of their own: copy them "
-    "too.",
+    "Copy a store to the new file TARGET, while it is in use. Large outputs are files of their own: copy them too.",
+    ("talka store backup copy.sqlite --store sqlite:///jobs.sqlite", "as it is at this instant"),
 )
 @click.argument("target", metavar="TARGET")
 @store_option
 def backup(target: str, url: str) -> int:
-    file = opened(url, as_it_is=True)
-    try:
+    with contextlib.closing(opened(url, as_it_is=True)) as file:
         file.backup(Path(target))
-    finally:
-        file.close()
     say(f"{file.place} was copied to {target}")
     return 0
 

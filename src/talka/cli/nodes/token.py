@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from talka.cli.command import CliCommand, CommandEntry, LazyGroup
+from talka.cli.command import CommandEntry, LazyGroup, command
 from talka.cli.output import say, tell
 from talka.errors import Invalid
 from talka.units import SECOND
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from talka.web.auth import Revoked, Tokens
 
 COMMANDS: Final = {
-    "key": CommandEntry("Commands", "talka.cli.nodes.token:key", "make a key, which every manager gets"),
-    "issue": CommandEntry("Commands", "talka.cli.nodes.token:issue", "make a token with it, for one person or program"),
-    "revoke": CommandEntry("Commands", "talka.cli.nodes.token:revoke", "end a token before its time"),
+    "key": CommandEntry("Commands", "nodes.token:key", "make a key, which every manager gets"),
+    "issue": CommandEntry("Commands", "nodes.token:issue", "make a token with it, for one person or program"),
+    "revoke": CommandEntry("Commands", "nodes.token:revoke", "end a token before its time"),
 }
 KEY_BYTES: Final = 48
 KEY_LEAST: Final = 32
@@ -32,24 +32,17 @@ class BadKey(Invalid):
     """A file that holds no key, or cannot be read or written."""
 
 
-@click.group(
+token = LazyGroup(
     "token",
-    cls=LazyGroup,
-    entries=COMMANDS,
-    examples=[
-        ("talka token key -o key", "once; managers get it"),
-        ("talka token issue --key-file key --role view --for ci", "for a program"),
-        ("talka jobs --token-file ada.token", "using one"),
-    ],
-    help="Tokens that open a cluster's API. Whoever may submit runs code of their own on the workers.",
+    "Tokens that open a cluster's API. Whoever may submit runs code of their own on the workers.",
+    COMMANDS,
+    ("talka token key -o key", "once; managers get it"),
+    ("talka token issue --key-file key --role view --for ci", "for a program"),
+    ("talka jobs --token-file ada.token", "using one"),
 )
-def token() -> None:
-    pass
 
 
-@click.command(
-    "key", cls=CliCommand, help="Make a key for tokens. Every manager of the cluster gets it, and nobody else."
-)
+@command("key", "Make a key for tokens. Every manager of the cluster gets it, and nobody else.")
 @click.option("-o", "--output", required=True, metavar="FILE", help="Where to write it, for your eyes only. Required.")
 def key(output: str) -> int:
     import secrets
@@ -59,18 +52,12 @@ def key(output: str) -> int:
     return 0
 
 
-@click.command(
+@command(
     "issue",
-    cls=CliCommand,
-    examples=[
-        ("talka token issue --key-file key --role view --for ci", "printed, for a variable"),
-        ("talka token issue … --role operate --expires 8h -o ada.token", "in a file"),
-    ],
-    help=(
-        "Make a token. view: look. submit: also submit, change and cancel jobs. operate: also drain workers, replay "
-        "dead"
-        " letters and put schedules. admin: also read the audit log."
-    ),
+    "Make a token. view: look. submit: also submit, change and cancel jobs. operate: also drain workers, replay dead "
+    "letters and put schedules. admin: also read the audit log.",
+    ("talka token issue --key-file key --role view --for ci", "printed, for a variable"),
+    ("talka token issue … --role operate --expires 8h -o ada.token", "in a file"),
 )
 @click.option("--key-file", required=True, metavar="FILE", help="The cluster's token key. Required.")
 @click.option("--role", required=True, type=click.Choice(ROLES), help="Its role. Required.")
@@ -107,14 +94,11 @@ def issue(
     return 0
 
 
-@click.command(
+@command(
     "revoke",
-    cls=CliCommand,
-    examples=[("talka token revoke 5f2c0a9b1d3e4f60 --key-file key", "where each manager reads the key")],
-    help=(
-        "End a token before its time, by the id that issue told. It is written beside the key file, from where managers"
-        " read it at once: do this for the key file of every manager."
-    ),
+    "End a token before its time, by the id that issue told. It is written beside the key file, from where managers"
+    " read it at once: do this for the key file of every manager.",
+    ("talka token revoke 5f2c0a9b1d3e4f60 --key-file key", "where each manager reads the key"),
 )
 @click.argument("token_id", metavar="ID")
 @click.option("--key-file", required=True, metavar="FILE", help="The cluster's token key. Required.")

@@ -1,4 +1,7 @@
-"""Who accused whom, and why: the last verdicts this member gave or heard, for the people who ask afterwards."""
+"""Who accused whom, and why: the last verdicts this member gave or heard, for the people who ask afterwards.
+
+Decision: docs/decisions/0013-membership-measures-itself.md.
+"""
 
 from collections import deque
 from typing import Final

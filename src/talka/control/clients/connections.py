@@ -5,6 +5,8 @@ request is not whole yet stands in a line of its own, in which the oldest of who
 request takes a place, and keeps it as long as it is served; a connection that rests between requests gives its place
 up to whoever asks. A probe that finds no place is served in a reserve: however many connections others hold, it is
 answered.
+
+Decision: docs/decisions/0035-strangers-give-way.md.
 """
 
 import ipaddress
@@ -13,11 +15,6 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from talka.errors import Invalid
 
-PLACES: Final = 1024
-HEADS: Final = 512
-HEADS_OF_ONE: Final = 256
-PROBES: Final = 64
-BURST: Final = 512
 SPARE_FILES: Final = 512
 """For everything else a node has open: its peers, strangers at its own port, its store and its cores."""
 LEAST_FILES: Final = 128
@@ -28,15 +25,15 @@ Key = TypeVar("Key")
 class ConnectionLimits(NamedTuple):
     """How many connections there may be of each kind."""
 
-    places: int = PLACES
+    places: int = 1024
     """Of requests that are served, and of connections that rest between two."""
-    heads: int = HEADS
+    heads: int = 512
     """Of requests that are not whole yet."""
-    heads_of_one: int = HEADS_OF_ONE
+    heads_of_one: int = 256
     """Of those, from one source."""
-    probes: int = PROBES
+    probes: int = 64
     """The reserve."""
-    burst: int = BURST
+    burst: int = 512
     """So many more heads, and probes, there may be until it was looked which of them are whole, and answered, by
     now."""
 

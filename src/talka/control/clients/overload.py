@@ -5,7 +5,7 @@ that has become usual and is too much all the same. What is far above the usual 
 say, and no more: a node that is idle most of the time is not overloaded because it has something to do.
 """
 
-from enum import Enum, IntEnum
+from enum import IntEnum
 from typing import Final
 
 import msgspec
@@ -26,7 +26,7 @@ class OverloadConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Each triple says from where on a value means busy, stressed and overloaded."""
 
     late_ns: tuple[int, int, int] = (200 * MILLISECOND, 500 * MILLISECOND, 2 * SECOND)
-    """How late the loop may be, and how old the oldest thing that waits."""
+    """How late the loop may be."""
     above_percent: tuple[int, int, int] = (20, 50, 100)
     """How far above the baseline."""
     floor_ns: int = 50 * MILLISECOND
@@ -57,25 +57,21 @@ class Overload:
     It rises at once and falls only after `calm` lower samples in a row, to the highest of those.
     """
 
-    __slots__ = ("_baselines", "_calm", "_config", "_highest", "_samples", "level")
-
     def __init__(self, config: OverloadConfig = DEFAULT) -> None:
         self._config = config
-        self._baselines = (Ewma(config.baseline_half_life_ns), Ewma(config.baseline_half_life_ns))
+        self._baseline = Ewma(config.baseline_half_life_ns)
         self._samples = 0
         self._calm = 0
         self._highest = Level.HEALTHY
         """Of the samples that were lower than the level."""
         self.level = Level.HEALTHY
 
-    def sample(self, now: int, *, lag_ns: int, queue_age_ns: int, cpu_percent: int = 0) -> Level:
-        """The level with this sample: how late the loop ran, how old the oldest waiting message is, own processor
-        use."""
+    def sample(self, now: int, *, lag_ns: int, cpu_percent: int = 0) -> Level:
+        """The level with this sample: how late the loop ran, and this process's use of a processor."""
         config = self._config
         found = Level.BUSY if cpu_percent >= config.cpu_percent else Level.HEALTHY
-        for value, baseline in zip((lag_ns, queue_age_ns), self._baselines, strict=True):
-            found = max(found, self._judge(value, baseline))
-            baseline.add(now, value)
+        found = max(found, self._judge(lag_ns))
+        self._baseline.add(now, lag_ns)
         self._samples += 1
         if found >= self.level:
             self.level = found
@@ -90,18 +86,13 @@ class Overload:
             self._highest = Level.HEALTHY
         return self.level
 
-    def sheds(self, request: "RequestKind") -> bool:
-        """Whether a request of this class is left undone now."""
-        since = SHED_FROM[request]
-        return since is not None and self.level >= since
-
-    def _judge(self, value: int, baseline: Ewma) -> Level:
+    def _judge(self, lag_ns: int) -> Level:
         config = self._config
-        found = _level(value, config.late_ns)
+        found = _level(lag_ns, config.late_ns)
         if self._samples < config.warm_up:
             return found
-        usual = max(baseline.value, config.floor_ns)
-        above = _level((value - usual) / usual * 100, config.above_percent)
+        usual = max(self._baseline.value, config.floor_ns)
+        above = _level((lag_ns - usual) / usual * 100, config.above_percent)
         return Level(found + 1) if above > found else found
 
 
@@ -109,32 +100,23 @@ def _level(value: float, bounds: tuple[int, int, int]) -> Level:
     return Level(sum(value >= bound for bound in bounds))
 
 
-class RequestKind(Enum):
-    """Classes of what a node is asked to do, by how much it matters that it is done now."""
-
-    HEALTH = "health"
-    VOTE = "vote"
-    """And everything else of membership, leadership and leases."""
-    CANCEL = "cancel"
-    RESULT = "result"
-    """Of a task or a job, at its end."""
-    STATISTICS = "statistics"
-    """Cumulative, so the next one makes up for a lost one."""
-    LIST = "list"
-    """Whatever is only looked at."""
-    SUBMISSION = "submission"
-
-
-SHED_FROM: Final[dict[RequestKind, Level | None]] = {
-    RequestKind.HEALTH: None,
-    RequestKind.VOTE: None,
-    RequestKind.CANCEL: None,
-    RequestKind.RESULT: None,
-    RequestKind.STATISTICS: Level.BUSY,
-    RequestKind.LIST: Level.STRESSED,
-    RequestKind.SUBMISSION: Level.OVERLOADED,
+SHED_FROM: Final = {
+    "submit": Level.OVERLOADED,
+    "submit_dag": Level.OVERLOADED,
+    "bulk": Level.OVERLOADED,
+    "submit_frames": Level.OVERLOADED,
+    "put_bundle": Level.OVERLOADED,
+    "jobs": Level.STRESSED,
+    "workers": Level.STRESSED,
+    "cluster": Level.STRESSED,
+    "watch": Level.STRESSED,
 }
-"""From which level on each class is shed; None: never."""
+"""From which level on an operation of the API is left undone; what is not named here is always done."""
+
+
+def is_shed(operation: str, level: Level) -> bool:
+    return operation in SHED_FROM and level >= SHED_FROM[operation]
+
 
 REPORT_LEAST_MS: Final = 50
 REPORT_MOST_MS: Final = 1000

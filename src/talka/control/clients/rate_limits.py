@@ -66,13 +66,10 @@ SHARE_PERCENT: Final[dict[Level, int]] = {
 """Of each limit, at each level of overload; at least one request is left."""
 
 
-class _Window:
-    __slots__ = ("count", "index", "previous")
-
-    def __init__(self) -> None:
-        self.index = 0
-        self.count = 0
-        self.previous = 0
+class _Window(msgspec.Struct):
+    index: int = 0
+    count: int = 0
+    previous: int = 0
 
     def move_to(self, index: int) -> None:
         if index == self.index:
@@ -87,8 +84,6 @@ class RateLimits:
 
     At `clients_limit` the client that asked longest ago is forgotten, and has all its requests again when it returns.
     """
-
-    __slots__ = ("_clients", "_clients_limit", "_limits", "_other", "level", "refused")
 
     def __init__(
         self, limits: Mapping[str, RateLimit] = LIMITS, *, other: RateLimit = OTHER, clients_limit: int = CLIENTS_LIMIT

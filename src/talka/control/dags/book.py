@@ -3,7 +3,7 @@
 Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -29,7 +29,8 @@ NONE_YET: Final = dict.fromkeys(TaskState, 0)
 class DagBook:
     """What there is. What happens to it is decided by `DagJob`, which is the only kind of book."""
 
-    def __init__(self, row: JobRow, settings: DagSettings) -> None:
+    def __init__(self, row: JobRow, settings: DagSettings, clock: Callable[[int], int]) -> None:
+        """`clock` tells the wall clock's milliseconds at an instant of the local one."""
         self.row = row
         """As it was submitted or read. What has changed since is in `state` and `reason`."""
         self.settings = settings
@@ -37,6 +38,7 @@ class DagBook:
         self.reason = row.reason
         self.tasks: list[DagTask] = []
         """By their index."""
+        self._clock = clock
         self._terms = Terms(settings)
         self._counts = NONE_YET.copy()
         self._open = 0
@@ -81,8 +83,9 @@ class DagBook:
             if task.spec is not None
         ]
 
-    def _restore(self, now: int, wall_ms: int, live: Sequence[LiveTask]) -> None:
-        tasks, counts = self.tasks, self._counts
+    def restore(self, now: int, live: Sequence[LiveTask]) -> None:
+        """Tasks as the store has them, in order of their index, in as many pages as there are; then `restored`."""
+        tasks, counts, wall_ms = self.tasks, self._counts, self._clock(now)
         handlers: dict[str, str] = {}
         for one in live:
             state = TASK_STATES[one.state]
@@ -133,7 +136,6 @@ class DagBook:
         return [task for task in self.tasks if task.state is _ASSIGNED or task.state is _RUNNING]
 
     def inputs_of(self, task: DagTask) -> list[DagTask]:
-        """Those of its dependencies that have an output."""
         tasks = self.tasks
         return [tasks[index] for index in unpacked(task.after) if tasks[index].state is _COMPLETED]
 
@@ -149,7 +151,6 @@ class DagBook:
         task.state = move(task.state, state)
 
     def began(self, now: int, task: DagTask) -> None:
-        """Its handler runs."""
         if task.state is _ASSIGNED:
             self._move(task, _RUNNING)
             task.started_at = now

@@ -3,6 +3,8 @@
 Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
 """
 
+from collections import Counter
+
 import msgspec
 
 from talka.control.dags.job import DagJob
@@ -24,7 +26,6 @@ class After(msgspec.Struct):
     """With how it ended: it may run again since."""
 
     def join(self, other: "After") -> None:
-        """What follows from another commit follows too."""
         self.answers += other.answers
         self.hand += other.hand
         self.ended += other.ended
@@ -41,18 +42,16 @@ class Commits:
     def __init__(self) -> None:
         self.changes: list[Change] = []
         self.after = After()
-        """What follows once `changes` hold."""
         self._tickets = 0
         self._waiting: dict[int, After] = {}
         """By ticket, of commits that are on their way to the store."""
-        self._ending: dict[int, int] = {}
+        self._ending: Counter[int] = Counter()
         """By number of a job, how many of its ends the store does not know yet."""
 
     def end(self, job: DagJob) -> None:
         """The job's end is among `changes`."""
-        number = job.row.number
         self.after.ended.append((job, job.state, job.reason))
-        self._ending[number] = self._ending.get(number, 0) + 1
+        self._ending[job.row.number] += 1
 
     def is_ending(self, job: DagJob) -> bool:
         return job.row.number in self._ending

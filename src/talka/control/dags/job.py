@@ -17,12 +17,10 @@ from talka.control.dags.book import ENDED, FAILED, DagBook
 from talka.control.dags.rows import (
     again_text,
     attempt_of,
-    done,
     failed_text,
     given_up,
     queue_timeout_text,
     total_timeout_text,
-    tried_again,
 )
 from talka.control.tasks.retries import STOPPED, TOLD_TO_STOP, RetryVerdict, judged, longest_wait_ns
 from talka.control.tasks.task import DagTask
@@ -33,7 +31,7 @@ from talka.wire.tasks import TaskResult
 from talka.work.dag import DagSettings, TaskSpec
 from talka.work.durations import format_duration, parse_duration
 from talka.work.lifecycle import JobState, TaskState, begin_again, is_final, move
-from talka.work.records import Change, ClaimTask, Complete, EventRow, JobRow, LiveTask, MoveJob, PutEvent, Release
+from talka.work.records import Change, ClaimTask, Complete, EventRow, JobRow, MoveJob, PutEvent, Release
 
 AT_ONCE: Final = 10_000
 """Tasks that become ready or are cancelled in one step; the others follow in ticks, so that no step takes long."""
@@ -65,12 +63,10 @@ class DagJob(DagBook):
     """Call what fits as things happen, and `tick` once `next_tick_at` has come. When `is_over`, call `end` once."""
 
     def __init__(self, row: JobRow, settings: DagSettings, rng: Random, clock: Callable[[int], int]) -> None:
-        """`clock` tells the wall clock's milliseconds at an instant of the local one."""
-        super().__init__(row, settings)
+        super().__init__(row, settings, clock)
         self.next_tick_at = NEVER
         self._number = row.number
         self._rng = rng
-        self._clock = clock
         self._timers = Timers(self.tasks)
         self._backlog: deque[DagTask] = deque()
         """Pending ones that nothing holds back."""
@@ -91,12 +87,7 @@ class DagJob(DagBook):
         self._connect()
         self._set_deadlines(now)
         self._backlog.extend([task for task in self.tasks if not task.waits_for])
-        self._go_on(now, step)
-        return step
-
-    def restore(self, now: int, live: Sequence[LiveTask]) -> None:
-        """Tasks as the store has them, in order of their index, in as many pages as there are; then `restored`."""
-        self._restore(now, self._clock(now), live)
+        return self._go_on(now, step)
 
     def restored(self, now: int) -> DagStep:
         """All were restored: go on where it was left. Attempts under way keep their fence and worker."""
@@ -116,11 +107,9 @@ class DagJob(DagBook):
         self._set_deadlines(now)
         if self.state in STOPPING:
             self._wind_down(step)
-        self._go_on(now, step)
-        return step
+        return self._go_on(now, step)
 
     def loaded(self, now: int, task: DagTask, spec: TaskSpec, checkpoint: bytes) -> DagStep:
-        """The spec of a task was read from the store."""
         task.spec, task.checkpoint = spec, checkpoint
         if task.needs is not None:
             return NOTHING
@@ -168,7 +157,6 @@ class DagJob(DagBook):
     # -- attempts
 
     def claimed(self, now: int, task: DagTask, worker: str, fence: int) -> list[Change]:
-        """A ready task is given out."""
         self._move(task, _ASSIGNED)
         task.attempts += 1
         task.fence = fence
@@ -179,7 +167,22 @@ class DagJob(DagBook):
     def completing(self, now: int, task: DagTask, output: bytes, blob: str, took_us: int) -> list[Change]:
         """It is done; who waits for it must not know before that is durable, and `completed` is called. One that was
         not given out is done too when another with its key was."""
-        change = done(self._number, task, output, blob, took_us, self._clock(now))
+        at_ms, fence, started_ms = self._clock(now), 0, 0
+        if task.worker:
+            fence, started_ms = task.fence, at_ms - took_us // 1000
+        change = Complete(
+            self._number,
+            task.index,
+            fence,
+            TaskState.COMPLETED,
+            at_ms,
+            output,
+            blob,
+            started_ms=started_ms,
+            worker=task.worker,
+            attempts=task.attempts,
+            key=task.key,
+        )
         self._move(task, TaskState.COMPLETED)
         task.worker = task.recall = ""
         return [change]
@@ -193,12 +196,10 @@ class DagJob(DagBook):
             return NOTHING
         step = DagStep()
         self._release_all(dependents)
-        self._go_on(now, step)
-        return step
+        return self._go_on(now, step)
 
     def failed(self, now: int, task: DagTask, result: TaskResult) -> DagStep:
         """An attempt ended without completing its task."""
-        step = DagStep()
         verdict = self._verdict_of_stop(task)
         if verdict is None:
             # A result may be here before the spec was read again: the job's own rules hold then.
@@ -206,22 +207,17 @@ class DagJob(DagBook):
             verdict = judged(task, policy, result, self._rng)
             if result.outcome == "died" and verdict.state is None and result.signal not in TOLD_TO_STOP:
                 self._terms.isolate(task)
-        self._after_attempt(now, step, task, verdict, result)
-        return step
+        return self._after_attempt(now, task, verdict, result)
 
     def unfit(self, now: int, task: DagTask, result: TaskResult) -> DagStep:
         """It was claimed and can be given to nobody."""
-        step = DagStep()
         verdict = self._verdict_of_stop(task) or RetryVerdict(TaskState.FAILED, result.cause, result.error)
-        self._after_attempt(now, step, task, verdict, result)
-        return step
+        return self._after_attempt(now, task, verdict, result)
 
     def lost(self, now: int, task: DagTask, cause: str) -> DagStep:
         """Whoever had it runs it no more: it goes to another at once, and that costs it nothing."""
-        step = DagStep()
         verdict = self._verdict_of_stop(task) or RetryVerdict(None, "lost", cause)
-        self._after_attempt(now, step, task, verdict, TaskResult(task.fence, "cancelled", cause="lost", error=cause))
-        return step
+        return self._after_attempt(now, task, verdict, TaskResult(task.fence, "cancelled", cause="lost", error=cause))
 
     # -- what people ask for
 
@@ -234,8 +230,7 @@ class DagJob(DagBook):
         self.state = move(self.state, JobState.PAUSED)
         self._unqueue_all(step)
         self._tell(now, step, "paused")
-        self._go_on(now, step)
-        return step
+        return self._go_on(now, step)
 
     def resume(self, now: int) -> DagStep:
         if self.state is JobState.RUNNING:
@@ -246,8 +241,7 @@ class DagJob(DagBook):
         self._backlog.clear()
         self._backlog.extend([task for task in self.tasks if task.state is _PENDING and not task.waits_for])
         self._tell(now, step, "resumed")
-        self._go_on(now, step)
-        return step
+        return self._go_on(now, step)
 
     def cancel(self, now: int, reason: str) -> DagStep:
         """What does not run is cancelled, what runs is stopped. A job that stops already goes on stopping."""
@@ -256,8 +250,7 @@ class DagJob(DagBook):
         self._check_goes_on("cancelled")
         step = DagStep()
         self._stop(now, step, JobState.CANCELLING, reason or "It was cancelled.")
-        self._go_on(now, step)
-        return step
+        return self._go_on(now, step)
 
     def skip(self, now: int, ids: Sequence[str]) -> DagStep:
         """These are not run; what waits for them goes on without their output."""
@@ -272,8 +265,7 @@ class DagJob(DagBook):
                 self._close(now, step, task, TaskState.SKIPPED, "skipped", "")
                 self._event(now, step, "skipped", task.index)
                 self._release_all(self._dependents.of(task.index))
-        self._go_on(now, step)
-        return step
+        return self._go_on(now, step)
 
     def rerun(self, now: int, ids: Sequence[str], configs: Mapping[str, msgspec.Raw] | None = None) -> DagStep:
         """Run these and all that depends on them once more; none named: all that ended without being completed. The
@@ -295,8 +287,7 @@ class DagJob(DagBook):
             self.state, self.reason = begin_again(self.state), ""
             step.changes.append(MoveJob(self._number, self.state, self._clock(now)))
         self._event(now, step, "rerun", text=f"{len(again)} tasks are run again")
-        self._go_on(now, step)
-        return step
+        return self._go_on(now, step)
 
     # -- time
 
@@ -308,13 +299,13 @@ class DagJob(DagBook):
                 self._backlog.append(task)
             elif kind == QUEUE:
                 self._overdue(now, step, task, queue_timeout_text(task))
-            elif self._is_expired(now, task):
+            elif task.policy is not None and self._begun_at + task.policy.total_ns <= now:
+                # Otherwise the job was run again since.
                 self._overdue(now, step, task, total_timeout_text(task))
         if now >= self._deadline and self._open and self.state not in STOPPING:
             reason = f"It took longer than its timeout of {format_duration(self._timeout_ns)}."
             self._stop(now, step, JobState.COMPLETING, reason)
-        self._go_on(now, step)
-        return step
+        return self._go_on(now, step)
 
     # -- how it is done
 
@@ -334,7 +325,7 @@ class DagJob(DagBook):
         text = f"{total - completed} of {total} tasks did not complete.{first}"
         return JobState.PARTIAL if completed else JobState.FAILED, text
 
-    def _go_on(self, now: int, step: DagStep) -> None:
+    def _go_on(self, now: int, step: DagStep) -> DagStep:
         """The last of every step, and the only place where tasks become ready: what leaves the queues is never in the
         same step as what enters them."""
         if self._sweep_at is not None:
@@ -344,6 +335,7 @@ class DagJob(DagBook):
             for _ in range(min(AT_ONCE, len(backlog))):
                 self._enter(now, step, backlog.popleft())
         self._set_next_tick(now)
+        return step
 
     def _set_next_tick(self, now: int) -> None:
         if self._sweep_at is not None or (self._backlog and self.state is JobState.RUNNING):
@@ -390,7 +382,8 @@ class DagJob(DagBook):
             return RetryVerdict(TaskState.CANCELLED, "cancelled", self.reason)
         return RetryVerdict(TaskState.TIMEOUT, "timeout", total_timeout_text(task)) if task.recall else None
 
-    def _after_attempt(self, now: int, step: DagStep, task: DagTask, verdict: RetryVerdict, result: TaskResult) -> None:
+    def _after_attempt(self, now: int, task: DagTask, verdict: RetryVerdict, result: TaskResult) -> DagStep:
+        step = DagStep()
         at_ms = self._clock(now)
         started_ms = self._clock(now - result.took_us * 1000 if result.took_us else task.started_at or now)
         step.changes.append(attempt_of(self._number, task, result, started_ms, at_ms))
@@ -403,11 +396,13 @@ class DagJob(DagBook):
             self._settle(task, verdict.state)
             if verdict.state in FAILED:
                 self._gave_up(now, step, task, verdict.error)
-        self._go_on(now, step)
+        return self._go_on(now, step)
 
     def _try_again(self, now: int, step: DagStep, task: DagTask, verdict: RetryVerdict) -> None:
         task.ready_at = now + verdict.wait_ns
-        step.changes.append(tried_again(self._number, task, verdict, self._clock(task.ready_at)))
+        at_ms, cause, error = self._clock(task.ready_at), verdict.cause, verdict.error
+        tried = (task.attempts, task.deaths, cause, error, task.failures)
+        step.changes.append(Release(self._number, task.index, task.fence, at_ms, *tried))
         task.worker = ""
         self._move(task, _PENDING)
         if verdict.wait_ns:
@@ -427,11 +422,6 @@ class DagJob(DagBook):
             return
         self._close(now, step, task, TaskState.TIMEOUT, "timeout", error)
         self._gave_up(now, step, task, error)
-
-    def _is_expired(self, now: int, task: DagTask) -> bool:
-        policy = task.policy
-        # Otherwise the job was run again since.
-        return policy is not None and self._begun_at + policy.total_ns <= now
 
     def _close(self, now: int, step: DagStep, task: DagTask, state: TaskState, cause: str, error: str) -> None:
         """The end of a task that is not given out."""

@@ -8,6 +8,7 @@ Decisions: docs/decisions/0021-dag-jobs-live-in-one-store.md, docs/decisions/002
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from random import Random
 from typing import Final
 
@@ -15,7 +16,6 @@ import msgspec
 
 from talka.cluster.effects import Send
 from talka.control.dags.commits import Commits
-from talka.control.dags.dag_effects import DagEffect
 from talka.control.dags.job import NOTHING, DagJob, DagStep, job_of
 from talka.control.dags.job_timers import JobTimers
 from talka.control.dags.shelf import DagShelf
@@ -27,6 +27,7 @@ from talka.control.tasks.dispatch import Dispatcher, DispatchWorker
 from talka.control.tasks.epoch_floor import EpochFloor
 from talka.control.tasks.store_effects import (
     CallAnswered,
+    DagEffect,
     DagEnded,
     ReadOutputs,
     WorkerDropped,
@@ -35,7 +36,7 @@ from talka.control.tasks.task import DagTask
 from talka.errors import Invalid, TalkaError
 from talka.units import MILLISECOND, NEVER
 from talka.wire.attempts import NOWHERE, StoreLife
-from talka.wire.jobs import WorkerFacts
+from talka.wire.jobs import Beat
 from talka.wire.task_views import WhyView
 from talka.wire.tasks import Done, Held, TaskMessage, TaskProgress, TaskResult
 from talka.work.dag import DagSettings, DagSpec, TaskSpec, checked
@@ -57,14 +58,6 @@ UNTIL_BEAT: Final = ("lease", "draining", "cores", "full")
 again."""
 ROWS_AT_ONCE: Final = 5_000
 NO_KEYS: Final[Mapping[str, tuple[bytes, str]]] = {}
-
-
-class KeyedTask(msgspec.Struct, frozen=True):
-    """A task that is done without being run: another with its idempotency key was."""
-
-    task: DagTask
-    output: bytes
-    blob: str
 
 
 class Edit(msgspec.Struct, frozen=True):
@@ -93,6 +86,10 @@ class DagKeeper:
         """`life`: of the store that has the epoch."""
         self.floor = EpochFloor(epoch, life)
         self.dispatcher = Dispatcher(rng)
+        self.attempts = Attempts(self.floor)
+        self.shelf = DagShelf(next_number, rng, self._wall_ms)
+        self.jobs: Mapping[int, DagJob] = self.shelf.jobs
+        """By number, also drafts and those whose end is being kept."""
         self.stale_results = 0
         """Results of attempts that were not the last one given out: refused."""
         self.foreign_messages = 0
@@ -100,30 +97,24 @@ class DagKeeper:
         self.silence_of: Callable[[int, str, int], str] = lambda now, name, boot: ""
         """What is waited for of a life of a worker that has tasks and is silent, to go on a sentence."""
         self.next_tick_at = NEVER
-        self._rng = rng
-        self._wall_offset_ns = wall_offset_ns
+        self.wall_offset_ns = wall_offset_ns
+        """Of the clock of the day: what is put down tells it as it is set."""
         self._counter = 0
-        self._attempts = Attempts(self.floor)
-        self._delivery = Delivery(self.floor, self._attempts.beat_of)
-        self._shelf = DagShelf(next_number, rng)
-        self._timers = JobTimers(self._shelf.jobs)
-        self._specs = SpecReading(self._delivery)
+        tickets = count(1)
+        self._delivery = Delivery(self.floor, self.attempts.beat_of, tickets)
+        self._timers = JobTimers(self.jobs)
+        self._specs = SpecReading(tickets)
         self._commits = Commits()
-
-    @property
-    def epoch(self) -> int:
-        return self.floor.epoch
 
     # -- restart
 
     def restore_job(self, now: int, row: JobRow) -> None:
         """A job that had not ended. Its tasks follow in pages, then `restored`."""
-        settings = msgspec.json.decode(row.settings, type=DagSettings)
-        self._shelf.put(DagJob(row, settings, self._rng, self._wall_ms))
+        self.shelf.put(row, msgspec.json.decode(row.settings, type=DagSettings))
 
     def restore_tasks(self, now: int, job: int, live: Sequence[LiveTask]) -> None:
         self.jobs[job].restore(now, live)
-        self._shelf.tasks += len(live)
+        self.shelf.tasks += len(live)
 
     def restored(self, now: int) -> list[DagEffect]:
         """Everything was read: go on."""
@@ -134,15 +125,10 @@ class DagKeeper:
                 continue
             step = job.restored(now)
             for task in job.given_out():
-                self._attempts.add(task)
-                self._attempts.handed(now, task.fence)
-            self._take(now, step)
-            self._look_after(now, job)
+                self.attempts.add(task)
+                self.attempts.handed(now, task.fence)
+            self._follow(now, job, step)
         return self._out(now)
-
-    def expected(self) -> list[tuple[str, int, int]]:
-        """Name, boot and folder of the workers that had tasks when the last life of this manager ended."""
-        return self._attempts.expected()
 
     # -- what clients ask. Each raises Invalid or Unavailable at once, or answers later with CallAnswered.
 
@@ -158,66 +144,51 @@ class DagKeeper:
         keyed: Mapping[str, tuple[bytes, str]] = NO_KEYS,
     ) -> list[DagEffect]:
         """`keyed`: output and blob of tasks that completed before, by their idempotency keys."""
-        self._shelf.check_room(jobs=1, tasks=len(spec.tasks))
-        self._shelf.check_key(key)
+        self.shelf.check_room(jobs=1, tasks=len(spec.tasks))
+        self.shelf.check_key(key)
         depends_on = checked(spec.tasks)
-        job = self._shelf.new_job(
-            now,
-            self._wall_ms,
-            name=spec.name,
-            settings=spec.settings,
-            state=JobState.RUNNING,
-            tasks=len(spec.tasks),
-            key=key,
-            digest=digest,
-            by=by,
-        )
+        tasks, state = len(spec.tasks), JobState.RUNNING
+        job = self.shelf.new_job(now, spec.name, spec.settings, state, tasks=tasks, key=key, digest=digest, by=by)
         self._commits.changes.append(PutJob(job.row))
         self._add_tasks(now, job, spec.tasks, depends_on)
         self._start(now, job, keyed)
-        self._commits.after.answers.append(CallAnswered(call, job.row.id))
-        return self._out(now)
+        return self.confirm(now, call, job.row.id)
 
     def begin(
         self, now: int, name: str, settings: DagSettings, *, key: str = "", by: str = "", digest: str = ""
     ) -> str:
         """A job whose tasks come in parts: the name of the draft, which is the id of the job to be."""
-        self._shelf.check_room(jobs=1, tasks=1)
-        self._shelf.check_key(key)
-        job = self._shelf.new_job(
-            now, self._wall_ms, name=name, settings=settings, state=JobState.SUBMITTED, key=key, digest=digest, by=by
-        )
-        self._shelf.drafts[job.row.id] = job
+        self.shelf.check_room(jobs=1, tasks=1)
+        self.shelf.check_key(key)
+        job = self.shelf.new_job(now, name, settings, JobState.SUBMITTED, key=key, digest=digest, by=by)
+        self.shelf.drafts[job.row.id] = job
         return job.row.id
 
     def add(self, now: int, call: int, draft: str, tasks: Sequence[TaskSpec]) -> list[DagEffect]:
-        job = self._shelf.draft(draft)
-        self._shelf.check_room(jobs=0, tasks=len(tasks))
+        job = self.shelf.draft(draft)
+        self.shelf.check_room(jobs=0, tasks=len(tasks))
         depends_on = checked(tasks, job.index_by_id(), forward=False)
         if tasks and not job.tasks:
             self._commits.changes.append(PutJob(job.row))
         self._add_tasks(now, job, tasks, depends_on)
-        self._commits.after.answers.append(CallAnswered(call, draft))
-        return self._out(now)
+        return self.confirm(now, call, draft)
 
     def end(
         self, now: int, call: int, draft: str, *, keyed: Mapping[str, tuple[bytes, str]] = NO_KEYS
     ) -> list[DagEffect]:
         """`keyed`: as in `submit`."""
-        job = self._shelf.draft(draft)
+        job = self.shelf.draft(draft)
         if not job.tasks:
             self._forget(job)  # nothing of it was written
             raise Invalid("the job has no tasks: give it at least one")
-        del self._shelf.drafts[draft]
-        self._commits.changes.append(
-            MoveJob(job.row.number, JobState.RUNNING, self._wall_ms(now), tasks=len(job.tasks))
-        )
+        del self.shelf.drafts[draft]
+        started = MoveJob(job.row.number, JobState.RUNNING, self._wall_ms(now), tasks=len(job.tasks))
+        self._commits.changes.append(started)
         self._start(now, job, keyed)
-        self._commits.after.answers.append(CallAnswered(call, draft))
-        return self._out(now)
+        return self.confirm(now, call, draft)
 
     def drop(self, now: int, draft: str) -> list[DagEffect]:
-        job = self._shelf.drafts.get(draft)
+        job = self.shelf.drafts.get(draft)
         if job is None:
             return []
         self._commits.changes.append(DropJob(job.row.number))
@@ -232,8 +203,7 @@ class DagKeeper:
     def change(self, now: int, call: int, id: str, what: Callable[[DagJob], DagStep]) -> list[DagEffect]:
         """Pause, resume, cancel or skip, or run again what is in memory."""
         job = self._started(id)
-        self._take(now, what(job))
-        self._look_after(now, job)
+        self._follow(now, job, what(job))
         return self.confirm(now, call, id)
 
     def rerun(
@@ -249,7 +219,7 @@ class DagKeeper:
         memory any more."""
         if ended is not None and self.job(id) is None:
             row, live = ended
-            self._shelf.check_room(jobs=1, tasks=len(live))
+            self.shelf.check_room(jobs=1, tasks=len(live))
             self.restore_job(now, row)
             self.restore_tasks(now, row.number, live)
             self.jobs[row.number].restored(now)
@@ -269,34 +239,17 @@ class DagKeeper:
             raise
         for task, former in specs:
             self._delivery.replaced_spec(task, former)
-        self._take(now, step)
-        self._look_after(now, job)
+        self._follow(now, job, step)
         return self.confirm(now, call, id)
 
     def _started(self, id: str) -> DagJob:
         job = self.job(id)
-        if job is None or id in self._shelf.drafts:
+        if job is None or id in self.shelf.drafts:
             raise Invalid(f"job {id} is not under way")
         return job
 
-    @property
-    def jobs(self) -> Mapping[int, DagJob]:
-        """By number, also drafts and those whose end is being kept."""
-        return self._shelf.jobs
-
     def job(self, id: str) -> DagJob | None:
-        return self._shelf.find(id)
-
-    def is_draft(self, id: str) -> bool:
-        return id in self._shelf.drafts
-
-    def job_of_key(self, key: str) -> DagJob | None:
-        return self._shelf.of_key(key)
-
-    @property
-    def under_way(self) -> int:
-        """Attempts that were given out and of which nothing final was heard."""
-        return len(self._attempts.running)
+        return self.shelf.find(id)
 
     def why(self, now: int, id: str, task_id: str, index: int, state: TaskState) -> WhyView:
         """Why a task does not run, by the rules that decide whether it does."""
@@ -307,38 +260,23 @@ class DagKeeper:
 
     # -- workers
 
-    def on_beat(
-        self,
-        now: int,
-        name: str,
-        boot: int,
-        facts: WorkerFacts,
-        free: int,
-        state: str,
-        number: int = 0,
-        *,
-        epoch: int = 0,
-        of: StoreLife = NOWHERE,
-        names: bool = True,
-    ) -> list[DagEffect]:
-        """A worker that may be given work lives. `free` are its cores that load jobs do not have; `number` is that of
-        its beat; `epoch` is the highest it has obeyed, of the store and life `of`; `names` says
-        whether it tells whose its attempts are."""
+    def on_beat(self, now: int, name: str, boot: int, beat: Beat, free: int, state: str) -> list[DagEffect]:
+        """A worker that may be given work lives. `free` are its cores that load jobs do not have."""
         floor = self.floor
-        if not names or floor.is_below(epoch, of):
+        if not beat.names or floor.is_below(beat.epoch, beat.of):
             self.dispatcher.remove_worker(now, name)
-            return [*(floor.too_high(now, name, epoch, of) if names else floor.too_old(name))]
+            return [*(floor.too_high(now, name, beat.epoch, beat.of) if beat.names else floor.too_old(name))]
         floor.forget(name)
-        is_foreign = epoch > 0 and not of.is_of(floor.life)
-        effects = self._attempts.heard(now, name, boot, facts.folder, number, is_foreign=is_foreign)
-        if self._attempts.knows(name):
-            self.dispatcher.set_worker(now, DispatchWorker.of(name, facts, free, state))
+        is_foreign = beat.epoch > 0 and not beat.of.is_of(floor.life)
+        effects = self.attempts.heard(now, name, boot, beat.facts.folder, beat.number, is_foreign=is_foreign)
+        if self.attempts.knows(name):
+            self.dispatcher.set_worker(now, DispatchWorker.of(name, beat.facts, free, state))
         return effects + self._out(now)
 
     def on_worker_lost(self, now: int, name: str, boot: int, cause: str) -> list[DagEffect]:
         """This life of a worker runs nothing any more."""
         self.floor.forget(name)
-        was_present, tasks = self._attempts.lost(name, boot)
+        was_present, tasks = self.attempts.lost(name, boot)
         if was_present:
             self.dispatcher.remove_worker(now, name)
         for task in tasks:
@@ -347,7 +285,7 @@ class DagKeeper:
 
     def on_stepped_down(self, now: int) -> None:
         """Nobody tells any more which workers live: those that beat again are given work again."""
-        for name in self._attempts.forget_idle():
+        for name in self.attempts.forget_idle():
             self.dispatcher.remove_worker(now, name)
 
     def on_epoch(self, now: int, epoch: int) -> list[DagEffect]:
@@ -361,17 +299,17 @@ class DagKeeper:
             return []  # its sender is asked what it holds, and drops it then
         match message:
             case Done(results=results):
-                others = self._attempts.of_others(results, sender)
+                others = self.attempts.of_others(results, sender)
                 for result in results:
                     if result.fence in others:
                         self.stale_results += 1
                     else:
                         self._on_result(now, sender, result)
             case TaskProgress():
-                self._commits.changes += self._attempts.underway(now, message, sender)
+                self._commits.changes += self.attempts.underway(now, message, sender)
             case Held(dropped=dropped):
-                news = [WorkerDropped(sender, one) for one in dropped if self._attempts.is_waited_for(sender)]
-                for task in self._attempts.holding(sender, message):
+                news = [WorkerDropped(sender, one) for one in dropped if self.attempts.is_waited_for(sender)]
+                for task in self.attempts.holding(sender, message):
                     self._lost(now, task, "its worker never got it")
                 return [*news, *self._out(now)]
             case _:
@@ -380,20 +318,20 @@ class DagKeeper:
 
     def _on_result(self, now: int, sender: str, result: TaskResult) -> None:
         fence = result.fence
-        task = self._attempts.running.get(fence)
+        task = self.attempts.running.get(fence)
         if task is None or (
             (result.task != task.id or result.job != task.job.row.id)
             and (result.job or result.outcome != "cancelled")  # a worker that does not have the attempt names none
         ):
-            if not self._attempts.was_taken(fence):
+            if not self.attempts.was_taken(fence):
                 self.stale_results += 1
             self._commits.after.took.setdefault(sender, []).append(fence)
             return
         if task.policy is None:
             return  # what rules hold for it is being read; it is told again
         self._commits.after.took.setdefault(sender, []).append(fence)
-        self._attempts.taken(task)
-        self._attempts.gone(task)
+        self.attempts.taken(task)
+        self.attempts.gone(task)
         has_run = result.outcome in ("completed", "failed")
         self.dispatcher.ended(now, task, result.took_us * 1000 if has_run else None)
         job = job_of(task)
@@ -401,7 +339,7 @@ class DagKeeper:
             self._delivery.drop_spec(task)
             task.checkpoint = b""
             key = (job.row.number, task.index)
-            if task.dependents:
+            if job.dependents_of(task.index):
                 self._delivery.keep_output(key, result.output)
             # What waited for it is claimed in the same commit, and handed when that holds.
             self._commits.changes += job.completing(now, task, result.output, "", result.took_us)
@@ -413,15 +351,13 @@ class DagKeeper:
             self.dispatcher.remove_worker(now, sender)
         if result.outcome == "died" and result.alone:
             self.dispatcher.died(now, (job.row.number, task.index), sender)
-        self._take(now, job.failed(now, task, result))
-        self._look_after(now, job)
+        self._follow(now, job, job.failed(now, task, result))
 
     # -- time and the store
 
     def tick(self, now: int) -> list[DagEffect]:
         for job in self._timers.due(now):
-            self._take(now, job.tick(now))
-            self._look_after(now, job)
+            self._follow(now, job, job.tick(now))
         return self._out(now)
 
     def on_committed(self, now: int, *tickets: int) -> list[DagEffect]:
@@ -458,17 +394,13 @@ class DagKeeper:
                 self.dispatcher.restore(now, task)
             self._look_after(now, job)
 
-    def set_wall_offset(self, wall_offset_ns: int) -> None:
-        """The clock of the day was set: what is put down from now on tells the new one."""
-        self._wall_offset_ns = wall_offset_ns
-
     # -- how it is done
 
     def _wall_ms(self, now: int) -> int:
-        return (now + self._wall_offset_ns) // MILLISECOND
+        return (now + self.wall_offset_ns) // MILLISECOND
 
     def _forget(self, job: DagJob) -> None:
-        self._shelf.forget(job)
+        self.shelf.forget(job)
         for task in job.tasks:
             self._delivery.drop_spec(task)
 
@@ -476,7 +408,7 @@ class DagKeeper:
         self, now: int, job: DagJob, specs: Sequence[TaskSpec], depends_on: Sequence[tuple[int, ...]]
     ) -> None:
         tasks = job.add(now, specs, depends_on)
-        self._shelf.tasks += len(tasks)
+        self.shelf.tasks += len(tasks)
         for first in range(0, len(tasks), ROWS_AT_ONCE):
             self._commits.changes.append(PutTasks(tuple(job.rows(tasks[first : first + ROWS_AT_ONCE]))))
         for task in tasks:
@@ -486,20 +418,21 @@ class DagKeeper:
         """With what was written of it: what starts is claimed in the same commit. Tasks that another did before are
         done with it."""
         step = job.start(now)
-        known = [KeyedTask(task, *keyed[task.key]) for task in job.tasks if task.key in keyed] if keyed else []
+        known = [task for task in job.tasks if task.key in keyed] if keyed else []
         if known:
-            indexes = dict.fromkeys([one.task.index for one in known])  # their delays do not count
+            indexes = dict.fromkeys([task.index for task in known])  # their delays do not count
             changes = [one for one in step.changes if not (type(one) is Release and one.index in indexes)]
             step = msgspec.structs.replace(step, changes=changes)
         self._take(now, step)
-        self.dispatcher.remove([one.task for one in known if one.task.state is TaskState.READY])
-        for one in known:
-            self._delivery.drop_spec(one.task)
-            if not one.blob and one.task.dependents:
-                self._delivery.keep_output((job.row.number, one.task.index), one.output)
-            self._commits.changes += job.completing(now, one.task, one.output, one.blob, 0)
-        for one in known:
-            self._take(now, job.completed(now, one.task))
+        self.dispatcher.remove([task for task in known if task.state is TaskState.READY])
+        for task in known:
+            output, blob = keyed[task.key]
+            self._delivery.drop_spec(task)
+            if not blob and job.dependents_of(task.index):
+                self._delivery.keep_output((job.row.number, task.index), output)
+            self._commits.changes += job.completing(now, task, output, blob, 0)
+        for task in known:
+            self._take(now, job.completed(now, task))
         self._look_after(now, job)
 
     def _take(self, now: int, step: DagStep) -> None:
@@ -512,7 +445,11 @@ class DagKeeper:
         for task in step.load:
             self._specs.add(task)
         for task in step.recalls:
-            self._attempts.recall(task)
+            self.attempts.recall(task)
+
+    def _follow(self, now: int, job: DagJob, step: DagStep) -> None:
+        self._take(now, step)
+        self._look_after(now, job)
 
     def _look_after(self, now: int, job: DagJob) -> None:
         """After every step of a job."""
@@ -522,11 +459,14 @@ class DagKeeper:
         self._timers.set(job)
 
     def _lost(self, now: int, task: DagTask, cause: str) -> None:
-        self._attempts.gone(task)
+        job = self._gone(now, task)
+        self._follow(now, job, job.lost(now, task, cause))
+
+    def _gone(self, now: int, task: DagTask) -> DagJob:
+        """Its attempt is over without a result: the job that has to know."""
+        self.attempts.gone(task)
         self.dispatcher.ended(now, task, None)
-        job = job_of(task)
-        self._take(now, job.lost(now, task, cause))
-        self._look_after(now, job)
+        return job_of(task)
 
     def _dispatch(self, now: int) -> None:
         """Give out what can be given out: claimed now, handed once that is durable."""
@@ -535,29 +475,25 @@ class DagKeeper:
         for task, name in self.dispatcher.assign(now):
             self._counter += 1
             fence = self.floor.epoch << EPOCH_SHIFT | self._counter
-            self._commits.changes += job_of(task).claimed(now, task, self._attempts.key_of(name), fence)
-            self._attempts.add(task)
+            self._commits.changes += job_of(task).claimed(now, task, self.attempts.key_of(name), fence)
+            self.attempts.add(task)
             self.dispatcher.took(task, fence)
             self._commits.after.hand.append((task, fence))
 
     def _given(self, now: int, given: Claimed) -> list[Send[TaskMessage] | ReadOutputs]:
         for fence in given.fences:
-            self._attempts.handed(now, fence)
+            self.attempts.handed(now, fence)
         for problem in given.unfit:
-            task = problem.task
-            result = TaskResult(task.fence, "failed", error=problem.text, cause="inputs")
-            self._attempts.gone(task)
-            self.dispatcher.ended(now, task, None)
-            job = job_of(task)
-            self._take(now, job.unfit(now, task, result))
-            self._look_after(now, job)
+            result = TaskResult(problem.task.fence, "failed", error=problem.text, cause="inputs")
+            job = self._gone(now, problem.task)
+            self._follow(now, job, job.unfit(now, problem.task, result))
         return given.effects
 
     def _out(self, now: int) -> list[DagEffect]:
         """What is to be done after an input: tasks given out, changes committed together."""
         self._dispatch(now)
         effects: list[DagEffect] = list(self._specs.read(self.dispatcher.ready))
-        effects += self._attempts.recalls()
+        effects += self.attempts.recalls()
         commit = self._commits.take()
         if commit is not None:
             effects.append(commit)

@@ -9,24 +9,7 @@ from talka.units import MILLISECOND
 from talka.wire.tasks import TaskResult
 from talka.work.durations import format_duration
 from talka.work.lifecycle import TaskState
-from talka.work.records import AttemptRow, Complete, PutAttempt, Release
-
-
-def done(number: int, task: DagTask, output: bytes, blob: str, took_us: int, at_ms: int) -> Complete:
-    is_given_out = bool(task.worker)
-    return Complete(
-        number,
-        task.index,
-        task.fence if is_given_out else 0,
-        TaskState.COMPLETED,
-        at_ms,
-        output,
-        blob,
-        started_ms=at_ms - took_us // 1000 if is_given_out else 0,
-        worker=task.worker,
-        attempts=task.attempts,
-        key=task.key,
-    )
+from talka.work.records import AttemptRow, Complete, PutAttempt
 
 
 def attempt_of(number: int, task: DagTask, result: TaskResult, started_ms: int, at_ms: int) -> PutAttempt:
@@ -45,20 +28,6 @@ def attempt_of(number: int, task: DagTask, result: TaskResult, started_ms: int, 
         memory_bytes=result.memory_bytes,
     )
     return PutAttempt(row)
-
-
-def tried_again(number: int, task: DagTask, verdict: RetryVerdict, ready_ms: int) -> Release:
-    return Release(
-        number,
-        task.index,
-        task.fence,
-        ready_ms,
-        task.attempts,
-        task.deaths,
-        verdict.cause,
-        verdict.error,
-        task.failures,
-    )
 
 
 def given_up(

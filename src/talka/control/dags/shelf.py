@@ -36,10 +36,12 @@ class KeyTaken(Invalid):
 class DagShelf:
     """What is in memory; what the store has besides, others know."""
 
-    def __init__(self, next_number: int, rng: Random) -> None:
+    def __init__(self, next_number: int, rng: Random, wall_ms: Callable[[int], int]) -> None:
+        """`wall_ms` tells what the clock of the day shows at an instant."""
         self._number = next_number
         """Of the next new job. None is given twice."""
         self._rng = rng
+        self._wall_ms = wall_ms
         self.jobs: dict[int, DagJob] = {}
         self.drafts: dict[str, DagJob] = {}
         """By the id of the job to be; they are among `jobs` too."""
@@ -51,18 +53,16 @@ class DagShelf:
     def new_job(
         self,
         now: int,
-        wall_ms: Callable[[int], int],
-        *,
         name: str,
         settings: DagSettings,
         state: JobState,
+        *,
         tasks: int = 0,
         key: str = "",
         digest: str = "",
         by: str = "",
     ) -> DagJob:
-        """`wall_ms` tells what the clock of the day shows at an instant."""
-        at_ms = wall_ms(now)
+        at_ms = self._wall_ms(now)
         row = JobRow(
             number=self._number,
             id=new_job_id(self._rng),
@@ -77,15 +77,13 @@ class DagShelf:
             submitted_by=by,
         )
         self._number += 1
-        job = DagJob(row, settings, self._rng, wall_ms)
-        self.put(job)
-        return job
+        return self.put(row, settings)
 
-    def put(self, job: DagJob) -> None:
-        self.jobs[job.row.number] = job
-        self._by_id[job.row.id] = job
-        if job.row.key:
-            self._by_key[job.row.key] = job
+    def put(self, row: JobRow, settings: DagSettings) -> DagJob:
+        job = self.jobs[row.number] = self._by_id[row.id] = DagJob(row, settings, self._rng, self._wall_ms)
+        if row.key:
+            self._by_key[row.key] = job
+        return job
 
     def forget(self, job: DagJob) -> None:
         del self.jobs[job.row.number], self._by_id[job.row.id]

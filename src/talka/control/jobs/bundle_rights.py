@@ -2,6 +2,8 @@
 
 Asked only of those whose certificate says that they are workers. Every manager can say, from what its own disk holds of
 the register: it may be a moment behind, and the worker asks another one then.
+
+Decision: docs/decisions/0028-one-table-of-roles.md.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,8 +22,6 @@ KNOWN_LIMIT: Final = 4096
 class BundleRights:
     def __init__(self, entries: Callable[[], Iterable[JobEntry]], held: Callable[[], Mapping[str, bytes]]) -> None:
         """`entries`: those this manager knows best, as leader or because it leads the job. `held`: its disk."""
-        self.withheld = 0
-        """How often a worker asked for what is not for it."""
         self._entries = entries
         self._held = held
         self._known: dict[tuple[str, str], tuple[int, bool]] = {}
@@ -34,7 +34,6 @@ class BundleRights:
             if len(self._known) >= KNOWN_LIMIT:
                 del self._known[next(iter(self._known))]
             known = self._known[key] = (now, self._is_granted(worker, digest))
-        self.withheld += not known[1]
         return known[1]
 
     def _is_granted(self, worker: str, digest: str) -> bool:

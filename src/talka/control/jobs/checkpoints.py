@@ -121,20 +121,10 @@ class Checkpoints:
             StoreCheckpoint(self._job, self._fence, self._revision, state, content, unfit=unfit, life=self._life),
         )
 
-    def close(self, now: int, state: JobState, reason: str, result: str, exit_code: int) -> list[Send[JobMessage]]:
+    def close(self, now: int, end: StoreCheckpoint) -> list[Send[JobMessage]]:
         """The last checkpoint: the job has ended, and nothing of it need survive but this."""
         self._revision += 1
-        self._final = StoreCheckpoint(
-            self._job,
-            self._fence,
-            self._revision,
-            state,
-            b"",
-            reason=reason,
-            result=result,
-            exit_code=exit_code,
-            life=self._life,
-        )
+        self._final = msgspec.structs.replace(end, revision=self._revision)
         return self._send(now, self._final)
 
     def _send(self, now: int, checkpoint: StoreCheckpoint) -> list[Send[JobMessage]]:

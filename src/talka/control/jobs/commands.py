@@ -157,7 +157,7 @@ class Assignments:
     def make(self, job: LoadJob, number: int, boot: int) -> Assign | None:
         """The order for an attempt that runs; `boot` is its worker's life. None: the worker has not told its key yet,
         and the attempt is among `waiting`. `CannotSeal` when it has none that can be used."""
-        run, shard, attempt = job.running()[number]
+        run, shard, attempt = job.attempts[number]
         part, order = shard.shard, self._entry.order
         sealed = self._sealed(number, attempt.place, boot)
         if sealed is None:

@@ -2,6 +2,8 @@
 
 An entry is decided first and then put on a majority of disks; what follows from it waits for that. One write of a job
 is under way at a time: what is decided meanwhile goes with the next.
+
+Decision: docs/decisions/0018-who-may-act-on-a-job.md.
 """
 
 from typing import Final

@@ -2,6 +2,8 @@
 
 A worker stops its tasks when four fifths of its lease are over, counted from when it sent a beat; the leader counts the
 whole lease and the drift of clocks from when it answered. Only after that, or on proof, is a life of a worker lost.
+
+Decision: docs/decisions/0033-one-lease.md.
 """
 
 from collections import OrderedDict
@@ -20,8 +22,8 @@ from talka.control.jobs.effects import (
     WorkerRegistered,
     WorkerReturned,
 )
-from talka.control.jobs.health import SILENT_NS, CorrelatedFailure, Decision
-from talka.control.jobs.worker_life import HeardLives, WorkerLife, WorkerRow, fewest
+from talka.control.jobs.health import SILENT_NS, CorrelatedFailure
+from talka.control.jobs.worker_life import HeardLives, WorkerLife, fewest
 from talka.errors import Invalid, Unavailable
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.jobs import Beat, WorkerFacts
@@ -55,22 +57,6 @@ class Fleet:
     another folder has to wait until the lease of the earlier one is over, so that two machines of one name do not take
     it from each other. A life that is only expected, and was not heard, keeps nobody out.
     """
-
-    __slots__ = (
-        "_correlated",
-        "_earlier_until",
-        "_former",
-        "_grace_ns",
-        "_heard",
-        "_jobs",
-        "_lease_ns",
-        "_limit",
-        "_now",
-        "_over",
-        "_silent_ns",
-        "_workers",
-        "next_tick_at",
-    )
 
     def __init__(
         self,
@@ -137,7 +123,7 @@ class Fleet:
     def left(self, now: int, name: str, boot: int) -> list[FleetNews]:
         """A life of a worker says itself that it is over."""
         self._now = now
-        life = self._find(name, boot)
+        life = self.life(name, boot)
         if life is None or life.is_lost:
             return []
         self._former.pop((name, boot), None)
@@ -154,14 +140,13 @@ class Fleet:
         many the entries name are expected.
         """
         self._now = now
-        found = self._find(name, boot)
+        found = self.life(name, boot)
         if found is not None:
             return not found.is_lost
         if (name, boot) in self._over:
             return False
-        life = WorkerLife(now, name, boot, folder, "")
-        life.was_heard = self._heard.has(name, boot)
-        life.until = max(now + self._lease_ns, self._earlier_until)
+        until = max(now + self._lease_ns, self._earlier_until)
+        life = WorkerLife(name, boot, folder, "", now, until, was_heard=self._heard.has(name, boot))
         if sole and not life.was_heard:
             life.until += self._grace_ns
         known = self._workers.get(name)
@@ -180,14 +165,9 @@ class Fleet:
         life = self._workers.get(name)
         return life is not None and life.boot == boot and life.facts is not None and not life.is_lost
 
-    def lease_over_at(self, name: str, boot: int) -> int | None:
-        """When the lease of this life is surely over; None when it is already, or nothing is known of it."""
-        life = self._find(name, boot)
-        return None if life is None or life.is_lost else life.until
-
     def silence(self, now: int, name: str, boot: int) -> str:
         """What is waited for before work of this life is given to others, to go on a sentence; empty: it is heard."""
-        life = self._find(name, boot)
+        life = self.life(name, boot)
         if life is None or life.is_lost:
             return ""
         is_held = now >= life.until and self._correlated.until is not None
@@ -212,12 +192,12 @@ class Fleet:
         life = self._workers.get(name)
         return 0 if life is None else life.folder
 
-    def drain(self, name: str, is_drained: bool = True) -> bool:
-        """Give this life of the worker nothing more, or something again; whether there is such a worker."""
+    def drain(self, name: str) -> bool:
+        """Give this life of the worker nothing more; whether there is such a worker."""
         life = self._workers.get(name)
         if life is None or life.is_lost:
             return False
-        life.is_drained = is_drained
+        life.is_drained = True
         return True
 
     def is_drained(self, name: str) -> bool:
@@ -232,13 +212,6 @@ class Fleet:
             life.failed(now)
             self._look_when_unblocked(life)
 
-    def succeeded(self, now: int, name: str) -> None:
-        """A task was placed there."""
-        self._now = now
-        life = self._workers.get(name)
-        if life is not None:
-            life.succeeded(now)
-
     # Cores.
 
     def reserve(self, job: str, worker: str, cores: int, boot: int | None = None) -> None:
@@ -246,7 +219,7 @@ class Fleet:
 
         Of a worker that is only expected nobody knows the cores: what the entries say is taken as it is.
         """
-        life = self._workers.get(worker) if boot is None else self._find(worker, boot)
+        life = self.life(worker, boot)
         if cores < 1:
             raise Invalid(f"job {job}: {cores} cores of worker {worker} cannot be reserved; at least 1 is needed")
         if life is None or life.is_lost:
@@ -270,11 +243,6 @@ class Fleet:
         if not held:
             self._jobs.pop(job, None)
 
-    def free(self, worker: str) -> int:
-        """Cores that nobody has reserved, whether or not it may be given work."""
-        life = self._workers.get(worker)
-        return 0 if life is None else life.free
-
     def total(self) -> int:
         """Cores of the pool: of all workers that may be given work."""
         return sum(life.facts.cores for life in self._workers.values() if life.facts is not None and life.is_usable)
@@ -294,27 +262,26 @@ class Fleet:
         usable = {
             life.name: life
             for life in self._workers.values()
-            if life.facts is not None and life.free and life.is_usable and life.name not in exclude
+            if life.free and life.is_usable and life.name not in exclude
         }
-        calm = {name: life for name, life in usable.items() if life.decision is Decision.ROUTE}
+        calm = {name: life for name, life in usable.items() if life.is_calm}
         for candidates in (calm, usable):
             if sum(life.free for life in candidates.values()) >= cores:
                 return fewest(cores, candidates, rng)
         return None
 
-    def row(self, name: str) -> WorkerRow | None:
+    def life(self, name: str, boot: int | None = None) -> WorkerLife | None:
+        """The life that has the name; with `boot`, this one, also while another has its name."""
         life = self._workers.get(name)
-        return None if life is None else life.row()
+        if boot is None or (life is not None and life.boot == boot):
+            return life
+        return self._former.get((name, boot))
 
-    def rows(self) -> list[WorkerRow]:
+    def lives(self) -> list[WorkerLife]:
         """All workers by name, also those lost within the last quarter of an hour."""
-        return [life.row() for _, life in sorted(self._workers.items())]
+        return [life for _, life in sorted(self._workers.items())]
 
     # How it is done.
-
-    def _find(self, name: str, boot: int) -> WorkerLife | None:
-        life = self._workers.get(name)
-        return life if life is not None and life.boot == boot else self._former.get((name, boot))
 
     def _admit(
         self, now: int, name: str, boot: int, source: str, facts: WorkerFacts, news: list[FleetNews]
@@ -341,7 +308,7 @@ class Fleet:
                 known.rival = boot
                 news.append(NameTaken(name, boot, source, known.source))
             return None
-        life = self._former.pop((name, boot), None) or WorkerLife(now, name, boot, folder, source)
+        life = self._former.pop((name, boot), None) or WorkerLife(name, boot, folder, source, now, now)
         for key in [key for key, other in self._former.items() if key[0] == name and other.folder == folder != 0]:
             other = self._former.pop(key)
             news.append(self._lose(now, other, STARTED_ANEW))

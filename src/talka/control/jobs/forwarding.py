@@ -1,4 +1,7 @@
-"""What one manager asks the leader for somebody: who it was, for the leader's own log."""
+"""What one manager asks the leader for somebody: who it was, for the leader's own log.
+
+Decision: docs/decisions/0028-one-table-of-roles.md.
+"""
 
 from talka.control.jobs.effects import Forwarded
 from talka.wire.manager_calls import CALLED_BY, CHANGES, CancelJob, DrainWorker, LeaderCall, ManagerCall, SubmitJob

@@ -1,21 +1,16 @@
 """What must be known to lead a job on, taken out of a load job and put into another one."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+
+import msgspec
 
 from talka.control.load.load_job import ENDED, JobSpec, LoadJob
 from talka.control.load.shard_group import ShardGroup
 from talka.control.load.shard_run import LostShard, ShardAttempt, ShardRun
-from talka.control.load.times import JobWorkflow
 from talka.units import MILLISECOND
-from talka.wire.entries import (
-    AttemptEntry,
-    JobCheckpoint,
-    JobOrder,
-    ShardEntry,
-    WorkflowEntry,
-)
+from talka.wire.entries import AttemptEntry, JobCheckpoint, JobOrder, ShardEntry, WorkflowEntry
 from talka.wire.jobs import AttemptResult
-from talka.wire.shards import BundleSource, Gap, Source, UrlSource
+from talka.wire.shards import BundleSource, Source, UrlSource
 from talka.work.lifecycle import TaskState
 from talka.work.load import PlanSlice
 
@@ -29,20 +24,7 @@ def spec_of(job: str, order: JobOrder, cores: int) -> JobSpec:
     return JobSpec(
         job=job,
         source=source,
-        workflows=tuple(
-            JobWorkflow(
-                name=workflow.name,
-                plan=workflow.plan,
-                priority=workflow.priority,
-                is_test=workflow.is_test,
-                depends_on=frozenset(workflow.depends_on),
-                timeout_ns=workflow.timeout_ns,
-                thresholds=workflow.thresholds,
-                flows=workflow.flows,
-                is_teardown=workflow.is_teardown,
-            )
-            for workflow in order.workflows
-        ),
+        workflows=order.workflows,
         cores=cores,
         settings=order.settings,
         thresholds=order.thresholds,
@@ -56,15 +38,11 @@ def checkpoint_of(job: LoadJob, closed: Mapping[int, str], wall_offset_ns: int) 
         attempts=job.cores_started,
         workflows=tuple(_workflow_entry(job, run, closed, numbers) for run in job.workflows.values()),
         origin_ms=(job.origin_ns + wall_offset_ns) // MILLISECOND if job.origin_ns else 0,
-        lost=tuple((lost.workflow, _gap_of(lost)) for lost in job.own_lost),
+        lost=tuple((lost.workflow, lost.gap()) for lost in job.own_lost),
         interrupted=job.interrupted_by is not None,
         aborted=job.aborted,
         engine=job.engine,
     )
-
-
-def _gap_of(lost: LostShard) -> Gap:
-    return Gap(lost.shard, lost.cause, lost.from_ns, lost.to_ns, lost.vus_missing, lost.arrivals_missing)
 
 
 def _workflow_entry(
@@ -116,23 +94,16 @@ def _shard_entry(shard: ShardRun, closed: Mapping[int, str], numbers: Mapping[in
 
 def closed_of(checkpoint: JobCheckpoint) -> dict[int, str]:
     """Attempts whose results were accepted, with their digests."""
-    return {
-        attempt.number: attempt.digest.hex()
-        for workflow in checkpoint.workflows
-        for shard in workflow.shards
-        for attempt in shard.attempts
-        if attempt.digest
-    }
+    return {attempt.number: attempt.digest.hex() for attempt in _attempts(checkpoint) if attempt.digest}
 
 
 def lives_of(checkpoint: JobCheckpoint) -> dict[int, int]:
     """Who drew the number of each attempt."""
-    return {
-        attempt.number: attempt.life
-        for workflow in checkpoint.workflows
-        for shard in workflow.shards
-        for attempt in shard.attempts
-    }
+    return {attempt.number: attempt.life for attempt in _attempts(checkpoint)}
+
+
+def _attempts(checkpoint: JobCheckpoint) -> Iterator[AttemptEntry]:
+    return (attempt for workflow in checkpoint.workflows for shard in workflow.shards for attempt in shard.attempts)
 
 
 def resume(
@@ -152,10 +123,7 @@ def resume(
     job.engine = checkpoint.engine
     job.interrupted_by = "cancel" if checkpoint.interrupted else None
     job.aborted = checkpoint.aborted
-    job.own_lost = [
-        LostShard(workflow, gap.shard, gap.cause, gap.from_ns, gap.to_ns, gap.vus_missing, gap.arrivals_missing)
-        for workflow, gap in checkpoint.lost
-    ]
+    job.own_lost = [LostShard(workflow, *msgspec.structs.astuple(gap)) for workflow, gap in checkpoint.lost]
     for entry in checkpoint.workflows:
         run = job.workflows[entry.name]
         run.state = entry.state

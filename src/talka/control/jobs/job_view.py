@@ -5,7 +5,8 @@ from typing import Final
 
 import msgspec
 
-from talka.control.load.load_job import ENDED, LoadJob, WorkflowRun
+from talka.control.load.load_job import ENDED, LoadJob
+from talka.control.load.shard_group import ShardGroup
 from talka.stats.tally import Tally
 from talka.stats.windows import WINDOW_NS, Window
 from talka.wire.entries import JobEntry
@@ -65,19 +66,7 @@ def update_of(
         origin=bool(job.origin_ns),
         workflows=[_workflow(run, now, steps, told) for run in job.workflows.values()],
         windows=told.windows,
-        lost=[
-            LostPart(
-                lost.workflow,
-                lost.shard,
-                lost.cause,
-                lost.from_ns,
-                lost.to_ns,
-                lost.vus_missing,
-                lost.arrivals_missing,
-                id(lost) in gaps,
-            )
-            for lost in job.lost
-        ],
+        lost=[LostPart(**msgspec.structs.asdict(lost), is_open=id(lost) in gaps) for lost in job.lost],
         engine=job.engine,
         logs=list(logs),
         recent=told.recent,
@@ -194,7 +183,7 @@ def with_counts_of(rows: Tally, counts: Tally) -> Tally:
     )
 
 
-def _workflow(run: WorkflowRun, now: int, steps: Mapping[str, Tally] | None, told: _Windows) -> WorkflowUpdate:
+def _workflow(run: ShardGroup, now: int, steps: Mapping[str, Tally] | None, told: _Windows) -> WorkflowUpdate:
     tally = None
     if run.origin_ns:
         tally = run.counts()

@@ -4,6 +4,8 @@ What the register holds is what counts. A change is written there first, with th
 renewals are of the shorter of the two, and silence is counted by the longer, until nobody can have a longer lease than
 the new one. Only then the new one is written as the lease that holds. A leader that finds a change begun waits again
 from its start.
+
+Decision: docs/decisions/0033-one-lease.md.
 """
 
 from typing import Final

@@ -34,6 +34,7 @@ from talka.wire.jobs import (
     NoTask,
     Report,
     Stale,
+    StoreCheckpoint,
     TaskDeclined,
     WorkerSnapshot,
 )
@@ -42,15 +43,6 @@ from talka.work.lifecycle import JobState
 
 START_DELAY_NS: Final = 150_000_000
 """Between the decision to go and the instant: time to store it, and to reach the slowest worker."""
-
-
-class JobDocument(msgspec.Struct, frozen=True):
-    """The result document of a job: its digest, and what it says of the job's end."""
-
-    digest: str
-    state: JobState
-    exit_code: int
-    reason: str
 
 
 class LedJob:
@@ -71,6 +63,8 @@ class LedJob:
         self.fence = entry.fence
         self.next_tick_at = 0
         self.lines = JobLines()
+        self.warnings: list[str] = []
+        """What a reader of the result should know besides what the load job tells."""
         self._load: RemoteLoad | None = None
         """None until what the workers have is known."""
         self._life = life
@@ -82,9 +76,8 @@ class LedJob:
         self._checkpoints = Checkpoints(entry.job, entry.fence, life)
         self._take_over = TakeOver(entry.job, entry.fence)
         self._results = AttemptResults(entry.job)
-        self._document: JobDocument | None = None
+        self._end: StoreCheckpoint | None = None
         """Once the job has ended and its document is made."""
-        self._warnings: list[str] = []
 
     # -- what is known
 
@@ -107,14 +100,6 @@ class LedJob:
         if self._checkpoints.is_closing:
             return "closing"
         return "documenting" if self._load.job.ended_ns else "leading"
-
-    def workers(self) -> dict[str, int]:
-        """Number of cores that the job may use now, per worker."""
-        return self._workers.cores()
-
-    def warnings(self) -> tuple[str, ...]:
-        """What a reader of the result should know besides what the load job tells."""
-        return tuple(self._warnings)
 
     def is_caught_up(self) -> bool:
         """Whether everything that ran when the job was taken over has told its counts: until then they seem to
@@ -196,7 +181,7 @@ class LedJob:
         attempt, result = fetched
         if self._load is None:
             if result is None:
-                self._warnings.append(f"the result of task {attempt} was kept and cannot be found: it is missing")
+                self.warnings.append(f"the result of task {attempt} was kept and cannot be found: it is missing")
             self._take_over.results[attempt] = result or AttemptResult(self.name, attempt, merged([]), [], is_lost=True)
             return self._take_up_if_known(now)
         if result is None or content is None or (result.job, result.attempt) != (self.name, attempt):
@@ -205,19 +190,15 @@ class LedJob:
 
     def on_kept(self, now: int, digest: str) -> list[JobsEffect]:
         """A blob is on a majority of disks."""
-        if self._document is not None and digest == self._document.digest:
-            return self._close(now, self._document)
+        if self._end is not None and digest == self._end.result:
+            return [] if self._checkpoints.is_closing else [*self._checkpoints.close(now, self._end)]
         return [] if self._load is None else self._load.on_kept(now, digest)
 
     def on_document(self, now: int, content: bytes, state: JobState, exit_code: int, reason: str) -> list[JobsEffect]:
         """The result document was made: it is kept by a majority, then the end of the job is stored."""
-        self._document = JobDocument(sha256(content).hexdigest(), state, exit_code, reason)
-        return [KeepWanted(self.name, self._document.digest, content)]
-
-    def _close(self, now: int, document: JobDocument) -> list[JobsEffect]:
-        if self._checkpoints.is_closing:
-            return []
-        return [*self._checkpoints.close(now, document.state, document.reason, document.digest, document.exit_code)]
+        digest = sha256(content).hexdigest()
+        self._end = StoreCheckpoint(self.name, self.fence, 0, state, b"", reason, digest, exit_code, life=self._life)
+        return [KeepWanted(self.name, digest, content)]
 
     # -- time
 
@@ -242,7 +223,7 @@ class LedJob:
         return [*effects, *asked, *self._take_up_if_known(now)]
 
     def _spec(self) -> JobSpec:
-        return spec_of(self.name, self.entry.order, max(1, sum(self.workers().values())))
+        return spec_of(self.name, self.entry.order, max(1, sum(self._workers.cores().values())))
 
     def _fence_gone(self) -> None:
         """Workers that were lost may be back: they are told of this manager too."""

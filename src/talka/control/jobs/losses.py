@@ -58,13 +58,13 @@ class Losses:
             if loss is None or self._waits(now, job, attempt, loss):
                 continue
             del self._losses[attempt]
-            if attempt in job.running():
+            if attempt in job.attempts:
                 yield attempt, loss.cause
 
     def _waits(self, now: int, job: LoadJob, attempt: int, loss: _Loss) -> bool:
-        if attempt not in job.running():
+        if attempt not in job.attempts:
             return False
-        run, shard, _ = job.running()[attempt]
+        run, shard, _ = job.attempts[attempt]
         length_ns = shard.shard.length_ns
         is_over = length_ns is not None and run.origin_ns > 0 and now >= run.origin_ns + length_ns
         is_wanted = not run.stopped_ns and not job.is_stopping and not is_over

@@ -1,4 +1,7 @@
-"""What can be wrong with an order, whoever made it. Nothing of it has been run yet, and nothing is believed."""
+"""What can be wrong with an order, whoever made it. Nothing of it has been run yet, and nothing is believed.
+
+Decision: docs/decisions/0018-who-may-act-on-a-job.md.
+"""
 
 from typing import Final
 

@@ -1,4 +1,7 @@
-"""Jobs that wait for cores: highest priority first, then who came first."""
+"""Jobs that wait for cores: highest priority first, then who came first.
+
+Decision: docs/decisions/0020-cores-are-granted-per-job.md.
+"""
 
 from bisect import bisect_left, insort
 from typing import Final
@@ -34,35 +37,30 @@ class QueueTimedOut(msgspec.Struct, frozen=True):
         return f"it waited {self.waited_ns // SECOND} s for cores and got none"
 
 
-class _Place(msgspec.Struct, frozen=True, order=True):
+class _Waiting(msgspec.Struct, frozen=True, order=True):
     """Compared from the left."""
 
-    descending: int
+    rank: int
     """Priority, negated."""
     number: int
     job: str
+    since: int
 
 
 class JobQueue:
     """Call `tick` once `next_tick_at` has come, and `remove` for each job that starts or is cancelled."""
-
-    __slots__ = ("_limit", "_ordered", "_places", "_since", "_timeout_ns", "next_tick_at")
 
     def __init__(self, limit: int = QUEUE_LIMIT, timeout_ns: int = QUEUE_TIMEOUT_NS) -> None:
         if limit < 1 or timeout_ns < 1:
             raise Invalid(f"a queue needs a limit and a timeout_ns of at least 1, not {limit} and {timeout_ns}")
         self._limit = limit
         self._timeout_ns = timeout_ns
-        self._ordered: list[_Place] = []
-        self._places: dict[str, _Place] = {}
-        self._since: dict[str, int] = {}
+        self._ordered: list[_Waiting] = []
+        self._waiting: dict[str, _Waiting] = {}
         self.next_tick_at = NEVER
 
     def __len__(self) -> int:
         return len(self._ordered)
-
-    def __contains__(self, job: str) -> bool:
-        return job in self._places
 
     @property
     def is_full(self) -> bool:
@@ -70,7 +68,7 @@ class JobQueue:
 
     def push(self, now: int, job: str, priority: int, number: int) -> None:
         """Let the job wait. `number` counts submissions up. A job that waits already keeps its place."""
-        if job in self._places:
+        if job in self._waiting:
             return
         if not PRIORITY_LEAST <= priority <= PRIORITY_MOST:
             raise Invalid(
@@ -78,43 +76,33 @@ class JobQueue:
             )
         if self.is_full:
             raise QueueFull(self._limit)
-        place = _Place(-priority, number, job)
-        insort(self._ordered, place)
-        self._places[job] = place
-        self._since[job] = now
+        waiting = self._waiting[job] = _Waiting(-priority, number, job, now)
+        insort(self._ordered, waiting)
         self.next_tick_at = min(self.next_tick_at, now + self._timeout_ns)
 
-    def remove(self, job: str) -> bool:
-        """Whether it waited."""
-        place = self._places.pop(job, None)
-        if place is None:
-            return False
-        del self._ordered[bisect_left(self._ordered, place)]
-        del self._since[job]
-        return True
+    def remove(self, job: str) -> None:
+        waiting = self._waiting.pop(job, None)
+        if waiting is not None:
+            del self._ordered[bisect_left(self._ordered, waiting)]
 
     def jobs(self) -> list[str]:
         """In the order in which they should start."""
-        return [place.job for place in self._ordered]
+        return [waiting.job for waiting in self._ordered]
 
     def position(self, job: str) -> int | None:
         """1 is the next to start; None for a job that does not wait."""
-        place = self._places.get(job)
-        return None if place is None else bisect_left(self._ordered, place) + 1
+        waiting = self._waiting.get(job)
+        return None if waiting is None else bisect_left(self._ordered, waiting) + 1
 
     def tick(self, now: int) -> list[QueueTimedOut]:
         """Those that waited too long, in their order; they wait no longer."""
         if now < self.next_tick_at:
             return []
-        late = [
-            QueueTimedOut(place.job, now - self._since[place.job])
-            for place in self._ordered
-            if now - self._since[place.job] >= self._timeout_ns
-        ]
-        for news in late:
-            self.remove(news.job)
-        self.next_tick_at = min(self._since.values(), default=NEVER - self._timeout_ns) + self._timeout_ns
-        return late
+        late = [waiting for waiting in self._ordered if now - waiting.since >= self._timeout_ns]
+        for waiting in late:
+            self.remove(waiting.job)
+        self.next_tick_at = min((one.since + self._timeout_ns for one in self._ordered), default=NEVER)
+        return [QueueTimedOut(waiting.job, now - waiting.since) for waiting in late]
 
 
 def waiting_reason(least: int, *, free: int, total: int, ahead: int = 0) -> str:

@@ -2,8 +2,11 @@
 
 Every decision is an entry of the majority register, and nobody is told of it before a majority has it on disk. The
 registry lives as long as a term: a new leader reads the entries and goes on.
+
+Decision: docs/decisions/0020-cores-are-granted-per-job.md.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 from typing import Final, assert_never
@@ -37,6 +40,7 @@ from talka.control.member.voter import Voter
 from talka.errors import Invalid, TalkaError
 from talka.ids import new_job_id
 from talka.units import MILLISECOND, SECOND
+from talka.wire import manager_calls as calls
 from talka.wire.entries import (
     ORDER_LIMIT_BYTES,
     SLOTS,
@@ -57,32 +61,6 @@ from talka.wire.jobs import (
     ManagerAt,
     Renew,
     StoreCheckpoint,
-)
-from talka.wire.manager_calls import (
-    CALLED_BY,
-    TEXT_LIMIT,
-    CallAnswer,
-    CallProblem,
-    CancelJob,
-    ClusterTold,
-    DescribeCluster,
-    DrainWorker,
-    GetJob,
-    GetLease,
-    GetOrder,
-    GetResult,
-    JobsTold,
-    JobTold,
-    LeaderAnswer,
-    ListJobs,
-    ListWorkers,
-    ManagerCall,
-    OrderTold,
-    ResultTold,
-    SetLease,
-    SubmitJob,
-    WorkersTold,
-    WorkerTold,
 )
 from talka.wire.security.access import objection
 from talka.wire.views import ClusterView, JobFacts, JobsPage, ManagerView, WorkerView
@@ -125,11 +103,11 @@ class Registry:
         self.queue = JobQueue()
         self.book = EntryBook(voter)
         self.next_tick_at = now
-        self.refused: dict[str, int] = {}
+        self.refused: Counter[str] = Counter()
         self._me = me
         self._voter = voter
         self._rng = rng
-        self._wall_offset_ns = wall_offset_ns
+        self.wall_offset_ns = wall_offset_ns
         self._managers = managers
         self._signers = SignersNamed(signer)
         self._fences = 0
@@ -166,81 +144,71 @@ class Registry:
         self.fleet.set_lease(self.lease.count_ns, self.lease.renew_ns)
         return effects + self.book.on_write_ended(now, ended)
 
-    def set_wall_offset(self, wall_offset_ns: int) -> None:
-        self._wall_offset_ns = wall_offset_ns
-
     def _wall_ms(self, now: int) -> int:
-        return (now + self._wall_offset_ns) // MILLISECOND
+        return (now + self.wall_offset_ns) // MILLISECOND
 
     # -- what clients ask
 
-    def on_call(self, now: int, sender: str, call: ManagerCall) -> list[JobsEffect]:
-        problem = objection(call.asker, CALLED_BY[type(call.call)])
+    def on_call(self, now: int, sender: str, call: calls.ManagerCall) -> list[JobsEffect]:
+        problem = objection(call.asker, calls.CALLED_BY[type(call.call)])
         news: list[JobsEffect] = [] if sender == self._me else [*forwarded(sender, call, problem)]
         if problem:
-            self._count("forbidden")
-            kind: CallProblem = (
-                "invalid" if call.asker is None else "forbidden"
-            )  # an earlier version knows no other word
+            self.refused["forbidden"] += 1
+            # An earlier version knows no other word.
+            kind: calls.CallProblem = "invalid" if call.asker is None else "forbidden"
             return [*news, _problem(sender, call, kind, problem)]
-        return [*news, *self._answered(now, sender, call)]
-
-    def _answered(self, now: int, sender: str, call: ManagerCall) -> list[JobsEffect]:
         try:
-            return self._answer(now, sender, call)
-        except QueueFull as problem:
-            self._count("queue full")
-            return [_problem(sender, call, "busy", str(problem), 5000)]
-        except Invalid as problem:
-            return [_problem(sender, call, "invalid", str(problem))]
-        except TalkaError as problem:
-            return [_problem(sender, call, "unavailable", str(problem))]
+            return [*news, *self._answer(now, sender, call)]
+        except QueueFull as full:
+            self.refused["queue full"] += 1
+            return [*news, _problem(sender, call, "busy", str(full), 5000)]
+        except Invalid as error:
+            return [*news, _problem(sender, call, "invalid", str(error))]
+        except TalkaError as error:
+            return [*news, _problem(sender, call, "unavailable", str(error))]
 
-    def _count(self, reason: str) -> None:
-        self.refused[reason] = self.refused.get(reason, 0) + 1
-
-    def _answer(self, now: int, sender: str, call: ManagerCall) -> list[JobsEffect]:
+    def _answer(self, now: int, sender: str, call: calls.ManagerCall) -> list[JobsEffect]:
         match call.call:
-            case SubmitJob() as asked:
+            case calls.SubmitJob() as asked:
                 return self._submit(now, sender, call, asked)
-            case ListJobs() as asked:
-                return [_answer(sender, call, JobsTold(self._page(now, asked)))]
-            case GetJob(job=job) | GetOrder(job=job) | GetResult(job=job):
+            case calls.ListJobs() as asked:
+                return [_answer(sender, call, calls.JobsTold(self._page(asked)))]
+            case calls.GetJob(job=job) | calls.GetOrder(job=job) | calls.GetResult(job=job):
                 return [self._told(sender, call, job)]
-            case CancelJob() as asked:
+            case calls.CancelJob() as asked:
                 return self._cancel(now, sender, call, asked)
-            case ListWorkers():
-                return [_answer(sender, call, WorkersTold(tuple(self.workers(now))))]
-            case DrainWorker(worker=name):
+            case calls.ListWorkers():
+                return [_answer(sender, call, calls.WorkersTold(tuple(self.workers(now))))]
+            case calls.DrainWorker(worker=name):
                 if not self.fleet.drain(name):
                     return [_problem(sender, call, "missing", f"there is no worker {name}: talka workers lists them")]
                 view = next(view for view in self.workers(now) if view.name == name)
-                return [_answer(sender, call, WorkerTold(view))]
-            case GetLease():
+                return [_answer(sender, call, calls.WorkerTold(view))]
+            case calls.GetLease():
                 return [self.lease.answer(now, sender, call.number)]
-            case SetLease(lease_ns=lease_ns, by=by):
+            case calls.SetLease(lease_ns=lease_ns, by=by):
                 return self.lease.change(now, lease_ns, by, sender, call.number)
-            case DescribeCluster():
-                return [_answer(sender, call, ClusterTold(self._cluster()))]
+            case calls.DescribeCluster():
+                return [_answer(sender, call, calls.ClusterTold(self._cluster()))]
             case _:
                 assert_never(call.call)
 
-    def _told(self, sender: str, call: ManagerCall, job: str) -> Send[JobMessage]:
+    def _told(self, sender: str, call: calls.ManagerCall, job: str) -> Send[JobMessage]:
         """What is on a majority of disks of a job: its facts, its order or its result."""
         entry = self.book.written.get(job)
         if entry is None:
             return _no_job(sender, call, job)
         match call.call:
-            case GetOrder():
-                return _answer(sender, call, OrderTold(shown(entry.order)))
-            case GetResult() if not is_final(entry.state):
+            case calls.GetOrder():
+                return _answer(sender, call, calls.OrderTold(shown(entry.order)))
+            case calls.GetResult() if not is_final(entry.state):
                 return _problem(sender, call, "conflict", f"job {job} is {entry.state}: no result yet")
-            case GetResult():
-                return _answer(sender, call, ResultTold(entry.result))
+            case calls.GetResult():
+                return _answer(sender, call, calls.ResultTold(entry.result))
             case _:
-                return _answer(sender, call, JobTold(self.facts(entry)))
+                return _answer(sender, call, calls.JobTold(self.facts(entry)))
 
-    def _submit(self, now: int, sender: str, call: ManagerCall, asked: SubmitJob) -> list[JobsEffect]:
+    def _submit(self, now: int, sender: str, call: calls.ManagerCall, asked: calls.SubmitJob) -> list[JobsEffect]:
         order, key = asked.order, asked.key
         if call.asker is not None and call.asker.name:  # whoever showed a token is who it says
             order = msgspec.structs.replace(order, submitted_by=call.asker.name)
@@ -249,39 +217,37 @@ class Registry:
             if _unsigned(known.order) != _unsigned(order):
                 text = f"the key {key!r} was used for another order, job {known.job}: use a key of its own"
                 return [_problem(sender, call, "conflict", text)]
-            return self.book.once_written(known, _answer(sender, call, JobTold(self.facts(known))))
+            return self.book.once_written(known, _answer(sender, call, calls.JobTold(self.facts(known))))
         size_bytes = len(encode_order(order))
         if size_bytes > ORDER_LIMIT_BYTES:
             raise Invalid(f"the order has {size_bytes} bytes, and may have {ORDER_LIMIT_BYTES}: split the test")
         check_order(order)
         job = new_job_id(self._rng)
         number = 1 + max((entry.number for entry in self.entries.values()), default=0)
-        if self.queue.is_full:
-            self.queue.push(now, job, order.priority, number)  # says why not
-        if not self.book.has_room():
+        if not (self.queue.is_full or self.book.has_room()):
             raise QueueFull(SLOTS)
         self.queue.push(now, job, order.priority, number)
         entry = JobEntry(
             job=job, key=key, order=order, state=JobState.QUEUED, number=number, submitted_ms=self._wall_ms(now)
         )
         self._signers.add(order.bundle.word)
-        answer = _answer(sender, call, JobTold(self.facts(entry)))
+        answer = _answer(sender, call, calls.JobTold(self.facts(entry)))
         effects = self.book.add(now, entry, JobAcceptedNews(job, key), answer)
         return [*effects, *self._schedule(now)]
 
-    def _cancel(self, now: int, sender: str, call: ManagerCall, asked: CancelJob) -> list[JobsEffect]:
+    def _cancel(self, now: int, sender: str, call: calls.ManagerCall, asked: calls.CancelJob) -> list[JobsEffect]:
         entry = self.entries.get(asked.job)
         if entry is None:
             return [_no_job(sender, call, asked.job)]
         if is_final(entry.state) or entry.cancel:
-            return self.book.once_written(entry, _answer(sender, call, JobTold(self.facts(entry))))
+            return self.book.once_written(entry, _answer(sender, call, calls.JobTold(self.facts(entry))))
         reason = asked.reason or "cancelled"
         if entry.state in WAITING_STATES:
             self.queue.remove(entry.job)
             cancelled = msgspec.structs.replace(entry, cancel=reason)
             return self._end_unstarted(now, cancelled, JobState.CANCELLED, reason, answer_to=(sender, call))
         entry = msgspec.structs.replace(entry, cancel=reason, state=move(entry.state, JobState.CANCELLING))
-        answer = _answer(sender, call, JobTold(self.facts(entry)))
+        answer = _answer(sender, call, calls.JobTold(self.facts(entry)))
         return self.book.put(now, entry, answer, *self._lead(now, entry))
 
     def _end_unstarted(
@@ -290,7 +256,7 @@ class Registry:
         entry: JobEntry,
         state: JobState,
         reason: str,
-        answer_to: tuple[str, ManagerCall] | None = None,
+        answer_to: tuple[str, calls.ManagerCall] | None = None,
     ) -> list[JobsEffect]:
         before = move(entry.state, JobState.CANCELLING) if state is JobState.CANCELLED else entry.state
         ended = msgspec.structs.replace(
@@ -298,7 +264,7 @@ class Registry:
         )
         then: list[JobsEffect] = [JobEndStored(entry.job, state, "")]
         if answer_to is not None:
-            then.append(_answer(*answer_to, JobTold(self.facts(ended))))
+            then.append(_answer(*answer_to, calls.JobTold(self.facts(ended))))
         return self.book.put(now, ended, *then)
 
     # -- giving out cores
@@ -517,8 +483,7 @@ class Registry:
             if better is not entry:
                 effects += self.book.put(now, better, *self._lead(now, better))
             elif now >= self._lead_at.get(entry.job, 0):
-                self._lead_at[entry.job] = now + LEAD_AGAIN_NS
-                effects.append(LeadWanted(entry.job))
+                effects += self._lead(now, entry)
         effects += self._schedule(now)
         return effects
 
@@ -533,7 +498,7 @@ class Registry:
             waits_for = waiting_reason(least, free=free, total=total, ahead=position - 1)
         return facts_of(entry, position, waits_for)
 
-    def _page(self, now: int, asked: ListJobs) -> JobsPage:
+    def _page(self, asked: calls.ListJobs) -> JobsPage:
         try:
             before = int(asked.cursor) if asked.cursor else 1 << 62
             state = JobState(asked.state) if asked.state else None
@@ -565,23 +530,22 @@ class Registry:
 
     def workers(self, now: int) -> list[WorkerView]:
         views = []
-        for row in self.fleet.rows():
-            facts = row.facts
-            until = self.fleet.lease_over_at(row.name, row.boot)
+        for life in self.fleet.lives():
+            facts = life.facts
             views.append(
                 WorkerView(
-                    name=row.name,
-                    state=row.state,  # type: ignore[arg-type]
-                    reason=row.reason,
+                    name=life.name,
+                    state=life.state,
+                    reason=life.reason,
                     cores=facts.cores if facts else 0,
-                    free=row.free,
+                    free=life.free,
                     memory_bytes=facts.memory_bytes if facts else 0,
                     gpus=facts.gpus if facts else 0,
                     capabilities=list(facts.capabilities) if facts else [],
                     version=facts.version if facts else "",
-                    jobs=list(row.jobs),
-                    lease_ms=max(0, until - now) // MILLISECOND if until is not None else 0,
-                    address="" if row.source.startswith(HANDLE) else row.source,
+                    jobs=list(life.reserved),
+                    lease_ms=0 if life.is_lost else max(0, life.until - now) // MILLISECOND,
+                    address="" if life.source.startswith(HANDLE) else life.source,
                 )
             )
         return views
@@ -590,16 +554,18 @@ class Registry:
 DECLINED: Final = "declined: "
 
 
-def _answer(sender: str, call: ManagerCall, answer: LeaderAnswer) -> Send[JobMessage]:
-    return Send(CHANNEL, sender, CallAnswer(call.number, answer), Lane.RESULTS)
+def _answer(sender: str, call: calls.ManagerCall, answer: calls.LeaderAnswer) -> Send[JobMessage]:
+    return Send(CHANNEL, sender, calls.CallAnswer(call.number, answer), Lane.RESULTS)
 
 
-def _problem(sender: str, call: ManagerCall, kind: CallProblem, text: str, retry_after_ms: int = 0) -> Send[JobMessage]:
-    answer = CallAnswer(call.number, None, kind, text[:TEXT_LIMIT], retry_after_ms)
+def _problem(
+    sender: str, call: calls.ManagerCall, kind: calls.CallProblem, text: str, retry_after_ms: int = 0
+) -> Send[JobMessage]:
+    answer = calls.CallAnswer(call.number, None, kind, text[: calls.TEXT_LIMIT], retry_after_ms)
     return Send(CHANNEL, sender, answer, Lane.RESULTS)
 
 
-def _no_job(sender: str, call: ManagerCall, job: str) -> Send[JobMessage]:
+def _no_job(sender: str, call: calls.ManagerCall, job: str) -> Send[JobMessage]:
     return _problem(sender, call, "missing", f"there is no job {job[:64]}: talka jobs lists those that are known")
 
 

@@ -88,7 +88,7 @@ class RemoteLoad:
 
     def _running(self, attempt: int) -> ShardAttempt | None:
         """The attempt of this number; None when it is over or was never begun."""
-        known = self.job.running().get(attempt)
+        known = self.job.attempts.get(attempt)
         return None if known is None else known[2]
 
     # -- beginning, and taking over
@@ -96,10 +96,10 @@ class RemoteLoad:
     def begin(self, now: int, taken: TakeOver) -> list[JobsEffect]:
         """`taken`: what was found out of a job that another manager led."""
         job = self.job
-        job.places, job.pool = self._workers.cores(), self.entry.pool or job.pool
+        job.workers, job.pool = self._workers.cores(), self.entry.pool or job.pool
         effects: list[JobsEffect] = []
-        for attempt in list(job.running()):
-            if attempt in job.running():  # what was taken up before it may have ended its workflow
+        for attempt in list(job.attempts):
+            if attempt in job.attempts:  # what was taken up before it may have ended its workflow
                 effects += self._take_up(now, attempt, taken)
         effects += self._carry_out(now, job.start(now))
         if self._is_cancel_news:
@@ -113,7 +113,7 @@ class RemoteLoad:
         before, self.entry = self.entry, entry
         job = self.job
         effects: list[JobsEffect] = []
-        job.places, job.pool = self._workers.cores(), entry.pool
+        job.workers, job.pool = self._workers.cores(), entry.pool
         for worker, cause in self._workers.gone().items():
             for attempt in job.attempts_at(worker):
                 effects += self._lose(now, attempt, cause)
@@ -130,7 +130,7 @@ class RemoteLoad:
 
     def _take_up(self, now: int, number: int, taken: TakeOver) -> list[JobsEffect]:
         """Go on with an attempt that the manager before gave out."""
-        run, shard, attempt = self.job.running()[number]
+        run, shard, attempt = self.job.attempts[number]
         is_running, worker = run.state is TaskState.RUNNING, attempt.place
         if number in self._results.kept:
             result = taken.results[number]
@@ -158,7 +158,7 @@ class RemoteLoad:
     def _go_on_arming(self, now: int, taken: TakeOver) -> list[JobsEffect]:
         """Those that are armed may have said so before everybody had answered: they need not say it again."""
         effects: list[JobsEffect] = []
-        for number, (_, _, attempt) in list(self.job.running().items()):
+        for number, (_, _, attempt) in list(self.job.attempts.items()):
             facts = taken.facts(attempt.place, number)
             is_here = self._running(number) is not None and number not in self.losses
             if is_here and facts is not None and facts.state == "armed":
@@ -291,7 +291,7 @@ class RemoteLoad:
                 asked = job.tick(now)
                 effects += self._carry_out(now, asked) if asked else []
             effects += self._settle_losses(now)
-            running = {number: attempt for number, (_, _, attempt) in job.running().items()}
+            running = {number: attempt for number, (_, _, attempt) in job.attempts.items()}
             awaited = [
                 one
                 for number, one in running.items()
@@ -380,7 +380,7 @@ class RemoteLoad:
     def _turn_away(self, now: int, attempt: int, worker: str, cause: str) -> list[JobsEffect]:
         """The worker cannot have this attempt, nor others of the job."""
         self._workers.turn_away(worker)
-        self.job.places = self._workers.cores()
+        self.job.workers = self._workers.cores()
         self._checkpoints.touch()  # the leader is to know, so that it grants another
         return [*self._lose(now, attempt, cause), *self.checkpoint(now)]
 

@@ -17,8 +17,6 @@ MERGE_EVERY_NS: Final = 250_000_000
 class StepMerge:
     """Call `advance` at any pace. `latest` is what the last of the `passes` over all attempts came to."""
 
-    __slots__ = ("_at", "_merged", "_rest", "latest", "passes")
-
     def __init__(self) -> None:
         self.passes = 0
         self.latest: dict[str, Tally] = {}

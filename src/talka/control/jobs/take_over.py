@@ -44,9 +44,12 @@ class TakeOver:
         if now < self._ask_at:
             return []
         self._ask_at = now + ASK_EVERY_NS
+        return self._reconcile(worker for worker in workers if worker not in self._snapshots)
+
+    def _reconcile(self, workers: Iterable[str]) -> list[Send[JobMessage]]:
         self._numbers += 1
         word = Reconcile(self._job, self._fence, self._numbers)
-        return [Send(CHANNEL, worker, word, Lane.CONTROL) for worker in workers if worker not in self._snapshots]
+        return [Send(CHANNEL, worker, word, Lane.CONTROL) for worker in workers]
 
     def also_tell(self, workers: Iterable[str]) -> None:
         """Workers that were lost may be back, and know only the manager before: they are told, and not waited for."""
@@ -56,9 +59,7 @@ class TakeOver:
         if not self._unfenced or now < self._remind_at:
             return []
         self._remind_at = now + REMIND_EVERY_NS
-        self._numbers += 1
-        word = Reconcile(self._job, self._fence, self._numbers)
-        effects: list[Send[JobMessage]] = [Send(CHANNEL, worker, word, Lane.CONTROL) for worker in self._unfenced]
+        effects = self._reconcile(self._unfenced)
         self._unfenced = {worker: rounds - 1 for worker, rounds in self._unfenced.items() if rounds > 1}
         return effects
 
@@ -140,7 +141,7 @@ class TakeOver:
 
     def is_caught_up(self, job: LoadJob, lost: Container[int]) -> bool:
         """Whether every attempt that ran has told its counts, or is over: until then they seem to shrink."""
-        running = job.running()
+        running = job.attempts
         self._uncounted = {
             attempt: None
             for attempt in self._uncounted

@@ -1,4 +1,7 @@
-"""One life of one worker, as the cluster's leader keeps it: what it said of itself, its signals, its reserved cores."""
+"""One life of one worker, as the cluster's leader keeps it: what it said of itself, its signals, its reserved cores.
+
+Decision: docs/decisions/0033-one-lease.md.
+"""
 
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -8,94 +11,53 @@ from typing import Final
 import msgspec
 
 from talka.cluster.placement import choose
-from talka.control.jobs.health import DECISIONS, Decision, ProgressSignal, ProgressWatch, is_ready
 from talka.control.member.breaker import Breaker, BreakerState
 from talka.units import SECOND
-from talka.wire.jobs import Beat, Running, WorkerFacts
+from talka.wire.jobs import Beat, WorkerFacts
+from talka.wire.views import WorkerState
 
 LIVES_LIMIT: Final = 8192
+LOAD_LIMIT_PERCENT: Final = 95
+STALLED_NS: Final = 10 * SECOND
 
 
-class WorkerRow(msgspec.Struct, frozen=True):
-    """A worker as people see it."""
+class WorkerLife(msgspec.Struct, eq=False):
+    """Kept by a `Fleet`, which alone changes it."""
 
     name: str
     boot: int
+    folder: int
     source: str
-    state: str
-    """registering, healthy, degraded, draining or offline."""
-    decision: Decision
-    reason: str
-    facts: WorkerFacts | None
-    """None before the first beat."""
-    reserved: int
-    free: int
-    jobs: tuple[str, ...]
-    running: tuple[Running, ...]
     heard_at: int
-
-
-class WorkerLife:
-    """Kept by a `Fleet`, which alone changes it."""
-
-    __slots__ = (
-        "_breaker",
-        "_watch",
-        "boot",
-        "cause",
-        "facts",
-        "folder",
-        "heard_at",
-        "is_blocked",
-        "is_drained",
-        "is_lost",
-        "is_silent",
-        "lost_at",
-        "name",
-        "number",
-        "progress",
-        "reserved",
-        "rival",
-        "running",
-        "source",
-        "until",
-        "used",
-        "was_heard",
-    )
-
-    def __init__(self, now: int, name: str, boot: int, folder: int, source: str) -> None:
-        self.name = name
-        self.boot = boot
-        self.folder = folder
-        self.source = source
-        self.facts: WorkerFacts | None = None
-        """None before the first beat."""
-        self.running: tuple[Running, ...] = ()
-        self.number = -1
-        """Of the latest beat."""
-        self.heard_at = now
-        self.was_heard = True
-        """By this process, at some time; False of one that is only expected."""
-        self.until = now
-        """When its lease is surely over."""
-        self.is_silent = False
-        """Also of one that was given up for it, while it counts as silent beside those that are silent now."""
-        self.is_lost = False
-        self.lost_at = 0
-        self.cause = ""
-        self.is_drained = False
-        """By order of the leader, whatever it says of itself."""
-        self.progress = ProgressSignal.IDLE
-        self._watch = ProgressWatch()
-        self._breaker: Breaker | None = None
-        """Made at the first failure: most never have one."""
-        self.is_blocked = False
-        """By the breaker."""
-        self.reserved: dict[str, int] = {}
-        """Cores of each job."""
-        self.used = 0
-        self.rival: int | None = None
-        """The boot that last wanted the same name in vain."""
+    until: int
+    """When its lease is surely over."""
+    facts: WorkerFacts | None = None
+    """None before the first beat."""
+    number: int = -1
+    """Of the latest beat."""
+    was_heard: bool = True
+    """By this process, at some time; False of one that is only expected."""
+    is_silent: bool = False
+    """Also of one that was given up for it, while it counts as silent beside those that are silent now."""
+    is_lost: bool = False
+    lost_at: int = 0
+    cause: str = ""
+    is_drained: bool = False
+    """By order of the leader, whatever it says of itself."""
+    is_stalled: bool = False
+    """It has something to do, and its counters stand still."""
+    is_blocked: bool = False
+    """By the breaker."""
+    reserved: dict[str, int] = {}
+    """Cores of each job."""
+    used: int = 0
+    rival: int | None = None
+    """The boot that last wanted the same name in vain."""
+    _started: int | None = None
+    """Iterations that its tasks have started; None: nothing runs there."""
+    _advanced_at: int = 0
+    _breaker: Breaker | None = None
+    """Made at the first failure: most never have one."""
 
     # What it is good for.
 
@@ -110,38 +72,31 @@ class WorkerLife:
         return 0 if facts is None else max(facts.load_percent, 100 * self.used // facts.cores)
 
     @property
-    def decision(self) -> Decision:
-        return self._decision(0 if self.facts is None else self.facts.load_percent)
+    def is_calm(self) -> bool:
+        """Usable, and its processors are not busy."""
+        return self.is_usable and self.facts is not None and self.facts.load_percent < LOAD_LIMIT_PERCENT
 
     @property
     def is_usable(self) -> bool:
-        """Routable if its load is left aside: a busy worker is taken where no other will do."""
-        return self._decision(0) is Decision.ROUTE
+        """It lives, would take work, and what it was given advances. A busy worker is not a sick one: it is taken
+        where no other will do."""
+        is_out = self.is_lost or self.is_silent or self.is_drained or self.is_blocked or self.is_stalled
+        return not is_out and self.facts is not None and self.facts.state == "healthy"
 
     @property
-    def state(self) -> str:
+    def state(self) -> WorkerState:
         if self.is_lost:
             return "offline"
         if self.facts is None:
             return "registering"
         return "draining" if self.is_drained else self.facts.state
 
-    def row(self) -> WorkerRow:
-        said = "" if self.facts is None else self.facts.reason
-        return WorkerRow(
-            name=self.name,
-            boot=self.boot,
-            source=self.source,
-            state=self.state,
-            decision=self.decision,
-            reason=self.cause if self.is_lost else said,
-            facts=self.facts,
-            reserved=self.used,
-            free=self.free,
-            jobs=tuple(self.reserved),
-            running=self.running,
-            heard_at=self.heard_at,
-        )
+    @property
+    def reason(self) -> str:
+        """Why it is in this state, for people."""
+        if self.is_lost:
+            return self.cause
+        return "" if self.facts is None else self.facts.reason
 
     def silence(self, now: int, silent_ns: int, *, is_held: bool) -> str:
         """What is waited for before its work is given to others; empty while it is heard."""
@@ -159,15 +114,6 @@ class WorkerLife:
             return f"{silent}: too many workers are silent at once, so none is given up yet"
         return f"{silent}: it is {given}"
 
-    def _decision(self, load_percent: int) -> Decision:
-        facts = self.facts
-        ready = (
-            facts is not None
-            and not self.is_drained
-            and is_ready(facts.state, load_percent, is_trusted=not self.is_blocked)
-        )
-        return DECISIONS[not (self.is_lost or self.is_silent), ready, self.progress]
-
     # What happens to it.
 
     def heard(self, now: int, until: int, source: str, beat: Beat) -> None:
@@ -179,22 +125,19 @@ class WorkerLife:
             self.number = beat.number
             self.facts = beat.facts
             self.folder = beat.facts.folder
-            self.running = beat.running
             self.source = source
             running = [task.started for task in beat.running if task.state == "running"]
-            if running:
-                self._watch.saw(now, sum(running))
-            else:
-                self._watch.rested()
-            self.progress = self._watch.progress(now)
+            before, self._started = self._started, sum(running) if running else None
+            if self._started != before:  # one that falls is a new count
+                self._advanced_at = now
+            self.is_stalled = self._started is not None and now - self._advanced_at >= STALLED_NS
 
     def lost(self, now: int, cause: str) -> None:
         self.is_lost = True
         self.is_silent = False
         self.lost_at = now
         self.cause = cause
-        self.running = ()
-        self.progress = ProgressSignal.IDLE
+        self.is_stalled = False
         self.reserved.clear()
         self.used = 0
 
@@ -215,13 +158,6 @@ class WorkerLife:
         self._breaker.failed(now)
         self.is_blocked = self._breaker.state is BreakerState.OPEN
 
-    def succeeded(self, now: int) -> None:
-        if self._breaker is None:
-            return
-        self._breaker.succeeded(now)
-        if self._breaker.state is BreakerState.CLOSED:
-            self.is_blocked = False
-
     def unblock(self, now: int) -> None:
         """The breaker has waited long enough: a probe may go there."""
         self.is_blocked = self.is_blocked and self.blocked_for_ns(now) > 0
@@ -236,8 +172,6 @@ class HeardLives:
     A worker may go on without its only manager while that one's address refuses connections. Since this process listens
     none was refused: what it has heard is over with its lease. Only of others the grace has to be waited for.
     """
-
-    __slots__ = ("_limit", "_lives")
 
     def __init__(self, limit: int = LIVES_LIMIT) -> None:
         self._lives: OrderedDict[tuple[str, int], None] = OrderedDict()

@@ -1,5 +1,9 @@
-"""How many cores each workflow gets, out of the whole pool, by priority."""
+"""How many cores each workflow gets, out of the whole pool, by priority.
 
+Decision: docs/decisions/0020-cores-are-granted-per-job.md.
+"""
+
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, TypeAlias
 
@@ -8,7 +12,8 @@ import msgspec
 from talka.wire.entries import JobOrder, WorkflowOrder
 from talka.work.dsl import Priority
 from talka.work.graph import ancestors_of
-from talka.work.load import RATE_PER_S, Plan
+from talka.work.load import RATE_PER_S
+from talka.work.specs import WorkflowSpec
 
 RANK: Final[dict[Priority, int]] = {"exclusive": 0, "high": 1, "normal": 2, "auto": 3, "low": 4}
 WIDTH_LIMIT: Final = 64
@@ -42,9 +47,11 @@ class CoreClaim(msgspec.Struct, frozen=True):
         return min(fewest, own, self.useful), min(most, self.useful)
 
 
-def claim_of(name: str, plan: Plan, priority: Priority, is_test: bool, cores: int) -> CoreClaim:
+def claim_of(workflow: WorkflowOrder | WorkflowSpec, cores: int) -> CoreClaim:
+    plan = workflow.plan
     rates = [max(part.start, part.end) / RATE_PER_S for part in plan.segments] if plan.model == "open" else []
-    return CoreClaim(name, priority, is_test, plan.shards_for(cores), max(rates, default=float(plan.vus)))
+    weight = max(rates, default=float(plan.vus))
+    return CoreClaim(workflow.name, workflow.priority, workflow.is_test, plan.shards_for(cores), weight)
 
 
 def core_range(priority: Priority, total: int) -> tuple[int, int]:
@@ -80,12 +87,12 @@ def allocate(
         return {}
     if ordered[0].runs_alone:
         wanted = min(ordered[0].useful, len(loads))
-        return {ordered[0].name: _taken(empty, wanted)} if len(empty) == len(loads) else {}
+        return {ordered[0].name: by_room(empty)[:wanted]} if len(empty) == len(loads) else {}
     if len(ordered) > len(empty):
         return _packed(ordered, loads, total)
     found: dict[str, tuple[Seat, ...]] = {}
     for name, cores in _dealt(ordered, total, len(loads), len(empty)).items():
-        found[name] = _taken(empty, cores)
+        found[name] = by_room(empty)[:cores]
         empty = [seat for seat in empty if seat not in found[name]]
     return found
 
@@ -126,13 +133,10 @@ def _dealt(ordered: Sequence[CoreClaim], total: int, own: int, free: int) -> dic
     return found
 
 
-def _taken(empty: Sequence[Seat], cores: int) -> tuple[Seat, ...]:
-    """So many of these, of workers that have the most first: fewer workers are fewer that can be lost."""
-    places: dict[str, list[Seat]] = {}
-    for seat in empty:
-        places.setdefault(seat[0], []).append(seat)
-    by_room = sorted(places, key=lambda place: (-len(places[place]), place))
-    return tuple(seat for place in by_room for seat in places[place])[:cores]
+def by_room(empty: Sequence[Seat]) -> tuple[Seat, ...]:
+    """Those of workers that have the most first: fewer workers are fewer that can be lost."""
+    room = Counter(place for place, _ in empty)
+    return tuple(sorted(empty, key=lambda seat: (-room[seat[0]], seat[0])))
 
 
 def _packed(

@@ -4,21 +4,22 @@ Pure: it is told what happened and what time it is, and answers with effects. Th
 manager that leads the job. See docs/decisions/0003-shards-and-lost-cores.md and 0020-cores-are-granted-per-job.md.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from talka.control.load.allocation import CoreClaim, Seat, allocate, claim_of
+from talka.control.load.allocation import Seat, allocate, by_room, claim_of
 from talka.control.load.core_effects import CoreEffect, JobEnded, LoadEffect
-from talka.control.load.deadlines import Deadline, MoreTime
+from talka.control.load.deadlines import Deadline
 from talka.control.load.shard_group import ShardGroup
 from talka.control.load.shard_run import LostShard, Seats, ShardAttempt, ShardRun
-from talka.control.load.times import JobTimes, JobWorkflow
+from talka.control.load.times import JobTimes
 from talka.stats.tally import Tally, merged
 from talka.stats.windows import Timeline, Window
 from talka.units import SECOND
 from talka.wire.jobs import AttemptResult
+from talka.wire.orders import WorkflowOrder
 from talka.wire.shards import (
     CONTEXT_PREFIX,
     RECEIVED_LIMIT_BYTES,
@@ -42,7 +43,6 @@ START_DELAY_NS: Final = SECOND // 50
 JUDGE_EVERY_NS: Final = SECOND // 2
 MERGE_STEP_NS: Final = SECOND // 2500
 """What reading and merging one step of one attempt takes, about: two histograms of a thousand counters each."""
-EXTENSION_BASE_NS: Final = 30 * SECOND
 Interruption: TypeAlias = Literal["SIGINT", "SIGTERM", "cancel"]
 ENDED: Final = frozenset(
     {TaskState.COMPLETED, TaskState.FAILED, TaskState.CANCELLED, TaskState.TIMEOUT, TaskState.SKIPPED}
@@ -52,15 +52,11 @@ ENDED: Final = frozenset(
 class JobSpec(msgspec.Struct, frozen=True):
     job: str
     source: Source
-    workflows: tuple[JobWorkflow, ...]
+    workflows: tuple[WorkflowOrder, ...]
     cores: int
     settings: Settings
     thresholds: tuple[Threshold, ...] = ()
     """Rules over the whole job."""
-
-
-WorkflowRun: TypeAlias = ShardGroup
-"""A workflow of a job is the group of its shards."""
 
 
 def first_failure(tally: Tally) -> str | None:
@@ -80,7 +76,7 @@ class LoadJob(JobTimes[ShardGroup]):
         grace_ns = spec.settings.grace_ns
         self.workflows = {one.name: ShardGroup(self, one, grace_ns=grace_ns) for one in spec.workflows}
         self.timeline = Timeline(with_steps=False)
-        self.places: dict[str, int] | None = None
+        self.workers: dict[str, int] | None = None
         """Workers and how many of their cores the job may use; None: the cores of this machine."""
         self.pool = spec.cores
         """The cores that shares by priority are shares of."""
@@ -189,7 +185,7 @@ class LoadJob(JobTimes[ShardGroup]):
 
     @property
     def cores(self) -> int:
-        return self.spec.cores if self.places is None else sum(self.places.values())
+        return self.spec.cores if self.workers is None else sum(self.workers.values())
 
     def adopt(self, run: ShardGroup, shard: ShardRun, attempt: ShardAttempt) -> None:
         """Go on with an attempt that another manager began."""
@@ -224,10 +220,6 @@ class LoadJob(JobTimes[ShardGroup]):
     def attempts_at(self, place: str) -> list[int]:
         """Numbers of the attempts that run on a worker."""
         return [number for number, (_, _, attempt) in self.attempts.items() if attempt.place == place]
-
-    def running(self) -> Mapping[int, tuple[ShardGroup, ShardRun, ShardAttempt]]:
-        """Attempts under way. A live view: copy it before anything is told to the job."""
-        return self.attempts
 
     def place_of(self, attempt: int) -> str:
         """The worker an attempt was given to, also one that is over."""
@@ -280,8 +272,8 @@ class LoadJob(JobTimes[ShardGroup]):
         effects: list[CoreEffect] = []
         if self.is_stopping:
             ready = [run for run in ready if run.spec.is_teardown]
-        if ready and not any(run.is_under_way and run.runs_alone for run in self._runs()):
-            claims = [_claim_of(run.spec, self.cores) for run in ready]
+        if ready and not any(run.is_under_way and run.runs_alone for run in self.workflows.values()):
+            claims = [claim_of(run.spec, self.cores) for run in ready]
             for name, seats in allocate(claims, self._loads(), total=self.pool).items():
                 effects += self._assign(now, self.workflows[name], seats)
         if not self.ended_ns and all(run.state in ENDED for run in self.workflows.values()):
@@ -324,7 +316,7 @@ class LoadJob(JobTimes[ShardGroup]):
     @property
     def _may_clean_up(self) -> bool:
         """Workers end by themselves what they have of a cancelled job: there nothing is begun any more."""
-        return not self._is_hurried and (self.places is None or self.interrupted_by is None)
+        return not self._is_hurried and (self.workers is None or self.interrupted_by is None)
 
     def _size_problem(self, run: ShardGroup) -> str:
         size = sum(len(value) for values in self.values_for(run).values() for value in values.values())
@@ -351,16 +343,11 @@ class LoadJob(JobTimes[ShardGroup]):
     def _parents(self, run: ShardGroup) -> list[str]:
         return [name for name in self.workflows if name in run.spec.depends_on]
 
-    def _runs(self) -> Sequence[ShardGroup]:
-        return list(self.workflows.values())
-
-    def _places(self) -> dict[str, int]:
-        return {"": self.spec.cores} if self.places is None else self.places
-
     def _sitting(self, but: ShardAttempt | None = None) -> dict[Seat, list[ShardGroup]]:
         """The job's cores, and whose shards run on each."""
+        cores_of = {"": self.spec.cores} if self.workers is None else self.workers
         found: dict[Seat, list[ShardGroup]] = {
-            (place, number): [] for place, cores in self._places().items() for number in range(cores)
+            (place, number): [] for place, cores in cores_of.items() for number in range(cores)
         }
         for run, _, attempt in self.attempts.values():
             for number in attempt.seats:
@@ -371,7 +358,7 @@ class LoadJob(JobTimes[ShardGroup]):
     def _loads(self) -> dict[Seat, float | None]:
         """What each core has to carry; None: nothing runs on it."""
         return {
-            seat: sum(_claim_of(run.spec, self.cores).weight / run.cores for run in runs) if runs else None
+            seat: sum(claim_of(run.spec, self.cores).weight / run.cores for run in runs) if runs else None
             for seat, runs in self._sitting().items()
         }
 
@@ -379,22 +366,15 @@ class LoadJob(JobTimes[ShardGroup]):
         """Cores for what takes the place of a lost shard: empty ones of workers that have most of
         them first, then such as are no fuller than its own was."""
         sitting = self._sitting(but)
-        empty: dict[str, list[Seat]] = {}
-        for seat, runs in sitting.items():
-            if not runs:
-                empty.setdefault(seat[0], []).append(seat)
-        found = [
-            seat for _, seats in sorted(empty.items(), key=lambda item: (-len(item[1]), item[0])) for seat in seats
-        ]
+        empty = [seat for seat, runs in sitting.items() if not runs]
         shared = [seat for seat, runs in sitting.items() if 0 < len(runs) < shard.sharing]
-        return [*found, *sorted(shared, key=lambda seat: (len(sitting[seat]), seat))]
+        return [*by_room(empty), *sorted(shared, key=lambda seat: (len(sitting[seat]), seat))]
 
     def _assign(self, now: int, run: ShardGroup, seats: Sequence[Seat]) -> list[CoreEffect]:
-        if self.places is None:
+        if self.workers is None:
             parts = run.spec.plan.split(len(seats))
-            return run.start(
-                now, [(ShardRun(part), Seats(*_at(seat))) for part, seat in zip(parts, seats, strict=True)]
-            )
+            placed = zip(parts, seats, strict=True)
+            return run.start(now, [(ShardRun(part), Seats(place, (number,))) for part, (place, number) in placed])
         slices: list[tuple[ShardRun, Seats]] = []
         first = 0
         for place in _by_place(seats):
@@ -409,13 +389,13 @@ class LoadJob(JobTimes[ShardGroup]):
         self.cores_started += 1
         attempt = self.cores_started
         self._place_of[attempt] = seats.place
-        if self.places is not None:
+        if self.workers is not None:
             return attempt, 0
         beside = [other.process for _, _, other in self.attempts.values() if other.seats == seats.numbers]
         return attempt, beside[0] if beside else attempt
 
     def seats_for(self, group: ShardGroup, shard: ShardRun) -> list[Seats]:
-        if self.places is None:
+        if self.workers is None:
             return [Seats("", shard.current.seats)]  # its process is gone, its core is not
         return _by_place(self._open_seats(shard)[: shard.shard.count])
 
@@ -496,19 +476,16 @@ class LoadJob(JobTimes[ShardGroup]):
 
     def _is_given_more_time(self, now: int, run: ShardGroup) -> bool:
         """On a cluster others may have made it late: while it advances it gets more time, ever less of it."""
-        if self.places is None:
+        if self.workers is None:
             return False
         if run.deadline is None:
-            run.deadline = Deadline(EXTENSION_BASE_NS, run.origin_ns + run.spec.timeout_ns)
+            run.deadline = Deadline(run.origin_ns + run.spec.timeout_ns)
         if now < run.deadline.until:
             return True
-        started = run.counts().started
-        has_progressed, run.started_before = started > run.started_before, started
-        granted = run.deadline.ask(now, has_progressed)
-        if not isinstance(granted, MoreTime):
-            return False
-        run.note(f"it was late and advanced, and was given {granted.ns / SECOND:g} s more")
-        return True
+        more_ns = run.deadline.extend(now, run.counts().started)
+        if more_ns:
+            run.note(f"it was late and advanced, and was given {more_ns / SECOND:g} s more")
+        return more_ns > 0
 
     def _check_thresholds(self, now: int) -> list[CoreEffect]:
         if now < self._judge_at_ns or not any(rule.abort for rule in self._rules()):
@@ -546,10 +523,6 @@ class LoadJob(JobTimes[ShardGroup]):
         return [*effects, *self._schedule(now)]
 
 
-def _claim_of(spec: JobWorkflow, cores: int) -> CoreClaim:
-    return claim_of(spec.name, spec.plan, spec.priority, spec.is_test, cores)
-
-
 def _are_different(one: bytes, other: bytes) -> bool:
     """By what they mean: dicts may have been filled in another order."""
     if one == other:
@@ -558,11 +531,6 @@ def _are_different(one: bytes, other: bytes) -> bool:
         return bool(msgspec.msgpack.decode(one) != msgspec.msgpack.decode(other))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return True
-
-
-def _at(seat: Seat) -> tuple[str, tuple[int, ...]]:
-    place, number = seat
-    return place, (number,)
 
 
 def _by_place(seats: Sequence[Seat]) -> list[Seats]:

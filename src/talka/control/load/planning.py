@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import msgspec
 
 from talka.control.load.load_job import JobSpec
-from talka.control.load.times import JobWorkflow
 from talka.errors import Invalid
+from talka.wire.orders import WorkflowOrder
 from talka.wire.shards import Settings, Source
 from talka.work.durations import format_duration, parse_duration
 from talka.work.load import BadShape, Plan
@@ -18,7 +18,7 @@ from talka.work.shapes import (
     OpenShape,
     SharedIterations,
 )
-from talka.work.specs import BadWorkflows, SpecProblem, WorkflowSpec, default_timeout_ns
+from talka.work.specs import BadWorkflows, NodeOutline, SpecProblem, WorkflowSpec, default_timeout_ns
 from talka.work.thresholds import Threshold
 
 
@@ -137,27 +137,38 @@ def plan_load_job(
     settings: Settings,
     thresholds: Sequence[Threshold] = (),
 ) -> JobSpec:
-    by_name = {spec.name: spec for spec in specs}
     return JobSpec(
         job=job,
         source=source,
-        workflows=tuple(
-            JobWorkflow(
-                name=spec.name,
-                plan=spec.plan,
-                priority=spec.priority,
-                is_test=spec.is_test,
-                depends_on=spec.depends_on,
-                timeout_ns=spec.timeout_ns,
-                thresholds=spec.thresholds,
-                flows=tuple(flows_into(spec, by_name)),
-                is_teardown=spec.is_teardown,
-            )
-            for spec in specs
-        ),
+        workflows=workflow_orders(specs),
         cores=cores,
         settings=settings,
         thresholds=tuple(thresholds),
+    )
+
+
+def workflow_orders(specs: Sequence[WorkflowSpec]) -> tuple[WorkflowOrder, ...]:
+    by_name = {spec.name: spec for spec in specs}
+    return tuple(_workflow_order(spec, by_name) for spec in specs)
+
+
+def _workflow_order(spec: WorkflowSpec, by_name: dict[str, WorkflowSpec]) -> WorkflowOrder:
+    return WorkflowOrder(
+        name=spec.name,
+        plan=spec.plan,
+        priority=spec.priority,
+        is_test=spec.is_test,
+        depends_on=tuple(sorted(spec.depends_on)),
+        timeout_ns=spec.timeout_ns,
+        thresholds=spec.thresholds,
+        flows=tuple(flows_into(spec, by_name)),
+        load=spec.load,
+        nodes=tuple(
+            NodeOutline(node.name, node.kind, node.measured, dict(node.tags), node.metric_kind) for node in spec.nodes
+        ),
+        announcements=spec.announcements,
+        think_ns=spec.think_ns,
+        is_teardown=spec.is_teardown,
     )
 
 

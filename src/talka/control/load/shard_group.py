@@ -13,10 +13,11 @@ import msgspec
 from talka.control.load.core_effects import CoreEffect, KillCore, StartCore, TellCore
 from talka.control.load.deadlines import Deadline
 from talka.control.load.shard_run import ATTEMPTS_LIMIT, LostShard, Seats, ShardAttempt, ShardRun
-from talka.control.load.times import JobWorkflow, WorkflowTimes
+from talka.control.load.times import WorkflowTimes
 from talka.stats.tally import Tally, fold_calls, merged
 from talka.stats.windows import Timeline, Window
 from talka.units import NEVER, SECOND
+from talka.wire.orders import WorkflowOrder
 from talka.wire.shards import (
     Ack,
     Armed,
@@ -87,7 +88,7 @@ class ShardGroup(WorkflowTimes):
     def __init__(
         self,
         owner: GroupOwner,
-        spec: JobWorkflow,
+        spec: WorkflowOrder,
         *,
         grace_ns: int,
         ordered_slack_ns: int = STOP_SLACK_NS,
@@ -102,7 +103,6 @@ class ShardGroup(WorkflowTimes):
         self.engine = ""
         self.deadline: Deadline | None = None
         """Once it has run longer than its timeout."""
-        self.started_before = 0
         self.timeline = Timeline()
         self.shares_with: dict[str, None] = {}
         """Workflows that had shards on one of its cores at the same time."""
@@ -253,11 +253,8 @@ class ShardGroup(WorkflowTimes):
                 return self._on_armed(now, shard)
             case Refused():
                 return self._refuse(now, message)
-            case StepTotals() | UnreadStep():
-                attempt.on_step_totals(message)
-                return []
-            case MetricTotals() | UnreadMetric():
-                attempt.on_metric_totals(message)
+            case StepTotals() | UnreadStep() | MetricTotals() | UnreadMetric():
+                attempt.on_part(message)
                 return []
             case Totals():  # pragma: no branch - the type checker sees that no message is left
                 return self._on_totals(now, number, message)

@@ -1,4 +1,7 @@
-"""One shard of a workflow while it runs: its attempts, what each has counted, and the gaps between them."""
+"""One shard of a workflow while it runs: its attempts, what each has counted, and the gaps between them.
+
+Decision: docs/decisions/0003-shards-and-lost-cores.md.
+"""
 
 from typing import Final, Literal, TypeAlias
 
@@ -37,6 +40,9 @@ class LostShard(msgspec.Struct):
     to_ns: int
     vus_missing: int
     arrivals_missing: int
+
+    def gap(self) -> Gap:
+        return Gap(*msgspec.structs.astuple(self)[1:])
 
 
 class Seats(msgspec.Struct, frozen=True):
@@ -78,15 +84,11 @@ class ShardAttempt:
         """Cores the worker lost and replaced by itself."""
         self._newest_window = -1
         self._tally = Tally()
-        self._steps: dict[str, StepTally] = {}
-        self._actions: dict[str, StepTally] = {}
-        self._metrics: dict[str, MetricTally] = {}
-        self._calls: dict[tuple[str, str], StepTally] = {}
         self._unread: dict[Part, bytes] = {}
         """Parts of the last report that nobody has looked at; older ones of the same name are forgotten unread."""
         self._parts: dict[Part, int] = {}
         """Which report each part was last in, while the report is not closed."""
-        self._coming: dict[Part, bytes] = {}
+        self._coming: dict[Part, StepTally | MetricTally | bytes] = {}
 
     @property
     def counts(self) -> Tally:
@@ -95,12 +97,9 @@ class ShardAttempt:
 
     @property
     def tally(self) -> Tally:
-        for (kind, name, call), content in self._unread.items():
+        for part, content in self._unread.items():
             try:
-                if kind == "metrics":
-                    self._tally.metrics[name] = read_metric(content)
-                else:
-                    self._rows(kind, name)[call or name] = read_step(content)
+                self._put(part, read_metric(content) if part[0] == "metrics" else read_step(content))
             except BadMessage:
                 continue  # what was known of it before still holds
         self._unread = {}
@@ -111,33 +110,25 @@ class ShardAttempt:
         self._tally = tally
         self._unread = {}
 
-    def _rows(self, kind: Kind, name: str) -> dict[str, StepTally]:
-        """Where what was counted of this kind is kept; of calls, those of the method `name`."""
-        if kind == "calls":
-            return self._tally.calls.setdefault(name, {})
-        return self._tally.steps if kind == "steps" else self._tally.actions
-
-    def on_step_totals(self, message: StepTotals | UnreadStep) -> None:
-        if message.sequence <= self.sequence:
-            return
-        name, call = message.name, message.call
-        kind: Kind = "calls" if call is not None else "steps" if message.measured else "actions"
-        self._parts[kind, name, call] = message.sequence
-        if isinstance(message, UnreadStep):
-            self._coming[kind, name, call] = message.tally
+    def _put(self, part: Part, counted: StepTally | MetricTally) -> None:
+        kind, name, call = part
+        if isinstance(counted, MetricTally):
+            self._tally.metrics[name] = counted
         elif call is not None:
-            self._calls[name, call] = message.tally
+            self._tally.calls.setdefault(name, {})[call] = counted
         else:
-            (self._steps if message.measured else self._actions)[name] = message.tally
+            (self._tally.steps if kind == "steps" else self._tally.actions)[name] = counted
 
-    def on_metric_totals(self, message: MetricTotals | UnreadMetric) -> None:
+    def on_part(self, message: StepTotals | UnreadStep | MetricTotals | UnreadMetric) -> None:
+        """A part of a report that is not closed yet."""
         if message.sequence <= self.sequence:
             return
-        self._parts["metrics", message.name, None] = message.sequence
-        if isinstance(message, UnreadMetric):
-            self._coming["metrics", message.name, None] = message.tally
-        else:
-            self._metrics[message.name] = message.tally
+        part: Part = ("metrics", message.name, None)
+        if isinstance(message, StepTotals | UnreadStep):
+            kind: Kind = "calls" if message.call is not None else "steps" if message.measured else "actions"
+            part = (kind, message.name, message.call)
+        self._parts[part] = message.sequence
+        self._coming[part] = message.tally
 
     def is_whole(self, message: Totals) -> bool:
         """Whether every part of the report that this message closes has arrived."""
@@ -146,16 +137,15 @@ class ShardAttempt:
     def on_totals(self, now: int, message: Totals) -> list[Window]:
         """Takes a new report in. Answers with those of its windows that no report before it had."""
         # Steps and metrics that did not change are not sent again: what was known of them still holds.
-        message.tally.steps = self._tally.steps | self._steps
-        message.tally.actions = self._tally.actions | self._actions
-        message.tally.metrics = self._tally.metrics | self._metrics
-        message.tally.calls = self._tally.calls
-        for (name, call), tally in self._calls.items():
-            message.tally.calls.setdefault(name, {})[call] = tally
-        self._steps, self._actions, self._metrics, self._calls = {}, {}, {}, {}
-        self._unread |= self._coming
+        known, self._tally = self._tally, message.tally
+        message.tally.steps, message.tally.actions = known.steps.copy(), known.actions.copy()
+        message.tally.metrics, message.tally.calls = known.metrics.copy(), known.calls
+        for part, content in self._coming.items():
+            if isinstance(content, bytes):
+                self._unread[part] = content
+            else:
+                self._put(part, content)
         self._coming, self._parts = {}, {}
-        self._tally = message.tally
         self.sequence = message.sequence
         self.started_at_ns = message.started_at_ns
         self.ended_at_ns = message.ended_at_ns

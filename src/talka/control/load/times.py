@@ -3,50 +3,35 @@
 from collections.abc import Mapping
 from typing import Generic, TypeVar
 
-import msgspec
-
-from talka.work.dsl import Priority
+from talka.wire.orders import WorkflowOrder
 from talka.work.lifecycle import TaskState
-from talka.work.load import Plan
-from talka.work.thresholds import Threshold
 
 
-class JobWorkflow(msgspec.Struct, frozen=True):
-    """A workflow as the planner sees it."""
-
-    name: str
-    plan: Plan
-    priority: Priority
-    is_test: bool
-    depends_on: frozenset[str]
-    timeout_ns: int
-    thresholds: tuple[Threshold, ...]
-    flows: tuple[tuple[str, str], ...]
-    """(workflow, key) of the values it receives: those on which both sides agree."""
-    is_teardown: bool = False
-    """It cleans up after those it depends on, whatever became of them, also when the job is stopped."""
-
-
-class WorkflowTimes:
+class LoadTimes:
     """Instants are 0 until they have come."""
 
-    def __init__(self, spec: JobWorkflow) -> None:
+    def __init__(self) -> None:
+        self.origin_ns = 0
+        """When its load began, or that of its first workflow."""
+        self.ended_ns = 0
+
+    def elapsed_ns(self, now: int) -> int:
+        return max(0, (self.ended_ns or now) - self.origin_ns) if self.origin_ns else 0
+
+
+class WorkflowTimes(LoadTimes):
+    def __init__(self, spec: WorkflowOrder) -> None:
+        super().__init__()
         self.spec = spec
         self.state = TaskState.PENDING
         self.failure: str | None = None
         self.notes: list[str] = []
-        self.origin_ns = 0
-        """When its load began."""
         self.stopped_ns = 0
         """From when on it starts nothing new: it was told to stop, or its plan is over."""
-        self.ended_ns = 0
 
     @property
     def is_under_way(self) -> bool:
         return self.state in (TaskState.ASSIGNED, TaskState.RUNNING)
-
-    def elapsed_ns(self, now: int) -> int:
-        return max(0, (self.ended_ns or now) - self.origin_ns) if self.origin_ns else 0
 
     def span_ns(self, now: int) -> int:
         """What rates are over: the plan as far as it came, without the time in which the last iterations ended."""
@@ -61,18 +46,8 @@ class WorkflowTimes:
 Run = TypeVar("Run", bound=WorkflowTimes)
 
 
-class JobTimes(Generic[Run]):
-    """Instants are 0 until they have come."""
-
+class JobTimes(LoadTimes, Generic[Run]):
     workflows: Mapping[str, Run]
-
-    def __init__(self) -> None:
-        self.origin_ns = 0
-        """When the load of its first workflow began."""
-        self.ended_ns = 0
-
-    def elapsed_ns(self, now: int) -> int:
-        return max(0, (self.ended_ns or now) - self.origin_ns) if self.origin_ns else 0
 
     def span_ns(self, now: int) -> int:
         """From the first start to where the last of its plans ended."""

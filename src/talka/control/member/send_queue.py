@@ -1,4 +1,7 @@
-"""What waits to be sent on one connection: strict lanes, so that a flood of statistics never delays a vote."""
+"""What waits to be sent on one connection: strict lanes, so that a flood of statistics never delays a vote.
+
+Decision: docs/decisions/0015-one-member-one-loop.md.
+"""
 
 from collections import deque
 from enum import IntEnum

@@ -1,4 +1,7 @@
-"""How much each source may send: asked for every datagram, before anything in it is looked at."""
+"""How much each source may send: asked for every datagram, before anything in it is looked at.
+
+Decision: docs/decisions/0014-sealed-and-alive.md.
+"""
 
 from collections import OrderedDict
 from typing import Final

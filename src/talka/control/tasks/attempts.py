@@ -47,7 +47,7 @@ class Attempts:
 
     def __init__(self, floor: EpochFloor) -> None:
         self.running: dict[int, DagTask] = {}
-        """By fence."""
+        """By fence: those that were given out and of which nothing final was heard."""
         self._floor = floor
         self._handed_at: dict[int, int] = {}
         """Not of those whose claim or inputs are waited for."""
@@ -73,7 +73,6 @@ class Attempts:
         self._handed_at[fence] = now
 
     def recall(self, task: DagTask) -> None:
-        """It is to be stopped."""
         self._recalled.setdefault(task.worker, {})[task.fence] = None
         self._to_recall.setdefault(task.worker, {})[task.fence] = None
 
@@ -90,7 +89,6 @@ class Attempts:
                     del by_worker[key]
 
     def taken(self, task: DagTask) -> None:
-        """A result of its attempt was accepted."""
         self._taken[task.fence] = (task.job.row.number, task.index, task.attempts, task.worker)
         if len(self._taken) >= TAKEN_LIMIT:
             self._taken_before, self._taken = self._taken, {}
@@ -146,7 +144,7 @@ class Attempts:
         return [effect for key, fences in to_recall.items() for effect in self._say_recall(key, list(fences))]
 
     def expected(self) -> list[tuple[str, int, int]]:
-        """Name, boot and folder of those that have attempts."""
+        """Name, boot and folder of the workers that have attempts."""
         return [worker_of(key) for key in self._on_worker]
 
     # Workers.

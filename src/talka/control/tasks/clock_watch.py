@@ -14,17 +14,16 @@ LEAST_NS: Final = SECOND
 class ClockWatch:
     """Call `look` every second or so, with both clocks read at one instant."""
 
-    def __init__(self, now: int, wall_ns: int, *, least_ns: int = LEAST_NS) -> None:
+    def __init__(self, now: int, wall_ns: int) -> None:
         self.offset_ns = wall_ns - now
         """What is to be added to the clock that nobody sets."""
-        self._least_ns = least_ns
         self._steady_since = now
 
     def look(self, now: int, wall_ns: int) -> int:
         """By how much it jumped since the last look, in nanoseconds; below 0: it went back; 0: it did not jump."""
         jump_ns = wall_ns - now - self.offset_ns
         self.offset_ns += jump_ns
-        if abs(jump_ns) < self._least_ns:
+        if abs(jump_ns) < LEAST_NS:
             return 0
         self._steady_since = now
         return jump_ns

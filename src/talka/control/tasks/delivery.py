@@ -5,13 +5,14 @@ Decision: docs/decisions/0022-who-runs-a-task.md.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
 
 from talka.cluster.effects import Lane, Send
 from talka.control.tasks.epoch_floor import EpochFloor
+from talka.control.tasks.parts import in_parts
 from talka.control.tasks.store_effects import ReadOutputs
 from talka.control.tasks.task import DagTask
 from talka.units import MILLISECOND
@@ -67,17 +68,16 @@ class Delivery:
     """`give` tasks that have a fence and a worker; `Send`s carry those that are complete, a `ReadOutputs` asks for the
     rest."""
 
-    def __init__(self, floor: EpochFloor, beat_of: Callable[[str], int]) -> None:
-        """`beat_of` says which beat of a worker was heard last."""
+    def __init__(self, floor: EpochFloor, beat_of: Callable[[str], int], tickets: Iterator[int]) -> None:
+        """`beat_of` says which beat of a worker was heard last; `tickets` number all that is read."""
         self.specs_bytes = 0
         """Held in memory by tasks that have not ended."""
         self._floor = floor
         self._beat_of = beat_of
         self._outputs: OrderedDict[TaskKey, bytes] = OrderedDict()
         self._outputs_bytes = 0
-        self._tickets = 0
+        self._tickets = tickets
         self._fetching: dict[int, list[_Fetching]] = {}
-        self._reading: dict[int, tuple[list[DagTask], bool]] = {}
 
     # What memory holds.
 
@@ -96,7 +96,6 @@ class Delivery:
             task.spec = None
 
     def replaced_spec(self, task: DagTask, former: TaskSpec) -> None:
-        """It had another spec that was kept."""
         assert task.spec is not None
         self.specs_bytes += _size_of(task.spec) - _size_of(former)
 
@@ -143,20 +142,10 @@ class Delivery:
                 specs[number, task.index] = None
         given.effects += self._hands(ready)
         if missing:
-            self._tickets += 1
-            self._fetching[self._tickets] = missing
-            given.effects.append(ReadOutputs(self._tickets, tuple(specs), tuple(outputs)))
+            ticket = next(self._tickets)
+            self._fetching[ticket] = missing
+            given.effects.append(ReadOutputs(ticket, tuple(specs), tuple(outputs)))
         return given
-
-    def read(self, tasks: list[DagTask], *, is_first: bool = False) -> ReadOutputs:
-        """What these need, to know where they can run."""
-        self._tickets += 1
-        self._reading[self._tickets] = (tasks, is_first)
-        return ReadOutputs(self._tickets, tuple((task.job.row.number, task.index) for task in tasks), ())
-
-    def on_read(self, ticket: int) -> tuple[list[DagTask], bool] | None:
-        """The tasks that were read under this ticket; None when it is one of `give`."""
-        return self._reading.pop(ticket, None)
 
     def on_fetched(
         self, ticket: int, specs: Mapping[TaskKey, tuple[TaskSpec, bytes]], outputs: Mapping[TaskKey, bytes]
@@ -198,34 +187,42 @@ class Delivery:
         if size > INPUTS_LIMIT_BYTES:
             text = (
                 f"its inputs have {size} bytes together, and {INPUTS_LIMIT_BYTES} may be passed on: let the tasks "
-                "before"
-                " it return where their data is"
+                "before it return where their data is"
             )
             given.unfit.append(Unfit(task, text))
             return
         if inputs and size + len(memoryview(spec.config)) + len(task.checkpoint) > BATCH_LIMIT_BYTES:
             given.effects += self._feeds(task, inputs)
             inputs, fed = {}, len(inputs)
-        ready.setdefault(task.worker, []).append(_handed(task, spec, inputs, fed))
+        policy, bounds = task.policy, spec.bounds
+        assert policy is not None
+        handed = HandedTask(
+            task.fence,
+            task.job.row.id,
+            task.id,
+            spec.handler,
+            task.attempts,
+            bytes(spec.config),
+            inputs,
+            policy.attempt_ns // MILLISECOND,
+            spec.key,
+            task.checkpoint,
+            task.alone or bounds is not None,
+            0 if bounds is None else bytes_of(bounds.memory, "bounds.memory"),
+            0 if bounds is None else round(seconds_of(bounds.cpu, "bounds.cpu") * 1000),
+            0 if bounds is None else bounds.files,
+            fed,
+        )
+        ready.setdefault(task.worker, []).append(handed)
         given.fences.append(task.fence)
 
     def _feeds(self, task: DagTask, inputs: dict[str, bytes]) -> list[Send[TaskMessage]]:
-        effects: list[Send[TaskMessage]] = []
         floor = self._floor
         name, boot, _ = worker_of(task.worker)
-        part: dict[str, bytes] = {}
-        size = 0
-        for id, content in inputs.items():
-            more = len(content) + len(id)
-            if part and size + more > BATCH_LIMIT_BYTES:
-                effects.append(
-                    Send(CHANNEL, name, TaskInputs(floor.epoch, task.fence, part, boot, floor.life), Lane.RESULTS)
-                )
-                part, size = {}, 0
-            part[id] = content
-            size += more
-        effects.append(Send(CHANNEL, name, TaskInputs(floor.epoch, task.fence, part, boot, floor.life), Lane.RESULTS))
-        return effects
+        return [
+            Send(CHANNEL, name, TaskInputs(floor.epoch, task.fence, dict(part), boot, floor.life), Lane.RESULTS)
+            for part in in_parts(list(inputs.items()), _input_bytes, BATCH_LIMIT_BYTES)
+        ]
 
     def _hands(self, ready: dict[str, list[HandedTask]]) -> list[Send[TaskMessage]]:
         effects: list[Send[TaskMessage]] = []
@@ -233,47 +230,20 @@ class Delivery:
         for worker, tasks in ready.items():
             name, boot, _ = worker_of(worker)
             beat = self._beat_of(name)
-            batch: list[HandedTask] = []
-            size = 0
-            for task in tasks:
-                more = TASK_BYTES + len(task.config) + len(task.checkpoint)
-                if task.inputs:
-                    more += sum([len(id) + len(content) for id, content in task.inputs.items()])
-                if batch and (len(batch) >= TASKS_LIMIT or size + more > BATCH_LIMIT_BYTES):
-                    effects.append(
-                        Send(
-                            CHANNEL, name, AssignTasks(floor.epoch, tuple(batch), boot, beat, floor.life), Lane.RESULTS
-                        )
-                    )
-                    batch, size = [], 0
-                batch.append(task)
-                size += more
-            effects.append(
+            effects += [
                 Send(CHANNEL, name, AssignTasks(floor.epoch, tuple(batch), boot, beat, floor.life), Lane.RESULTS)
-            )
+                for batch in in_parts(tasks, _handed_bytes, BATCH_LIMIT_BYTES, TASKS_LIMIT)
+            ]
         return effects
 
 
-def _handed(task: DagTask, spec: TaskSpec, inputs: dict[str, bytes], fed: int) -> HandedTask:
-    policy, bounds = task.policy, spec.bounds
-    assert policy is not None
-    return HandedTask(
-        task.fence,
-        task.job.row.id,
-        task.id,
-        spec.handler,
-        task.attempts,
-        bytes(spec.config),
-        inputs,
-        policy.attempt_ns // MILLISECOND,
-        spec.key,
-        task.checkpoint,
-        task.alone or bounds is not None,
-        0 if bounds is None else bytes_of(bounds.memory, "bounds.memory"),
-        0 if bounds is None else round(seconds_of(bounds.cpu, "bounds.cpu") * 1000),
-        0 if bounds is None else bounds.files,
-        fed,
-    )
+def _handed_bytes(task: HandedTask) -> int:
+    size = TASK_BYTES + len(task.config) + len(task.checkpoint)
+    return size + sum([len(id) + len(content) for id, content in task.inputs.items()]) if task.inputs else size
+
+
+def _input_bytes(named: tuple[str, bytes]) -> int:
+    return len(named[0]) + len(named[1])
 
 
 def _size_of(spec: TaskSpec) -> int:

@@ -8,9 +8,12 @@ cores run, whatever else does: a stream of short ones would never leave it a who
 Decision: docs/decisions/0022-who-runs-a-task.md.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
+from operator import attrgetter
 from random import Random
 from typing import Final, TypeAlias
 
@@ -67,7 +70,6 @@ class DispatchWorker(msgspec.Struct, frozen=True, kw_only=True):
     """Those that load jobs do not have."""
     state: str = "healthy"
     """Or degraded, or draining."""
-    is_lost: bool = False
 
     @classmethod
     def of(cls, name: str, facts: WorkerFacts, cores: int, state: str) -> "DispatchWorker":
@@ -114,6 +116,7 @@ class _Worker:
         return self.alone < self.facts.cores if alone else self.load < self.full
 
 
+@dataclass(slots=True, eq=False)
 class _Pool:
     """The workers that can run what a group has, by rank. Those without room are not in the heap until they get some.
 
@@ -121,15 +124,12 @@ class _Pool:
     last looked at is in the log behind `cursor`, and enters again.
     """
 
-    __slots__ = ("alone", "cursor", "heap", "members", "numbers", "version")
-
-    def __init__(self, alone: bool, numbers: "count[int]") -> None:
-        self.alone = alone
-        self.numbers = numbers
-        self.members: dict[_Worker, None] = {}
-        self.heap: list[tuple[int, int, _Worker]] = []
-        self.version = -1
-        self.cursor = 0
+    alone: bool
+    numbers: "count[int]"
+    members: dict[_Worker, None] = field(default_factory=dict)
+    heap: list[tuple[int, int, _Worker]] = field(default_factory=list)
+    version: int = -1
+    cursor: int = 0
 
     def fill(self) -> None:
         alone = self.alone
@@ -159,16 +159,13 @@ class _Pool:
         heapreplace(self.heap, (worker.rank(), next(self.numbers), worker))
 
 
+@dataclass(slots=True, eq=False)
 class _Handler:
-    __slots__ = ("cost", "costed_ns", "length_ns", "name", "running")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.running = 0
-        self.length_ns = -1
-        """Of its tasks, the later ones counting more; -1: not known."""
-        self.costed_ns = -1
-        self.cost = CORE // UNKNOWN_PER_CORE
+    running: int = 0
+    length_ns: int = -1
+    """Of its tasks, the later ones counting more; -1: not known."""
+    costed_ns: int = -1
+    cost: int = CORE // UNKNOWN_PER_CORE
 
     def part(self) -> int:
         """What one of its tasks fills of a core."""
@@ -262,11 +259,9 @@ class Dispatcher:
 
     @property
     def ready(self) -> int:
-        """Tasks that wait here."""
         return len(self._ready)
 
     def remove(self, tasks: Iterable[DagTask]) -> None:
-        """These are not ready any more."""
         self._ready.remove(self._now, tasks)
 
     def assign(self, now: int, limit: int = 4096) -> list[tuple[DagTask, str]]:
@@ -392,28 +387,17 @@ class Dispatcher:
         return self._ready.ahead_of(job, groups)
 
     def queues(self, now: int) -> QueuesView:
-        ready: dict[str, int] = {}
+        ready, waiting = Counter[str](), Counter[str]()
         oldest_at: dict[str, int] = {}
-        waiting: dict[str, int] = {}
         for queue in self._ready.queues.values():
             handler, tasks = queue.needs.handler, queue.ready
-            ready[handler] = ready.get(handler, 0) + tasks
+            ready[handler] += tasks
             oldest_at[handler] = min(oldest_at.get(handler, now), queue.oldest_at)
-            for key in dict.fromkeys([limit.key for limit in queue.needs.limits]):
-                waiting[key] = waiting.get(key, 0) + tasks
-        running = {name: handler.running for name, handler in self._handlers.items() if handler.running}
-        workers: dict[str, int] = {}
-        for worker in self._workers.values():
-            for name in () if worker.facts.is_lost else worker.facts.handlers:
-                workers[name] = workers.get(name, 0) + 1
+            waiting.update(dict.fromkeys([limit.key for limit in queue.needs.limits], tasks))
+        running = Counter({name: handler.running for name, handler in self._handlers.items() if handler.running})
+        workers = Counter([name for worker in self._workers.values() for name in worker.facts.handlers])
         views = [
-            QueueView(
-                name,
-                ready.get(name, 0),
-                running.get(name, 0),
-                workers.get(name, 0),
-                (now - oldest_at.get(name, now)) / SECOND,
-            )
+            QueueView(name, ready[name], running[name], workers[name], (now - oldest_at.get(name, now)) / SECOND)
             for name in sorted({**ready, **running, **workers})
         ]
         return QueuesView(views, self._limits.views(waiting))
@@ -427,8 +411,6 @@ class Dispatcher:
 
     def _unfit(self, facts: DispatchWorker, needs: Needs, now: int) -> Refusal | None:
         """What stands in the way as long as nothing new is known of the worker."""
-        if facts.is_lost:
-            return "offline", "it is not heard from"
         if facts.state == "draining":
             return "draining", "it is draining: it takes no new tasks"
         until = self._bad.get(facts.name)
@@ -467,7 +449,7 @@ class Dispatcher:
         self._looked = self._version
         bad = self._quarantine.until
         for name, worker in self._workers.items():
-            if name not in bad and not worker.facts.is_lost and worker.facts.state != "draining":
+            if name not in bad and worker.facts.state != "draining":
                 self._bad = dict(bad)
                 return
         self._bad = {}
@@ -502,7 +484,7 @@ class Dispatcher:
             pool.version = self._version
             needs = Needs(*key[:3], alone=key[3])
             members = [worker for worker in self._workers.values() if self._unfit(worker.facts, needs, now) is None]
-            members.sort(key=_lot)
+            members.sort(key=attrgetter("lot"))
             pool.members = dict.fromkeys(members)
             pool.fill()
         elif pool.cursor < end:
@@ -518,7 +500,7 @@ class Dispatcher:
         if handler is None:
             if len(self._handlers) >= HANDLERS_LIMIT:
                 self._handlers = {name: handler for name, handler in self._handlers.items() if handler.running}
-            handler = self._handlers[name] = _Handler(name)
+            handler = self._handlers[name] = _Handler()
         part = CORE if alone else handler.part()
         if part > CORE // SIDE_BY_SIDE and not alone and name in worker.patient:
             part = CORE // SIDE_BY_SIDE
@@ -527,10 +509,6 @@ class Dispatcher:
         worker.alone += alone
         handler.running += 1
         return worker, handler, part, alone, hold
-
-
-def _lot(worker: _Worker) -> int:
-    return worker.lot
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -25,8 +25,6 @@ EPOCH_LIMIT: Final = (1 << 31) - 1
 class EpochFloor:
     """Ask `is_below` with each beat; tell `raised` when the store has taken what was wanted, or has not."""
 
-    __slots__ = ("_is_raising", "_not_before", "_too_old", "epoch", "life", "raised_total")
-
     def __init__(self, epoch: int, life: StoreLife) -> None:
         self.epoch = epoch
         self.life = life

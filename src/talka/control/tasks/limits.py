@@ -8,6 +8,7 @@ Decision: docs/decisions/0022-who-runs-a-task.md.
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
@@ -24,22 +25,20 @@ BURST_NS: Final = SECOND // 10
 out can so be made up for, and no second sees more than a tenth above its rate, or one start."""
 
 
+@dataclass(slots=True, eq=False)
 class _Key:
     """`due_at` moves one interval ahead with each start, and a start is allowed until it is `slack_ns` ahead of now."""
 
-    __slots__ = ("concurrency", "due_at", "held", "interval_ns", "name", "rate", "said", "slack_ns")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.said: dict[Limit, int] = {}
-        """How many queues and attempts say it."""
-        self.held = 0
-        self.concurrency = 0
-        self.rate = ""
-        self.interval_ns = 0
-        """0: any rate."""
-        self.slack_ns = 0
-        self.due_at = 0
+    name: str
+    said: dict[Limit, int] = field(default_factory=dict)
+    """How many queues and attempts say it."""
+    held: int = 0
+    concurrency: int = 0
+    rate: str = ""
+    interval_ns: int = 0
+    """0: any rate."""
+    slack_ns: int = 0
+    due_at: int = 0
 
     def settle(self) -> None:
         """Find the strictest."""
@@ -64,8 +63,6 @@ class Limits:
     `freed` are the keys of which something was given back or loosened since it was last emptied.
     """
 
-    __slots__ = ("_forgot_at", "_held", "_idle", "_keys", "_keys_limit", "freed")
-
     def __init__(self, keys_limit: int = KEYS_LIMIT) -> None:
         if keys_limit < 1:
             raise Invalid(f"limits need a keys_limit of at least 1, not {keys_limit}")
@@ -77,14 +74,6 @@ class Limits:
         self._forgot_at = -NEVER
         """When a key was last forgotten that had no start free."""
         self.freed: dict[str, None] = {}
-
-    def __len__(self) -> int:
-        """Holders."""
-        return len(self._held)
-
-    @property
-    def keys(self) -> int:
-        return len(self._keys)
 
     def say(self, now: int, limits: Iterable[Limit]) -> None:
         """Somebody who waits or runs names these."""
@@ -127,9 +116,6 @@ class Limits:
             if free_at > now:
                 return "rate", f'limit "{key.name}" lets {key.rate} start: {_wait(free_at - now)}', key.name
         return None
-
-    def can(self, limits: Sequence[Limit], now: int) -> bool:
-        return self.refusal(limits, now) is None
 
     def free_at(self, name: str, now: int) -> int:
         """The soonest instant at which the rate of this key allows a start; `now` if it does. It is named."""

@@ -29,8 +29,6 @@ class Quarantine:
     Call `expire` once `next_end_at` has come.
     """
 
-    __slots__ = ("_deaths", "_tasks_limit", "next_end_at", "until")
-
     def __init__(self, tasks_limit: int = TASKS_LIMIT) -> None:
         if tasks_limit < DEATHS:
             raise Invalid(f"a quarantine needs a tasks_limit of at least {DEATHS}, not {tasks_limit}")
@@ -39,10 +37,6 @@ class Quarantine:
         """For each task when it last died on which workers; the one that died last comes last."""
         self.until: dict[str, int] = {}
         self.next_end_at = NEVER
-
-    def __len__(self) -> int:
-        """Tasks that are remembered."""
-        return len(self._deaths)
 
     def died(self, now: int, task: TaskKey, worker: str) -> bool:
         """A process died with this task alone in it. Whether `until` is another now."""

@@ -63,10 +63,6 @@ class _Rotation(Generic[_Node]):
         self._numbers = numbers
         self._clean_at = STALE_LIMIT
 
-    def __len__(self) -> int:
-        """Entries, also such as do not count any more."""
-        return len(self._heap)
-
     def enter(self, node: _Node) -> None:
         """A node that is new here, or whose rank is better than before."""
         entry = (node.band, node.turn, next(self._numbers), node)
@@ -239,18 +235,6 @@ class QueueGroup(_Ranked):
 class ReadyQueues:
     """Ask for the `best` queue, and `take` from it, or `park` it or its group and ask again."""
 
-    __slots__ = (
-        "_by_key",
-        "_limits",
-        "_numbers",
-        "_rotation",
-        "_timed",
-        "buckets_of",
-        "groups",
-        "parked_groups",
-        "queues",
-    )
-
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._numbers = count(1)
@@ -266,9 +250,6 @@ class ReadyQueues:
 
     def __len__(self) -> int:
         return len(self.buckets_of)
-
-    def __contains__(self, task: DagTask) -> bool:
-        return task in self.buckets_of
 
     # -- in and out
 

@@ -63,16 +63,6 @@ def longest_wait_ns(policy: Policy) -> int:
     return max(policy.delay_ns, backoff_ns, STOPPED.cap_ns)
 
 
-def needs_of(spec: TaskSpec) -> Needs:
-    return Needs(
-        spec.handler,
-        spec.capabilities,
-        bytes_of(spec.min_memory, "min_memory"),
-        spec.limits,
-        spec.bounds is not None,
-    )
-
-
 @lru_cache(maxsize=64)
 def _usual(settings: DagSettings) -> Policy:
     """Most jobs have the settings of the one before."""
@@ -106,7 +96,9 @@ class Terms:
             if needs is None:
                 needs = self._plain[spec.handler] = self._kept(Needs(spec.handler))
         else:
-            needs = self._kept(needs_of(spec))
+            memory_bytes = bytes_of(spec.min_memory, "min_memory")
+            is_bounded = spec.bounds is not None
+            needs = self._kept(Needs(spec.handler, spec.capabilities, memory_bytes, spec.limits, is_bounded))
         task.needs = needs
         if task.alone:
             self.isolate(task)

@@ -7,8 +7,10 @@ from typing import TypeAlias
 
 import msgspec
 
+from talka.cluster.effects import Send
 from talka.errors import TalkaError
 from talka.wire.attempts import Dropped
+from talka.wire.tasks import TaskMessage
 from talka.work.lifecycle import JobState
 from talka.work.records import Change, TaskKey
 
@@ -72,4 +74,6 @@ class DagEnded(msgspec.Struct, frozen=True):
 
 
 StoreEffect: TypeAlias = Commit | ReadOutputs | RaiseEpoch | WorkerDropped | WorkerTooOld | CallAnswered | DagEnded
-"""All that a shell with a store carries out; messages to workers are apart."""
+"""All that a shell with a store carries out."""
+DagEffect: TypeAlias = StoreEffect | Send[TaskMessage]
+"""With messages to workers, which others carry."""

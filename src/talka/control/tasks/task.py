@@ -3,7 +3,7 @@
 Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
 """
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from struct import Struct
 from typing import Final, Protocol
 
@@ -57,99 +57,59 @@ class TaskOwner(Protocol):
     def inputs_of(self, task: "DagTask") -> list["DagTask"]:
         """Those of its dependencies that have an output."""
 
-    def dependents_of(self, index: int) -> Sequence[int]:
-        """Indexes of the tasks that depend on this one."""
 
-
+@dataclass(slots=True, eq=False)
 class DagTask:
     """Changed by its job alone."""
 
-    __slots__ = (
-        "after",
-        "alone",
-        "attempts",
-        "cause",
-        "checkpoint",
-        "deaths",
-        "died_on",
-        "error",
-        "failures",
-        "fence",
-        "handler",
-        "id",
-        "index",
-        "is_settled",
-        "job",
-        "key",
-        "needs",
-        "policy",
-        "priority",
-        "queued_at",
-        "ready_at",
-        "recall",
-        "refusals",
-        "spec",
-        "started_at",
-        "state",
-        "waits_for",
-        "worker",
-    )
-
-    def __init__(
-        self, job: TaskOwner, index: int, id: str, state: TaskState, handler: str, priority: int, after: bytes
-    ) -> None:
-        self.job = job
-        self.index = index
-        self.id = id
-        self.state = state
-        self.handler = handler
-        self.priority = priority
-        self.after = after
-        """Indexes of what it depends on, packed."""
-        self.waits_for = 0
-        """How many of them have not ended."""
-        self.spec: TaskSpec | None = None
-        """None: not in memory. Whoever needs it loads it; whoever wants the memory back may drop it."""
-        self.needs: Needs | None = None
-        """None, with `policy`, until the spec was seen: after a restart."""
-        self.policy: Policy | None = None
-        self.key = ""
-        self.attempts = 0
-        """Given out so far, also those that were lost with their worker."""
-        self.failures = 0
-        """Attempts that count against its retries."""
-        self.deaths = 0
-        """Processes that died with it alone in them."""
-        self.fence = 0
-        self.worker = ""
-        """`name#boot` while it is assigned or runs."""
-        self.ready_at = 0
-        """Not before; 0: at once."""
-        self.queued_at = 0
-        """When it became READY."""
-        self.started_at = 0
-        """When its attempt was given out."""
-        self.refusals = 0
-        """How often a worker said that it cannot run it."""
-        self.recall = ""
-        """Why the attempt under way was told to stop: cancelled or timeout; empty: it was not."""
-        self.alone = False
-        """An earlier attempt died among others: it runs in a process with nothing else."""
-        self.is_settled = False
-        """Its end was kept, and what waited for it was told."""
-        self.checkpoint = b""
-        self.cause = ""
-        self.error = ""
-        self.died_on: tuple[str, ...] = ()
-        """Workers on which a process died with it alone in it."""
+    job: TaskOwner
+    index: int
+    id: str
+    state: TaskState
+    handler: str
+    priority: int
+    after: bytes
+    """Indexes of what it depends on, packed."""
+    waits_for: int = 0
+    """How many of them have not ended."""
+    spec: TaskSpec | None = None
+    """None: not in memory. Whoever needs it loads it; whoever wants the memory back may drop it."""
+    needs: Needs | None = None
+    """None, with `policy`, until the spec was seen: after a restart."""
+    policy: Policy | None = None
+    key: str = ""
+    attempts: int = 0
+    """Given out so far, also those that were lost with their worker."""
+    failures: int = 0
+    """Attempts that count against its retries."""
+    deaths: int = 0
+    """Processes that died with it alone in them."""
+    fence: int = 0
+    worker: str = ""
+    """`name#boot` while it is assigned or runs."""
+    ready_at: int = 0
+    """Not before; 0: at once."""
+    queued_at: int = 0
+    """When it became READY."""
+    started_at: int = 0
+    """When its attempt was given out."""
+    refusals: int = 0
+    """How often a worker said that it cannot run it."""
+    recall: str = ""
+    """Why the attempt under way was told to stop: cancelled or timeout; empty: it was not."""
+    alone: bool = False
+    """An earlier attempt died among others: it runs in a process with nothing else."""
+    is_settled: bool = False
+    """Its end was kept, and what waited for it was told."""
+    checkpoint: bytes = b""
+    cause: str = ""
+    error: str = ""
+    died_on: tuple[str, ...] = ()
+    """Workers on which a process died with it alone in it."""
 
     @property
     def depends_on(self) -> tuple[int, ...]:
         return unpacked(self.after)
-
-    @property
-    def dependents(self) -> list[int] | None:
-        return list(self.job.dependents_of(self.index)) or None
 
 
 def packed(indexes: tuple[int, ...]) -> bytes:

@@ -1,4 +1,7 @@
-"""The bundles a worker has on disk, and those on their way to it."""
+"""The bundles a worker has on disk, and those on their way to it.
+
+Decision: docs/decisions/0029-signed-by-managers-sealed-to-workers.md.
+"""
 
 from collections.abc import Collection, Iterable
 from random import Random

@@ -21,13 +21,13 @@ from talka.control.worker.bundles import WorkerBundles
 from talka.control.worker.effects import (
     CoresUntil,
     Drained,
+    ExitFacts,
     LeaseEnded,
     ManagersLearned,
     WorkerEffect,
     WorkerLeaseGranted,
 )
 from talka.control.worker.fences import JobFences
-from talka.control.worker.handlers_effects import ExitFacts
 from talka.control.worker.handlers_pool import HandlerPool
 from talka.control.worker.held_shards import HeldShards
 from talka.control.worker.lease import WorkerLease
@@ -57,7 +57,7 @@ from talka.wire.jobs import (
     WorkerSnapshot,
 )
 from talka.wire.security.roles import Role
-from talka.wire.shards import Arm, FromCore
+from talka.wire.shards import FromCore
 from talka.wire.tasks import AskHeld, AssignTasks, FromHandlers, Recall, ResultsStored, TaskInputs
 
 FENCE_KEY: Final = "fence"
@@ -116,17 +116,13 @@ class Worker:
         self._waiting: deque[tuple[int, str, Renew | Command]] = deque()
         """What is carried out once a ticket is on disk."""
         self._beat_at = now
-        self._wants_to_drain = False
+        self.is_draining = False
         self._has_drained = False
         self._not_taken_up = self.shards.take_up(now, stored)
 
     @property
     def has_lease(self) -> bool:
         return self._lease.is_held
-
-    @property
-    def is_draining(self) -> bool:
-        return self._wants_to_drain
 
     # What happens.
 
@@ -176,14 +172,8 @@ class Worker:
                 self._count("unexpected")
         return self._done(now, effects)
 
-    def arm_for(self, attempt: int) -> Arm | None:
-        """What the attempt of a `StartCore` is to run. None: it is over, and `on_core_exit` is to be told."""
-        return self.shards.arm_for(attempt)
-
     def on_core_message(self, now: int, attempt: int, message: FromCore) -> list[WorkerEffect]:
-        effects = self._check_lease(now)
-        effects += self.shards.on_core_message(now, attempt, message)
-        return self._done(now, effects)
+        return self._done(now, self._check_lease(now) + [*self.shards.on_core_message(now, attempt, message)])
 
     def on_core_lines(self, now: int, attempt: int, lines: Sequence[str]) -> list[WorkerEffect]:
         effects = self._check_lease(now)
@@ -191,20 +181,14 @@ class Worker:
         return self._done(now, effects)
 
     def on_core_exit(self, now: int, attempt: int, cause: str) -> list[WorkerEffect]:
-        effects = self._check_lease(now)
-        effects += self.shards.on_core_exit(now, attempt, cause)
-        return self._done(now, effects)
+        return self._done(now, self._check_lease(now) + [*self.shards.on_core_exit(now, attempt, cause)])
 
     def on_handlers_said(self, now: int, core: int, message: FromHandlers) -> list[WorkerEffect]:
         """Of a core that was started by a `StartHandlers`: its numbers are apart from those of other cores."""
-        effects = self._check_lease(now)
-        effects += self.handlers.on_handlers_said(now, core, message)
-        return self._done(now, effects)
+        return self._done(now, self._check_lease(now) + [*self.handlers.on_handlers_said(now, core, message)])
 
     def on_handlers_exit(self, now: int, core: int, facts: ExitFacts) -> list[WorkerEffect]:
-        effects = self._check_lease(now)
-        effects += self.handlers.on_handlers_exit(now, core, facts)
-        return self._done(now, effects)
+        return self._done(now, self._check_lease(now) + [*self.handlers.on_handlers_exit(now, core, facts)])
 
     def on_persisted(self, now: int, ticket: int) -> list[WorkerEffect]:
         effects = self._check_lease(now)
@@ -227,8 +211,7 @@ class Worker:
         return self._done(now, effects)
 
     def drain(self, now: int) -> list[WorkerEffect]:
-        """Take no new work, finish what is under way."""
-        self._wants_to_drain = True
+        self.is_draining = True
         return self._done(now, self._check_lease(now))
 
     def leave(self, now: int) -> list[WorkerEffect]:
@@ -253,12 +236,12 @@ class Worker:
 
     def _beat(self, now: int) -> list[WorkerEffect]:
         self._beat_at = self._lease.next_beat_at(now)
-        running = tuple(held.running() for held in self.shards)
-        beat = Beat(self._lease.beat(now), self._facts(), running, self.handlers.epoch, self.handlers.life, True)
+        running, obeyed = tuple(held.running() for held in self.shards), self.handlers.obeyed
+        beat = Beat(self._lease.beat(now), self._facts(), running, obeyed.epoch, obeyed.life, True)
         return [Send(CHANNEL, manager, beat, Lane.CONTROL) for manager in self.managers]
 
     def _facts(self) -> WorkerFacts:
-        facts, problem = self.facts, self.handlers.problem
+        facts, problem = self.facts, self.handlers.room.problem
         if self.is_draining:
             return msgspec.structs.replace(facts, state="draining")
         if not problem:
@@ -293,7 +276,7 @@ class Worker:
             self.managers = self.shards.bundles.sources = names
             effects.append(ManagersLearned(renew.managers))
         # It stays so until it is started anew: the next leader does not know of it otherwise.
-        self._wants_to_drain = self._wants_to_drain or renew.drain
+        self.is_draining = self.is_draining or renew.drain
         for held in self.shards:
             if held.job in renew.orphans:
                 effects += self.shards.kill(now, held, "its job has ended")
@@ -322,7 +305,7 @@ class Worker:
         job, fence = message.job, message.fence
         attempt = 0 if isinstance(message, Reconcile) else message.attempt
         if not isinstance(message, Assign | Reconcile):
-            if self.shards.get(job, attempt) is None and not self._has_waiting(job):
+            if self.shards.get(job, attempt) is None and job not in self._waiting_jobs():
                 return self._no_task(sender, message)
         if len(self._waiting) >= WAITING_LIMIT or not self._fences.has_room(job):
             return self._count("busy")
@@ -341,12 +324,12 @@ class Worker:
                 return self._count("boot")  # meant for an earlier life, by one who may lead no more
             if not self._lease.is_held:
                 return self._count("lease")  # it is said again, and a leader may have answered by then
-            return [*self.shards.assign(now, message, unable=self._unable())]
+            unable = f"worker {self.name} is draining" if self.is_draining else ""
+            return [*self.shards.assign(now, message, unable=unable)]
         if isinstance(message, Reconcile):
             tasks = self.shards.reconcile(now, message.job, message.fence)
-            return [
-                Send(CHANNEL, sender, WorkerSnapshot(message.job, message.fence, message.number, tasks), Lane.CONTROL)
-            ]
+            snapshot = WorkerSnapshot(message.job, message.fence, message.number, tasks)
+            return [Send(CHANNEL, sender, snapshot, Lane.CONTROL)]
         held = self.shards.get(message.job, message.attempt)
         if held is None:
             return self._no_task(sender, message)
@@ -371,10 +354,6 @@ class Worker:
                 return []
             case ResultAccepted():  # pragma: no branch - the type checker sees that no message is left
                 return [*self.shards.kill(now, held, "its manager no longer needs it")]
-
-    def _unable(self) -> str:
-        """Why this worker takes no attempt at all."""
-        return f"worker {self.name} is draining" if self.is_draining else ""
 
     def _no_task(self, sender: str, message: Start | Halt | Acknowledge | ResultAccepted) -> list[WorkerEffect]:
         if self._fences.is_stale(message.job, message.fence):
@@ -407,12 +386,11 @@ class Worker:
                 effects += self._on_command(now, sender, message)
         return effects
 
-    def _has_waiting(self, job: str) -> bool:
-        return any(not isinstance(message, Renew) and message.job == job for _, _, message in self._waiting)
+    def _waiting_jobs(self) -> list[str]:
+        return [message.job for _, _, message in self._waiting if not isinstance(message, Renew)]
 
     def _sweep(self, now: int) -> list[WorkerEffect]:
-        waiting = [message.job for _, _, message in self._waiting if not isinstance(message, Renew)]
-        gone = self._fences.sweep(now, [*self.shards.jobs, *waiting])
+        gone = self._fences.sweep(now, [*self.shards.jobs, *self._waiting_jobs()])
         return [self._writes.persist(tuple(gone))] if gone else []
 
     # Afterwards.
@@ -423,16 +401,16 @@ class Worker:
 
     def _done(self, now: int, effects: list[WorkerEffect]) -> list[WorkerEffect]:
         """What is due to be said is said, and the time of the next tick settled."""
-        handlers = self.handlers
+        handlers, room = self.handlers, self.handlers.room
         if self._lease.next_check_at != self._cores_until:
             effects = [*self._tell_cores(), *effects]  # whatever is started now has an end
-        if handlers.limit != self.shards.pool.free:
+        if room.cores.limit != self.shards.pool.free:
             effects += handlers.set_limit(now, self.shards.pool.free)
         if self.is_draining and not handlers.is_draining:
             effects += handlers.drain(now)
-        if handlers.handlers != self.facts.handlers or handlers.problem != self._problem:
-            self.facts = msgspec.structs.replace(self.facts, handlers=handlers.handlers, plain=handlers.plain)
-            self._problem = handlers.problem
+        if room.handlers != self.facts.handlers or room.problem != self._problem:
+            self.facts = msgspec.structs.replace(self.facts, handlers=room.handlers, plain=room.plain)
+            self._problem = room.problem
             effects += self._beat(now)  # tasks wait for a worker that has their handler
         at = min(self._beat_at, self._lease.next_check_at, self._fences.next_sweep_at)
         at = min(at, self.shards.next_tick_at, handlers.next_tick_at)

@@ -2,6 +2,8 @@
 
 An attempt has two numbers: its manager's, which names shards of a job on this worker (`AttemptKey`), and for each of
 those shards one that is drawn here, of the try that runs now.
+
+Decision: docs/decisions/0031-whose-attempt-it-is.md.
 """
 
 from collections.abc import Sequence

@@ -1,14 +1,14 @@
 """What a worker asks its shell to do, and what it tells its log and its checkers."""
 
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from talka.cluster.effects import Persist, PersistBlob, Send
 from talka.control.load.core_effects import CoreEffect
-from talka.control.worker.handlers_effects import EndHandlers, StartHandlers, TellHandlers
 from talka.wire.attempts import Dropped
 from talka.wire.jobs import JobMessage, ManagerAt
+from talka.wire.tasks import ToHandlers
 
 
 class CoresUntil(msgspec.Struct, frozen=True):
@@ -46,36 +46,57 @@ class LeaseEnded(msgspec.Struct, frozen=True):
     reason: str
 
 
-class ShardsArmed(msgspec.Struct, frozen=True):
-    """An attempt at shards of a job is ready to start."""
+class ShardsNews(msgspec.Struct, frozen=True):
+    """An attempt at shards of a job is ready to start, was told to start, came to a result or was refused, or was ended
+    before its time and leaves no result."""
 
     job: str
     attempt: int
+    what: Literal["armed", "started", "ended", "killed"]
     reason: str = ""
+    """What went wrong, or why it was killed."""
 
 
-class ShardsStarted(msgspec.Struct, frozen=True):
-    """It was told to start."""
+class StartHandlers(msgspec.Struct, frozen=True):
+    """Start a core of this number. A TellHandlers with its `Load` follows at once; numbers are never used again.
 
-    job: str
-    attempt: int
-    reason: str = ""
+    One that cannot be started is told as one that has ended.
+    """
 
-
-class ShardsEnded(msgspec.Struct, frozen=True):
-    """It came to a result, or was refused; a reason says what went wrong."""
-
-    job: str
-    attempt: int
-    reason: str = ""
+    core: int
+    memory_bytes: int = 0
+    """Bounds of the one task that it is for; 0: none."""
+    cpu_ms: int = 0
+    files: int = 0
+    """Open descriptors."""
 
 
-class ShardsKilled(msgspec.Struct, frozen=True):
-    """It was ended before its time, and leaves no result."""
+class TellHandlers(msgspec.Struct, frozen=True):
+    """Write this to the core. What is told to one that has ended is dropped."""
 
-    job: str
-    attempt: int
-    reason: str = ""
+    core: int
+    message: ToHandlers
+
+
+class EndHandlers(msgspec.Struct, frozen=True):
+    """`hard`: kill its process group now. Else: it has nothing to do; close its socket, and kill what is left of its
+    group after a moment. Its exit is told either way."""
+
+    core: int
+    hard: bool
+
+
+class ExitFacts(msgspec.Struct, frozen=True):
+    """How a core has ended."""
+
+    cause: str
+    """A word for rules: oom, the signal's name, exit, or start when it never ran."""
+    exit_code: int = 0
+    signal: str = ""
+    memory_bytes: int = 0
+    """The most it used, as far as is known."""
+    text: str = ""
+    """A sentence for people."""
 
 
 class HandlersLoaded(msgspec.Struct, frozen=True):
@@ -100,18 +121,9 @@ class Drained(msgspec.Struct, frozen=True):
     """The worker was to take no more tasks, and nothing is left on it that anybody wants."""
 
 
-HandlerEffect: TypeAlias = (
-    StartHandlers
-    | TellHandlers
-    | EndHandlers
-    | Send[JobMessage]
-    | Persist
-    | HandlersLoaded
-    | HandlersBroken
-    | AttemptsDropped
-)
+HandlerNews: TypeAlias = HandlersLoaded | HandlersBroken | AttemptsDropped
+HandlerEffect: TypeAlias = StartHandlers | TellHandlers | EndHandlers | Send[JobMessage] | Persist | HandlerNews
 """Of the pool of handler cores."""
-ShardsNews: TypeAlias = ShardsArmed | ShardsStarted | ShardsEnded | ShardsKilled
 ShardsEffect: TypeAlias = CoreEffect | Send[JobMessage] | Persist | PersistBlob | NeedBundle | ShardsNews
 """Of what a worker holds of load jobs."""
 WorkerEffect: TypeAlias = (

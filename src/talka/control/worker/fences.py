@@ -4,6 +4,7 @@ See docs/decisions/0018-who-may-act-on-a-job.md.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from talka.cluster.fencing import ZERO, Admission, Fence, Token
@@ -19,13 +20,11 @@ JOBS_KEPT: Final = 2048
 SWEEP_EVERY_NS: Final = 10 * SECOND
 
 
+@dataclass(slots=True)
 class _Job:
-    __slots__ = ("fence", "idle_since_ns", "manager")
-
-    def __init__(self, fence: Fence, now: int) -> None:
-        self.fence = fence
-        self.idle_since_ns = now
-        self.manager = ""
+    fence: Fence
+    idle_since_ns: int
+    manager: str = ""
 
 
 class JobFences:

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, Literal, TypeAlias
 
-import msgspec
-
-from talka.control.worker.handlers_effects import ExitFacts
+from talka.control.worker.effects import ExitFacts
 from talka.wire.tasks import ERROR_LIMIT, HandedTask, Outcome, TaskResult
 
 WORD_LIMIT: Final = 200
@@ -53,10 +51,6 @@ class HandlerAttempt:
     """When its core is killed, ns, once there is a verdict."""
 
 
-def attempt_at(task: HandedTask, size_bytes: int) -> HandlerAttempt:
-    return HandlerAttempt(task, size_bytes, task.fence, task.job, task.id, task.handler, task.attempt_ms)
-
-
 @dataclass(slots=True, eq=False)
 class CoreState:
     """One process, from when its number is drawn until its end is heard of."""
@@ -91,6 +85,13 @@ def is_bounded(task: HandedTask | None) -> bool:
     return task is not None and (task.memory_bytes > 0 or task.cpu_ms > 0 or task.files > 0)
 
 
+def without_run(
+    attempt: HandlerAttempt | HandedTask, outcome: Literal["cancelled", "refused"], cause: str, text: str
+) -> TaskResult:
+    """Of one that never began."""
+    return TaskResult(attempt.fence, outcome, cause=cause, error=text, job=attempt.job, task=attempt.id)
+
+
 def last_word(now: int, core: CoreState, attempt: HandlerAttempt, facts: ExitFacts, *, is_only: bool) -> TaskResult:
     """What became of an attempt whose core has ended."""
     outcome: Outcome
@@ -107,20 +108,16 @@ def last_word(now: int, core: CoreState, attempt: HandlerAttempt, facts: ExitFac
     else:
         outcome, cause = "died", "load" if core.reason == "load" else facts.cause
         text = facts.text or f"its process ended: {facts.cause}"
-    took_us = (now - attempt.run_at) // 1000 if attempt.run_at else 0
-    word = TaskResult(
+    if attempt.verdict or core.reason in ("lease", "neighbour"):
+        facts, is_only = ExitFacts(cause), False  # how the process ended says nothing of it
+    return TaskResult(
         attempt.fence,
         outcome,
         error=text[:ERROR_LIMIT],
         cause=cause[:WORD_LIMIT],
-        took_us=took_us,
+        took_us=(now - attempt.run_at) // 1000 if attempt.run_at else 0,
         job=attempt.job,
         task=attempt.id,
-    )
-    if attempt.verdict or core.reason in ("lease", "neighbour"):
-        return word
-    return msgspec.structs.replace(
-        word,
         exit_code=facts.exit_code,
         signal=facts.signal[:WORD_LIMIT],
         memory_bytes=facts.memory_bytes,

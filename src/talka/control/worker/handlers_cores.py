@@ -6,8 +6,8 @@ See docs/decisions/0022-who-runs-a-task.md and 0023-a-core-that-dies.md.
 from collections.abc import Iterator
 from typing import Final
 
+from talka.control.worker.effects import EndHandlers
 from talka.control.worker.handlers_attempt import CoreStage, CoreState, KillReason
-from talka.control.worker.handlers_effects import EndHandlers
 from talka.units import NEVER, SECOND
 
 LOAD_LIMIT_NS: Final = 60 * SECOND
@@ -43,27 +43,22 @@ class HandlerCores:
         """Cores that load or are ready, for one attempt each."""
         self.loading = 0
         """Those of the shared ones that load."""
-        self._cores: dict[int, CoreState] = {}
+        self.by_number: dict[int, CoreState] = {}
+        """Those whose processes are not gone."""
 
     def __iter__(self) -> Iterator[CoreState]:
-        return iter(list(self._cores.values()))
+        return iter(list(self.by_number.values()))
 
     @property
     def count(self) -> int:
         """Those that load or are ready."""
         return self.shared + self.lone
 
-    def get(self, number: int) -> CoreState | None:
-        return self._cores.get(number)
-
-    def pop(self, number: int) -> CoreState | None:
-        """Its process is gone."""
-        return self._cores.pop(number, None)
-
     def draw(self, now: int, *, is_bounded: bool) -> CoreState:
         """A new one, which loads."""
         self.started += 1
-        core = self._cores[self.started] = CoreState(self.started, now + LOAD_LIMIT_NS, is_bounded, is_alone=is_bounded)
+        core = CoreState(self.started, now + LOAD_LIMIT_NS, is_bounded, is_alone=is_bounded)
+        self.by_number[core.number] = core
         self.look_at(core.due_at)
         return core
 
@@ -89,7 +84,7 @@ class HandlerCores:
         shared = 0
         self.lone = self.loading = 0
         self.open = []
-        for core in self._cores.values():
+        for core in self.by_number.values():
             if core.stage > CoreStage.READY or core.is_spent:
                 continue
             if core.is_alone:
@@ -121,7 +116,7 @@ class HandlerCores:
             else:
                 orders.append(self.kill(now, core, "load" if core.stage is CoreStage.LOADING else "neighbour"))
         self.next_look_at = NEVER
-        for core in self._cores.values():
+        for core in self.by_number.values():
             if core.stage is not CoreStage.READY and core.number not in silent:
                 self.look_at(core.due_at)
             elif core.stage is CoreStage.READY and not core.tasks and not self._is_first(core):

@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Sequence
 from typing import Final, TypeAlias
 
 from talka.cluster.effects import Lane, Send
-from talka.control.worker.parts import in_parts
+from talka.control.tasks.parts import in_parts
 from talka.units import NEVER, SECOND
 from talka.wire.attempts import NOWHERE
 from talka.wire.jobs import CHANNEL, JobMessage
@@ -55,9 +55,9 @@ class HandlerOutbox:
         """Whose attempts all of these are."""
         self.lines_dropped = 0
         self.progress_dropped = 0
-        self._results: dict[int, TaskResult] = {}
-        """Told or not, and not taken."""
-        self._bytes = 0
+        self.results: dict[int, TaskResult] = {}
+        """Told or not, and not taken, by fence."""
+        self.size_bytes = 0
         self._fresh: list[TaskResult] = []
         """To be told with the next flush."""
         self._fresh_bytes = 0
@@ -81,24 +81,9 @@ class HandlerOutbox:
         self._flush_at = 0
         """Words are not told before this."""
 
-    def __contains__(self, fence: int) -> bool:
-        return fence in self._results
-
-    def __len__(self) -> int:
-        """Results that nobody has taken."""
-        return len(self._results)
-
-    @property
-    def fences(self) -> list[int]:
-        return list(self._results)
-
-    @property
-    def size_bytes(self) -> int:
-        return self._bytes
-
     @property
     def is_full(self) -> bool:
-        return len(self._results) >= RESULTS_LIMIT or self._bytes >= RESULTS_LIMIT_BYTES
+        return len(self.results) >= RESULTS_LIMIT or self.size_bytes >= RESULTS_LIMIT_BYTES
 
     @property
     def next_tick_at(self) -> int:
@@ -110,7 +95,7 @@ class HandlerOutbox:
     # What is to be told.
 
     def put(self, results: Iterable[TaskResult]) -> None:
-        kept, fresh, latest = self._results, self._fresh, self._latest
+        kept, fresh, latest = self.results, self._fresh, self._latest
         for result in results:
             fence = result.fence
             size = result_bytes(result)
@@ -121,7 +106,7 @@ class HandlerOutbox:
             if result.outcome == "refused" and self.is_full:
                 continue  # said once: if that is lost, the manager finds it missing when it asks what is here
             kept[fence] = result
-            self._bytes += size
+            self.size_bytes += size
 
     def began(self, fences: list[int]) -> None:
         """These run since longer than a moment."""
@@ -157,14 +142,14 @@ class HandlerOutbox:
 
     def stored(self, fences: Iterable[int]) -> None:
         for fence in fences:
-            result = self._results.pop(fence, None)
+            result = self.results.pop(fence, None)
             if result is not None:
-                self._bytes -= result_bytes(result)
+                self.size_bytes -= result_bytes(result)
 
     def tell_again(self, fences: Iterable[int]) -> None:
         """Those of these that are here are told with the next flush."""
         for fence in fences:
-            result = self._results.get(fence)
+            result = self.results.get(fence)
             if result is not None:
                 self._fresh.append(result)
                 self._fresh_bytes += result_bytes(result)
@@ -172,12 +157,12 @@ class HandlerOutbox:
     def tell_all(self) -> None:
         """Somebody new commands: everything that was not taken is told, and the latest progress of what runs."""
         self._told.clear()
-        self._fresh, self._fresh_bytes = list(self._results.values()), self._bytes
+        self._fresh, self._fresh_bytes = list(self.results.values()), self.size_bytes
         self._progress = {**self._latest, **self._progress}
 
     def drop_all(self) -> None:
         """Nobody wants to hear of any of these."""
-        self._results, self._bytes = {}, 0
+        self.results, self.size_bytes = {}, 0
         self._fresh, self._fresh_bytes = [], 0
         self._told.clear()
         self._began, self._lines, self._lines_of, self._dropped = [], [], {}, {}
@@ -202,9 +187,8 @@ class HandlerOutbox:
             if len(fresh) <= TASKS_LIMIT and self._fresh_bytes <= BATCH_LIMIT_BYTES:
                 effects.append(self._done(now, fresh))  # the usual case, in which nothing is counted once more
             else:
-                effects += [
-                    self._done(now, part) for part in in_parts(fresh, result_bytes, BATCH_LIMIT_BYTES, TASKS_LIMIT)
-                ]
+                parts = in_parts(fresh, result_bytes, BATCH_LIMIT_BYTES, TASKS_LIMIT)
+                effects += [self._done(now, part) for part in parts]
             self._fresh, self._fresh_bytes = [], 0
         return effects
 

@@ -7,21 +7,22 @@ All that is held here is of one life of one store: when another is obeyed, the r
 See docs/decisions/0022-who-runs-a-task.md, 0031-whose-attempt-it-is.md, 0034-no-clock-decides-who-has-the-store.md.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 import msgspec
 
 from talka.cluster.effects import Lane, Send
-from talka.control.worker.effects import AttemptsDropped, HandlerEffect
-from talka.control.worker.handlers_effects import ExitFacts
+from talka.control.worker.effects import AttemptsDropped, ExitFacts, HandlerEffect
+from talka.control.worker.handlers_attempt import without_run
 from talka.control.worker.handlers_inputs import EarlyInputs
 from talka.control.worker.handlers_outbox import HandlerOutbox
 from talka.control.worker.handlers_room import HandlerRoom
 from talka.control.worker.obeyed_epoch import ObeyedEpoch
 from talka.control.worker.writes import WorkerWrites
 from talka.units import MILLISECOND, NEVER
-from talka.wire.attempts import Dropped, StoreLife
+from talka.wire.attempts import Dropped
 from talka.wire.jobs import CHANNEL
 from talka.wire.tasks import (
     AskHeld,
@@ -73,7 +74,7 @@ class HandlerPool:
         self.is_draining = False
         self.refused: dict[str, int] = {}
         """Messages that were not obeyed, by reason."""
-        self.outcomes: dict[str, int] = {}
+        self.outcomes: Counter[str] = Counter()
         """Results, by outcome."""
         self.repeated = 0
         """Tasks that were assigned again."""
@@ -83,10 +84,10 @@ class HandlerPool:
         self._name = name
         self._boot = boot
         self._writes = writes
-        self._room = HandlerRoom(name, files, cores)
+        self.room = HandlerRoom(name, files, cores)
         self._outbox = HandlerOutbox()
-        self._obeyed = ObeyedEpoch(stored)
-        self._outbox.life = self._obeyed.life
+        self.obeyed = ObeyedEpoch(stored)
+        self._outbox.life = self.obeyed.life
         self._drops: list[Dropped] = []
         """What was dropped, until it is clear that the manager knows."""
         self._ticket = 0
@@ -99,41 +100,12 @@ class HandlerPool:
         """Likewise, the ones before these. When `_closed` is full it takes their place: old ones go at once."""
 
     @property
-    def handlers(self) -> tuple[str, ...]:
-        """Names of those that can run here."""
-        return self._room.handlers
-
-    @property
-    def plain(self) -> tuple[str, ...]:
-        """Those of them of which a core runs one at a time."""
-        return self._room.plain
-
-    @property
-    def problem(self) -> str:
-        """Why the handlers' files cannot be used; empty when they can."""
-        return self._room.problem
-
-    @property
-    def epoch(self) -> int:
-        return self._obeyed.epoch
-
-    @property
-    def life(self) -> StoreLife:
-        """Whose the epoch is."""
-        return self._obeyed.life
-
-    @property
-    def limit(self) -> int:
-        return self._room.cores.limit
-
-    @property
     def is_idle(self) -> bool:
         """Nothing waits or runs here, and every result was taken."""
-        return not self._room.held and not len(self._outbox)
+        return not self.room.held and not self._outbox.results
 
     def counts(self) -> dict[str, int]:
-        """For metrics."""
-        room, outbox = self._room, self._outbox
+        room, outbox = self.room, self._outbox
         return {
             "handler_cores": room.cores.count,
             "handler_cores_started_total": room.cores.started,
@@ -144,7 +116,7 @@ class HandlerPool:
             "attempts_repeated_total": self.repeated,
             "attempts_dropped_total": self.dropped,
             "results_unknown_total": room.unknown_results,
-            "results_untaken": len(outbox),
+            "results_untaken": len(outbox.results),
             "results_untaken_bytes": outbox.size_bytes,
             "task_lines_dropped_total": outbox.lines_dropped,
             "task_progress_dropped_total": outbox.progress_dropped,
@@ -154,16 +126,16 @@ class HandlerPool:
 
     def start(self, now: int) -> list[HandlerEffect]:
         """One core tells which handlers there are."""
-        return self._settle(now, self._room.start(now))
+        return self._settle(now, self.room.start(now))
 
     def tick(self, now: int) -> list[HandlerEffect]:
         if now >= self._early.next_tick_at:
             self._early.tick(now)
-        effects = self._room.tick(now) if now >= self._room.next_tick_at else []
+        effects = self.room.tick(now) if now >= self.room.next_tick_at else []
         return self._settle(now, effects)
 
     def on_message(self, now: int, sender: str, message: TaskCommand) -> list[HandlerEffect]:
-        obeyed = self._obeyed
+        obeyed = self.obeyed
         if message.epoch < obeyed.epoch:
             return self._count("epoch")
         if message.epoch > obeyed.epoch:
@@ -193,7 +165,7 @@ class HandlerPool:
         return self._settle(now, effects)
 
     def on_handlers_said(self, now: int, core: int, message: FromHandlers) -> list[HandlerEffect]:
-        room = self._room
+        room = self.room
         if isinstance(message, Ran):
             effects = room.ran(now, core, message.results)
             return self._settle(now, effects + room.fill(now))
@@ -205,7 +177,7 @@ class HandlerPool:
         return self._settle(now, [])
 
     def on_handlers_exit(self, now: int, core: int, facts: ExitFacts) -> list[HandlerEffect]:
-        return self._settle(now, self._room.exited(now, core, facts))
+        return self._settle(now, self.room.exited(now, core, facts))
 
     def lease_granted(self, beat: int) -> None:
         """There was none until this beat was answered."""
@@ -219,24 +191,24 @@ class HandlerPool:
         self.has_lease = False
         self._held_back = [held for held in self._held_back if not isinstance(held[1], AssignTasks | TaskInputs)]
         self._early = EarlyInputs()
-        self._room.refuse_waiting("lease", f"worker {self._name} lost its lease before it began")
-        return self._settle(now, self._room.kill_all(now))
+        self.room.refuse_waiting("lease", f"worker {self._name} lost its lease before it began")
+        return self._settle(now, self.room.kill_all(now))
 
     def drain(self, now: int) -> list[HandlerEffect]:
         """Finish what runs; what waits may run elsewhere."""
         self.is_draining = True
-        self._room.refuse_waiting("draining", f"worker {self._name} is draining")
+        self.room.refuse_waiting("draining", f"worker {self._name} is draining")
         return self._settle(now, [])
 
     def set_limit(self, now: int, limit: int) -> list[HandlerEffect]:
         """So many cores are left by load tasks. Where there are none, what waits may run elsewhere."""
         if limit <= 0:
-            self._room.refuse_waiting("cores", self._no_cores())
-        return self._settle(now, self._room.set_limit(now, limit))
+            self.room.refuse_waiting("cores", self._no_cores())
+        return self._settle(now, self.room.set_limit(now, limit))
 
     def try_again(self, now: int) -> list[HandlerEffect]:
         """Load the files anew, if they could not be used: somebody has mended them."""
-        return self._settle(now, self._room.try_again(now))
+        return self._settle(now, self.room.try_again(now))
 
     # Commands.
 
@@ -262,7 +234,7 @@ class HandlerPool:
                 return self._tell_held(sender, epoch)
 
     def _assign(self, now: int, message: AssignTasks) -> list[HandlerEffect]:
-        room, outbox = self._room, self._outbox
+        room, outbox = self.room, self._outbox
         held, closed, closed_before, early = room.held, self._closed, self._closed_before, self._early
         why = self._why_not()
         if why is None and 0 < message.beat < self.first_beat:
@@ -272,11 +244,11 @@ class HandlerPool:
         left = WAITING_LIMIT - room.waiting
         for task in message.tasks:
             fence = task.fence
-            if fence in held or fence in closed or fence in outbox or fence in closed_before:
+            if fence in held or fence in closed or fence in outbox.results or fence in closed_before:
                 self.repeated += 1
                 outbox.tell_again((fence,))
                 continue
-            if task.fed or fence in early:
+            if task.fed or fence in early.inputs:
                 fed = early.take(fence)
                 if len(fed) < task.fed and why is None:
                     self._refuse(task, "inputs", "inputs that were to come before the task were lost on the way")
@@ -300,10 +272,10 @@ class HandlerPool:
             return "lease", f"worker {self._name} has no lease"
         if self.is_draining:
             return "draining", f"worker {self._name} is draining"
-        if self._room.is_broken:
-            problem = self._room.problem or "it was started without any; give it files with --handlers"
+        if self.room.is_broken:
+            problem = self.room.problem or "it was started without any; give it files with --handlers"
             return "handlers", f"worker {self._name} has no handlers: {problem}"
-        if self._room.cores.limit <= 0:
+        if self.room.cores.limit <= 0:
             return "cores", self._no_cores()
         if self._outbox.is_full:
             return "full", f"worker {self._name} holds too many results that nobody took"
@@ -313,23 +285,22 @@ class HandlerPool:
         return f"load tests have all cores of worker {self._name}"
 
     def _refuse(self, task: HandedTask, cause: str, text: str) -> None:
-        result = TaskResult(task.fence, "refused", cause=cause, error=text, job=task.job, task=task.id)
-        self._room.ended.append(result)
+        self.room.ended.append(without_run(task, "refused", cause, text))
 
     def _recall(self, now: int, fences: tuple[int, ...], grace_ns: int) -> list[HandlerEffect]:
-        effects, unknown = self._room.recall(now, fences, grace_ns)
+        effects, unknown = self.room.recall(now, fences, grace_ns)
         for fence in unknown:
             if fence in self._closed or fence in self._closed_before:
                 continue  # its result is kept for good by whoever asks
-            if fence in self._outbox:
+            if fence in self._outbox.results:
                 self._outbox.tell_again((fence,))
             elif self._outbox.is_full:
                 self._count("busy")
             else:
                 # Kept as a result: should it be handed after this, it is not begun.
                 text = f"worker {self._name} does not have it"
-                self._room.ended.append(TaskResult(fence, "cancelled", cause="cancelled", error=text))
-        return effects + self._room.fill(now)
+                self.room.ended.append(TaskResult(fence, "cancelled", cause="cancelled", error=text))
+        return effects + self.room.fill(now)
 
     def _stored(self, fences: tuple[int, ...]) -> None:
         self._outbox.stored(fences)
@@ -338,32 +309,19 @@ class HandlerPool:
             self._closed_before, self._closed = self._closed, {}
 
     def _tell_held(self, sender: str, epoch: int) -> list[HandlerEffect]:
-        fences = [*self._room.held, *self._outbox.fences]
-        parts = max(1, -(-len(fences) // HELD_LIMIT))
-        return [
-            Send(
-                CHANNEL,
-                sender,
-                Held(
-                    epoch,
-                    tuple(fences[part * HELD_LIMIT : (part + 1) * HELD_LIMIT]),
-                    part,
-                    parts,
-                    self._outbox.life,
-                    tuple(self._drops),
-                ),
-                Lane.RESULTS,
-            )
-            for part in range(parts)
-        ]
+        fences = [*self.room.held, *self._outbox.results]
+        parts = [fences[first : first + HELD_LIMIT] for first in range(0, len(fences), HELD_LIMIT)] or [[]]
+        life, drops = self._outbox.life, tuple(self._drops)
+        told = [Held(epoch, tuple(part), number, len(parts), life, drops) for number, part in enumerate(parts)]
+        return [Send(CHANNEL, sender, held, Lane.RESULTS) for held in told]
 
     def _drop_others(self, now: int) -> list[HandlerEffect]:
         """Another store is obeyed, or another life of it: the numbers of what is here may be given out once more."""
-        room, outbox = self._room, self._outbox
-        former, outbox.life = outbox.life, self._obeyed.life
-        if former.is_of(self._obeyed.life):
+        room, outbox = self.room, self._outbox
+        former, outbox.life = outbox.life, self.obeyed.life
+        if former.is_of(self.obeyed.life):
             return []
-        report = Dropped(former.store, former.life, len(room.held), len(outbox))
+        report = Dropped(former.store, former.life, len(room.held), len(outbox.results))
         effects = room.drop_all(now)
         outbox.drop_all()
         self._closed, self._closed_before = {}, {}
@@ -382,11 +340,9 @@ class HandlerPool:
 
     def _settle(self, now: int, effects: list[HandlerEffect]) -> list[HandlerEffect]:
         """Results are told, and the time of the next tick settled."""
-        room, outbox = self._room, self._outbox
+        room, outbox = self.room, self._outbox
         if room.ended:
-            outcomes = self.outcomes
-            for result in room.ended:
-                outcomes[result.outcome] = outcomes.get(result.outcome, 0) + 1
+            self.outcomes.update([result.outcome for result in room.ended])
             outbox.put(room.ended)
             room.ended = []
         if room.began:

@@ -7,20 +7,26 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from heapq import heapify, heappop, heapreplace
 from itertools import islice
-from typing import Final, Literal
+from typing import Final
 
-from talka.control.worker.effects import HandlerEffect, HandlersBroken, HandlersLoaded
+from talka.control.tasks.parts import in_parts
+from talka.control.worker.effects import (
+    ExitFacts,
+    HandlerEffect,
+    HandlersBroken,
+    HandlersLoaded,
+    StartHandlers,
+    TellHandlers,
+)
 from talka.control.worker.handlers_attempt import (
     CoreStage,
     CoreState,
     HandlerAttempt,
-    attempt_at,
     is_bounded,
     last_word,
+    without_run,
 )
 from talka.control.worker.handlers_cores import LOAD_LIMIT_NS, HandlerCores
-from talka.control.worker.handlers_effects import ExitFacts, StartHandlers, TellHandlers
-from talka.control.worker.parts import in_parts
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.tasks import ERROR_LIMIT, HandedTask, Load, Loaded, RunTasks, StopTasks, TaskResult
 
@@ -105,16 +111,14 @@ class HandlerRoom:
 
     def add(self, task: HandedTask, size_bytes: int) -> None:
         """Somebody wants this run; `fill` has to follow."""
-        attempt = attempt_at(task, size_bytes)
+        attempt = HandlerAttempt(task, size_bytes, task.fence, task.job, task.id, task.handler, task.attempt_ms)
         self.held[task.fence] = attempt
         self.waiting_bytes += size_bytes
-        if task.alone or is_bounded(task):
-            self._alone[task.fence] = attempt
-        else:
-            self._waiting[task.fence] = attempt
+        waiting = self._alone if task.alone or is_bounded(task) else self._waiting
+        waiting[task.fence] = attempt
 
     def loaded(self, now: int, number: int, message: Loaded) -> list[HandlerEffect]:
-        core = self.cores.get(number)
+        core = self.cores.by_number.get(number)
         if core is None or core.stage is not CoreStage.LOADING:
             return []
         if message.problem:
@@ -138,7 +142,7 @@ class HandlerRoom:
 
     def ran(self, now: int, number: int, results: Iterable[TaskResult]) -> list[HandlerEffect]:
         """Results of attempts that are in this core are in `ended` then; `fill` has to follow."""
-        core = self.cores.get(number)
+        core = self.cores.by_number.get(number)
         ended, held = self.ended, self.held
         for result in results:
             attempt = None if core is None else core.tasks.pop(result.fence, None)
@@ -157,7 +161,7 @@ class HandlerRoom:
 
     def spent(self, now: int, number: int) -> list[HandlerEffect]:
         """What runs in this core may end as it would; then it ends, with what an attempt left behind."""
-        core = self.cores.get(number)
+        core = self.cores.by_number.get(number)
         if core is None or core.stage is not CoreStage.READY or core.is_spent:
             return []
         core.is_spent = True
@@ -174,7 +178,7 @@ class HandlerRoom:
         return effects + self.fill(now)
 
     def exited(self, now: int, number: int, facts: ExitFacts) -> list[HandlerEffect]:
-        core = self.cores.pop(number)
+        core = self.cores.by_number.pop(number, None)
         if core is None:
             return []
         effects: list[HandlerEffect] = []
@@ -184,7 +188,7 @@ class HandlerRoom:
             if attempt.task is not None:
                 self.waiting_bytes -= attempt.size_bytes
             self.ended.append(last_word(now, core, attempt, facts, is_only=is_only))
-        if core.stage in (CoreStage.LOADING, CoreStage.READY):
+        if core.stage <= CoreStage.READY:
             self.cores.died += 1
         if not core.is_bounded and (core.stage is CoreStage.LOADING or core.reason == "load"):
             effects += self._failed_to_start(now, core, facts)
@@ -203,7 +207,7 @@ class HandlerRoom:
                 unknown.append(fence)
             elif attempt.core is None:
                 self._forget_waiting(attempt)
-                self.ended.append(_without(attempt, "cancelled", "cancelled", "it had not begun"))
+                self.ended.append(without_run(attempt, "cancelled", "cancelled", "it had not begun"))
             else:
                 core, kill_at = attempt.core, now + grace_ns
                 attempt.kill_at = min(attempt.kill_at, kill_at) if attempt.verdict else kill_at
@@ -220,7 +224,7 @@ class HandlerRoom:
         """Whatever has not begun may run elsewhere."""
         for attempt in [*self._waiting.values(), *self._alone.values()]:
             self._forget_waiting(attempt)
-            self.ended.append(_without(attempt, "refused", cause, text))
+            self.ended.append(without_run(attempt, "refused", cause, text))
 
     def kill_all(self, now: int) -> list[HandlerEffect]:
         """The lease is over: nothing may run here. Cores that have nothing to do end by their own clock as well."""
@@ -250,14 +254,10 @@ class HandlerRoom:
         """So many cores are left by what else runs on this worker."""
         self.cores.limit = limit
         self.cores.review()
-        effects: list[HandlerEffect] = []
-        for core in self.cores:
-            if core.is_surplus and not core.tasks and core.stage in (CoreStage.LOADING, CoreStage.READY):
-                effects.append(self.cores.end(now, core))
-        return effects + self.fill(now)
+        idle = [core for core in self.cores if core.is_surplus and not core.tasks and core.stage <= CoreStage.READY]
+        return [*(self.cores.end(now, core) for core in idle), *self.fill(now)]
 
     def try_again(self, now: int) -> list[HandlerEffect]:
-        """Load the files anew, if they could not be used."""
         if not self.problem or self.cores.loading:
             return []
         self._retry_at = now + RETRY_NS
@@ -330,21 +330,18 @@ class HandlerRoom:
                     effects.append(self.cores.end(now, idle.pop()))
                 effects += self._start_core(now, attempt)
             elif idle:
-                effects += self._give_alone(now, idle[-1], attempt)
+                core = idle[-1]
+                core.is_alone = True
+                core.tasks[attempt.fence] = self._alone.pop(attempt.fence)
+                self._give(now, core, attempt)
+                self.cores.review()
+                effects += self._tell_batch(core)
             elif coming or not self.problem:
                 self._claims += 1
                 if not coming:
                     effects += self._start_core(now)
                 coming = max(0, coming - 1)
         return effects
-
-    def _give_alone(self, now: int, core: CoreState, attempt: HandlerAttempt) -> list[HandlerEffect]:
-        core.is_alone = True
-        del self._alone[attempt.fence]
-        core.tasks[attempt.fence] = attempt
-        self._give(now, core, attempt)
-        self.cores.review()
-        return self._tell_batch(core)
 
     def _give(self, now: int, core: CoreState, attempt: HandlerAttempt) -> None:
         weight = self._weights.get(attempt.handler, 0)
@@ -490,11 +487,6 @@ class HandlerRoom:
                     until = attempt.kill_at
                 at = min(at, until)
         return ([TellHandlers(core.number, StopTasks(tuple(late), "timeout"))] if late else []), at
-
-
-def _without(attempt: HandlerAttempt, outcome: Literal["cancelled", "refused"], cause: str, text: str) -> TaskResult:
-    """Of one that never began."""
-    return TaskResult(attempt.fence, outcome, cause=cause, error=text, job=attempt.job, task=attempt.id)
 
 
 def _size_of(attempt: HandlerAttempt) -> int:

@@ -11,7 +11,7 @@ from talka.control.load.core_effects import CoreEffect, KillCore
 from talka.control.member.signers import Signers
 from talka.control.worker.bundles import WorkerBundles
 from talka.control.worker.core_pool import AttemptKey, CorePool, seats_of
-from talka.control.worker.effects import NeedBundle, ShardsArmed, ShardsEffect, ShardsEnded, ShardsKilled, ShardsStarted
+from talka.control.worker.effects import NeedBundle, ShardsEffect, ShardsNews
 from talka.control.worker.fences import JobFences
 from talka.control.worker.reporter import ShardReporter
 from talka.control.worker.shards import WorkerShards, encoded_within
@@ -99,7 +99,7 @@ class HeldShards:
         return at
 
     def arm_for(self, attempt: int) -> Arm | None:
-        """What this attempt of a core is to run; None: it is over."""
+        """What the attempt of a `StartCore` is to run. None: it is over, and `on_core_exit` is to be told."""
         held = self._holder(attempt)
         return None if held is None or held.shards is None else held.shards.arm_for(attempt)
 
@@ -177,10 +177,8 @@ class HeldShards:
         held = self.get(assign.job, assign.attempt)
         if held is not None and held.life != assign.life:
             killed = self.kill(now, held, "a restored register gave its number to another attempt")
-            return [
-                *killed,
-                self._decline(assign, f"attempt {assign.attempt} of another life was on worker {self._name}"),
-            ]
+            reason = f"attempt {assign.attempt} of another life was on worker {self._name}"
+            return [*killed, self._decline(assign, reason)]
         if held is not None:
             held.tell_again(now)
             return []
@@ -224,7 +222,7 @@ class HeldShards:
         if held.stage != "ended":
             if held.shards is not None:
                 effects += self._killed(now, held.shards.kill(now))
-            effects.append(ShardsKilled(held.job, held.attempt, reason))
+            effects.append(ShardsNews(held.job, held.attempt, "killed", reason))
         self._closed[held.job, held.attempt] = None
         if len(self._closed) > CLOSED_LIMIT:
             del self._closed[next(iter(self._closed))]
@@ -281,12 +279,8 @@ class HeldShards:
 
     def _decline(self, assign: Assign, reason: str) -> Send[JobMessage]:
         self.declined += 1
-        return Send(
-            CHANNEL,
-            self._fences.manager(assign.job),
-            TaskDeclined(assign.job, assign.attempt, assign.fence, reason),
-            Lane.RESULTS,
-        )
+        declined = TaskDeclined(assign.job, assign.attempt, assign.fence, reason)
+        return Send(CHANNEL, self._fences.manager(assign.job), declined, Lane.RESULTS)
 
     def _start_waiting(self, now: int) -> list[ShardsEffect]:
         """Start what has its bundle and finds as many cores whose processes have ended."""
@@ -294,7 +288,7 @@ class HeldShards:
         problems = self.bundles.take_problems()
         for held in self:
             assign = held.assign
-            if assign is None or not held.waits_to_start:
+            if assign is None or held.shards is not None or held.stage != "arming":
                 continue
             bundle = assign.bundle
             if bundle.digest in problems:
@@ -325,19 +319,19 @@ class HeldShards:
         shards = held.shards
         if shards is None or shards.stage == held.stage:
             return out
-        if shards.refused is not None:
-            return out + self._refuse(now, held, shards.refused)
+        if shards.group.refused is not None:
+            return out + self._refuse(now, held, shards.group.refused)
         if shards.stage == "armed":
             held.armed(now)
-            return [*out, ShardsArmed(held.job, held.attempt)]
+            return [*out, ShardsNews(held.job, held.attempt, "armed")]
         if shards.stage == "running":
             held.started(shards)
-            return [*out, ShardsStarted(held.job, held.attempt)]
+            return [*out, ShardsNews(held.job, held.attempt, "started")]
         result = shards.result()
         held.keep(encoded_within(result, BLOB_LIMIT_BYTES))
         persist = self._writes.persist(((_result_key(held), held.content),))
         self._on_way[persist.ticket] = (held.job, held.attempt)
-        return [*out, persist, ShardsEnded(held.job, held.attempt, result.failure or "")]
+        return [*out, persist, ShardsNews(held.job, held.attempt, "ended", result.failure or "")]
 
     def _killed(self, now: int, effects: Sequence[CoreEffect]) -> list[ShardsEffect]:
         for effect in effects:
@@ -347,7 +341,7 @@ class HeldShards:
 
     def _refuse(self, now: int, held: ShardReporter, refused: Refused) -> list[ShardsEffect]:
         held.refuse(now, refused)
-        return [ShardsEnded(held.job, held.attempt, refused.text)]
+        return [ShardsNews(held.job, held.attempt, "ended", refused.text)]
 
     def _holder(self, attempt: int) -> ShardReporter | None:
         key = self.pool.owner_of(attempt)

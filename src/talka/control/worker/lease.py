@@ -49,15 +49,7 @@ class WorkerLease:
     def next_check_at(self) -> int:
         if not self.is_held:
             return NEVER
-        return max(self._end_ns, self._extended_ns)
-
-    @property
-    def _extended_ns(self) -> int:
-        return min(self._refused_until_ns, self._grace_end_ns) if self._sole else 0
-
-    def is_late(self, now: int) -> bool:
-        """Whether it is held and was not renewed as it should have been."""
-        return self.is_held and now - self._renewed_ns > self._short_ns * LATE_PERCENT // 100
+        return max(self._end_ns, min(self._refused_until_ns, self._grace_end_ns) if self._sole else 0)
 
     @property
     def _short_ns(self) -> int:
@@ -69,7 +61,8 @@ class WorkerLease:
 
     def next_beat_at(self, now: int) -> int:
         """After one that is sent now."""
-        return now + (max(self._short_ns // AGAIN_A_LEASE, LEAST_BEAT_NS) if self.is_late(now) else self.beat_every_ns)
+        is_late = self.is_held and now - self._renewed_ns > self._short_ns * LATE_PERCENT // 100
+        return now + (max(self._short_ns // AGAIN_A_LEASE, LEAST_BEAT_NS) if is_late else self.beat_every_ns)
 
     def beat(self, now: int) -> int:
         """A beat is sent now. Answers with its number."""

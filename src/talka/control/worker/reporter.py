@@ -9,8 +9,8 @@ from typing import Final
 
 from talka.cluster.effects import Lane
 from talka.control.load.log_lines import ShardLines
+from talka.control.tasks.parts import in_parts
 from talka.control.worker.core_pool import SeatKey, seats_of
-from talka.control.worker.parts import in_parts
 from talka.control.worker.shards import ShardsStage, WorkerShards
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.jobs import REPORT_LIMIT_BYTES, Assign, Finished, JobMessage, LogLines, Report, Running, TaskFacts
@@ -61,21 +61,12 @@ class ShardReporter:
         self._lines_at = NEVER
 
     @property
-    def waits_to_start(self) -> bool:
-        return self.shards is None and self.stage == "arming"
-
-    @property
-    def cores(self) -> int:
-        """Those it has or was promised, also where it shares them."""
-        return len(self.seats)
-
-    @property
     def seats(self) -> tuple[SeatKey, ...]:
+        """Cores that it has or was promised, also where it shares them."""
         return () if self.assign is None or self.stage == "ended" else seats_of(self.assign)
 
     @property
     def next_at(self) -> int:
-        """When something is to be said."""
         return min(self._milestone_at, self._report_at, self._lines_at)
 
     @property
@@ -89,9 +80,8 @@ class ShardReporter:
         return max(self._news_ns + FLUSH_NS, self._reported_ns + self._interval_ns)
 
     def running(self) -> Running:
-        return Running(
-            self.job, self.attempt, self.cores, self.stage, 0 if self.shards is None else self.shards.started
-        )
+        started = 0 if self.shards is None else self.shards.started
+        return Running(self.job, self.attempt, len(self.seats), self.stage, started)
 
     def facts(self, now: int) -> TaskFacts:
         ages = (0, 0) if self._origins is None else (now - self._origins[0], now - self._origins[1])
@@ -105,7 +95,7 @@ class ShardReporter:
 
     def started(self, shards: WorkerShards) -> None:
         self.stage = "running"
-        self._origins = (shards.origin_ns, shards.job_origin_ns)
+        self._origins = (shards.group.origin_ns, shards.job_origin_ns)
 
     def refuse(self, now: int, refused: Refused) -> None:
         self.stage, self.shards, self.is_refused = "ended", None, True
@@ -143,7 +133,7 @@ class ShardReporter:
         least_ms, most_ms = INTERVAL_LIMITS_MS
         self._interval_ns = min(max(every_ms, least_ms), most_ms) * MILLISECOND
         shards = self.shards
-        if shards is None or not shards.acknowledged(sequence):
+        if shards is None or not shards.reports.acknowledged(sequence):
             return
         if sequence == shards.reports.sequence:
             self._is_outstanding = False
@@ -166,10 +156,9 @@ class ShardReporter:
         self.lines.reset()
         self._lines_at = now if self.lines.has_news else NEVER
         if self.shards is not None:
-            self.shards.reset()
+            self.shards.reports.reset()
 
     def sayings(self, now: int) -> list[Saying]:
-        """What is to be said now."""
         said: list[Saying] = []
         if now >= self._lines_at:
             said.append((LogLines(self.job, self.attempt, *self.lines.take()), Lane.STATISTICS))

@@ -13,14 +13,14 @@ import msgspec
 from talka.control.load.core_effects import CoreEffect
 from talka.control.load.shard_group import ShardGroup
 from talka.control.load.shard_run import LostShard, Seats, ShardAttempt, ShardRun
-from talka.control.load.times import JobWorkflow
 from talka.control.worker.core_pool import CorePool, seat_at
-from talka.control.worker.report import ShardsReport, ShardsSummary
+from talka.control.worker.report import ShardsReport
 from talka.stats.tally import merged
 from talka.stats.windows import WINDOW_NS, Window
 from talka.units import NEVER, SECOND
 from talka.wire.jobs import Assign, AttemptResult, Start, encode_result
-from talka.wire.shards import Arm, FromCore, Gap, Refused, Source
+from talka.wire.orders import WorkflowOrder
+from talka.wire.shards import Arm, FromCore, Gap, Source, Totals
 from talka.work.lifecycle import TaskState, move
 from talka.work.load import Shard
 
@@ -32,13 +32,12 @@ ORDERED_SLACK_NS: Final = SECOND // 2
 class WorkerShards:
     """Call `start` once, then the others as things happen; carry out what they return, and look at `stage` after it.
 
-    One that has ended was refused (`refused`), killed (`is_killed`), or has a `result`.
+    One that has ended was refused (see `group`) or killed, or has a `result`.
     """
 
     def __init__(self, assign: Assign, source: Source, pool: CorePool, *, worker: str = "") -> None:
         self.assign = assign
         self.stage: ShardsStage = "arming"
-        self.is_killed = False
         self.job_origin_ns = 0
         self.next_tick_at = NEVER
         self.reports = ShardsReport()
@@ -52,25 +51,19 @@ class WorkerShards:
         self._told_up_to: dict[int, int] = {}
         """Index of the last window that was told, by attempt: what it has not told yet is later."""
         self._is_cancelled = False
-        spec = JobWorkflow(
+        spec = WorkflowOrder(
             name=assign.workflow,
             plan=assign.plan,
             priority="auto",
             is_test=assign.is_test,
-            depends_on=frozenset(),
+            depends_on=(),
             timeout_ns=NEVER,
             thresholds=(),
             flows=(),
+            load="",
+            nodes=(),
         )
-        self._group = ShardGroup(self, spec, grace_ns=assign.settings.grace_ns, ordered_slack_ns=ORDERED_SLACK_NS)
-
-    @property
-    def origin_ns(self) -> int:
-        return self._group.origin_ns
-
-    @property
-    def refused(self) -> Refused | None:
-        return self._group.refused
+        self.group = ShardGroup(self, spec, grace_ns=assign.settings.grace_ns, ordered_slack_ns=ORDERED_SLACK_NS)
 
     # What happens to it.
 
@@ -81,17 +74,17 @@ class WorkerShards:
             (ShardRun(Shard(assign.plan, assign.first + offset, assign.of), (done,)), Seats("", (seat,)))
             for offset, (done, seat) in enumerate(zip(assign.iterations_done, seats, strict=True))
         ]
-        self._group.state = move(self._group.state, TaskState.READY)  # here it waits for nothing
-        return self._planned(self._group.start(now, shards))
+        self.group.state = move(self.group.state, TaskState.READY)  # here it waits for nothing
+        return self._planned(self.group.start(now, shards))
 
     def on_message(self, now: int, attempt: int, message: FromCore) -> list[CoreEffect]:
         if attempt not in self.attempts:
             return []  # its last words: it was given up already
-        return self._planned(self._group.on_message(now, attempt, message))
+        return self._planned(self.group.on_message(now, attempt, message))
 
     def on_exit(self, now: int, attempt: int, cause: str) -> list[CoreEffect]:
         """A core's process ended. Before its final report that is a loss; its replacement is in what is returned."""
-        return self._planned(self._group.on_exit(now, attempt, cause)) if attempt in self.attempts else []
+        return self._planned(self.group.on_exit(now, attempt, cause)) if attempt in self.attempts else []
 
     def go(self, now: int, start: Start) -> list[CoreEffect]:
         """Start together. A core that died since it was armed joins as soon as its replacement is ready."""
@@ -99,28 +92,27 @@ class WorkerShards:
             return []
         self.stage = "running"
         self.job_origin_ns = start.job_origin_ns
-        return self._planned(self._group.go(now, start.start_at_ns, start.origin_ns))
+        return self._planned(self.group.go(now, start.start_at_ns, start.origin_ns))
 
     def stop(self, now: int, *, is_cancelled: bool = False) -> list[CoreEffect]:
         """Start nothing new, finish what is under way. What has not begun has nothing to finish."""
-        if self._group.is_told_to_stop or self.stage == "ended":
+        if self.group.is_told_to_stop or self.stage == "ended":
             return []
         self._is_cancelled = is_cancelled
-        return self._planned(self._group.stop(now))
+        return self._planned(self.group.stop(now))
 
     def kill(self, now: int) -> list[CoreEffect]:
         """End it now; there will be no result."""
         if self.stage == "ended":
             return []
-        self.is_killed = True
-        return self._planned(self.on_done(now, self._group))
+        return self._planned(self.on_done(now, self.group))
 
     def tick(self, now: int) -> list[CoreEffect]:
-        return self._planned(self._group.tick(now))
+        return self._planned(self.group.tick(now))
 
     def _planned(self, effects: list[CoreEffect]) -> list[CoreEffect]:
         """What is to be done, with the time of the next look at it settled."""
-        self.next_tick_at = NEVER if self.stage == "ended" else self._group.next_tick_at
+        self.next_tick_at = NEVER if self.stage == "ended" else self.group.next_tick_at
         return effects
 
     # What its group asks for.
@@ -153,7 +145,6 @@ class WorkerShards:
     # What is told of it.
 
     def arm_for(self, attempt: int) -> Arm | None:
-        """What this attempt is to run; None: it is over."""
         if attempt not in self.attempts:
             return None
         assign, (_, shard, _) = self.assign, self.attempts[attempt]
@@ -167,43 +158,41 @@ class WorkerShards:
             settings=assign.settings,
         )
 
-    def report(self, now: int, everything: bool = False, *, blurred: bool = False) -> list[FromCore]:
-        """The next report; `everything` also what has not changed. Instants are of this machine's clock."""
+    def report(self, now: int, *, blurred: bool = False) -> list[FromCore]:
+        """The next report. Instants are of this machine's clock."""
         self.reports.windows.advance(self._frontier(now))
         starts, made_at_ns = self._starts(), self._made_at_ns(now)
-        summary = ShardsSummary(
+        attempts = [attempt for shard in self.group.shards for attempt in shard.attempts]
+        tallies = [attempt.tally for attempt in attempts if attempt.sequence]
+        parts, rest, windows = self.reports.build(tallies, blurred=blurred)
+        totals = Totals(
+            self.reports.sequence,
+            rest,
+            windows,
             vus=sum(attempt.vus for _, _, attempt in self.attempts.values()),
             started_at_ns=min(starts, default=0),
             shares=self._shares(),
             spread_ns=max(starts) - min(starts) if starts else 0,
             gaps=self._gaps(),
+            parts=len(parts),
             age_ns=max(0, now - made_at_ns),
             made_at_ns=made_at_ns,
         )
-        attempts = [attempt for shard in self._group.shards for attempt in shard.attempts]
-        return self.reports.build(attempts, summary, everything=everything, blurred=blurred)
-
-    def acknowledged(self, sequence: int) -> bool:
-        """Whether this was news."""
-        return self.reports.acknowledged(sequence)
-
-    def reset(self) -> None:
-        """A new manager leads: everything is to be told again. The sequence goes on growing."""
-        self.reports.reset()
+        return [*parts, totals]
 
     @property
     def started(self) -> int:
         """Iterations so far, of all its shards."""
-        return sum(attempt.counts.started for shard in self._group.shards for attempt in shard.attempts)
+        return sum(attempt.counts.started for shard in self.group.shards for attempt in shard.attempts)
 
     def result(self) -> AttemptResult:
         """Everything it came to, once it has ended. Instants count from the start of the job."""
         self.reports.windows.advance(None)
-        attempts = [attempt for shard in self._group.shards for attempt in shard.attempts]
+        attempts = [attempt for shard in self.group.shards for attempt in shard.attempts]
         starts = self._starts()
         # Of a core that was lost only its last report is known.
         ended_ns = max((attempt.ended_at_ns or attempt.reported_ns for attempt in attempts), default=0)
-        self._group.collect_provided()
+        self.group.collect_provided()
         return AttemptResult(
             job=self.assign.job,
             attempt=self.assign.attempt,
@@ -213,11 +202,11 @@ class WorkerShards:
             started_at_ns=max(1, min(starts) - self.job_origin_ns) if starts else 0,
             ended_at_ns=max(1, ended_ns - self.job_origin_ns) if ended_ns else 0,
             spread_ns=max(starts) - min(starts) if starts else 0,
-            provided=self._group.provided,
-            failure=self._group.failure,
-            notes=tuple(self._group.notes),
+            provided=self.group.provided,
+            failure=self.group.failure,
+            notes=tuple(self.group.notes),
             gaps=self._gaps(),
-            engine=self._group.engine,
+            engine=self.group.engine,
             worker=self._worker,
             is_cancelled=self._is_cancelled,
             life=self.assign.life,
@@ -226,23 +215,21 @@ class WorkerShards:
     def _starts(self) -> list[int]:
         """When each shard began. A replacement begins later by nature: that is its gap."""
         found = []
-        for shard in self._group.shards:
+        for shard in self.group.shards:
             began = [attempt.started_at_ns for attempt in shard.attempts if attempt.started_at_ns]
             found += began[:1]
         return found
 
     def _shares(self) -> tuple[int, ...]:
-        return tuple(sum(attempt.tally.started for attempt in shard.attempts) for shard in self._group.shards)
+        return tuple(sum(attempt.tally.started for attempt in shard.attempts) for shard in self.group.shards)
 
     def _gaps(self) -> tuple[Gap, ...]:
-        return tuple(Gap(*msgspec.structs.astuple(lost)[1:]) for lost in self.own_lost)
+        return tuple(lost.gap() for lost in self.own_lost)
 
     def _made_at_ns(self, now: int) -> int:
         """When the core that was silent longest took what it has counted."""
-        told = [
-            max(attempt.reported_ns, attempt.go_at_ns) for _, _, attempt in self.attempts.values() if attempt.go_at_ns
-        ]
-        return min(told, default=now)
+        went = [attempt for _, _, attempt in self.attempts.values() if attempt.go_at_ns]
+        return min((max(attempt.reported_ns, attempt.go_at_ns) for attempt in went), default=now)
 
     def _frontier(self, now: int) -> int | None:
         """The last window that no core will add to; None when none will ever add to any."""

@@ -41,14 +41,9 @@ class ShardWindows:
             self._from = [base for _ in SPANS]
             self._ready = self._sent = self._acknowledged = base - 1
         self._newest = max(self._newest, index)
-        for level, (width, _) in enumerate(SPANS):
+        for level in range(len(SPANS)):
             if index >= self._from[level]:
-                first = index // width * width
-                into = self._levels[level].get(first)
-                if into is None:
-                    into = self._levels[level][first] = Window(first)
-                into.add(window)
-                into.vus = into.vus + window.vus if width == 1 else max(into.vus, window.vus)
+                self._put(level, window)
                 return
 
     def advance(self, frontier: int | None) -> None:
@@ -110,12 +105,12 @@ class ShardWindows:
         self._from[level] = end
         for first in [first for first in spans if first < end]:
             old = spans.pop(first)
-            if level + 1 == len(SPANS):
-                continue
-            width = SPANS[level + 1][0]
-            wide = first // width * width
-            into = self._levels[level + 1].get(wide)
-            if into is None:
-                into = self._levels[level + 1][wide] = Window(wide)
-            into.add(old)
-            into.vus = max(into.vus, old.vus)
+            if level + 1 < len(SPANS):
+                self._put(level + 1, old)
+
+    def _put(self, level: int, window: Window) -> None:
+        width = SPANS[level][0]
+        first = window.index // width * width
+        into = self._levels[level].setdefault(first, Window(first))
+        into.add(window)
+        into.vus = into.vus + window.vus if width == 1 else max(into.vus, window.vus)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from talka.clock import boottime_ns
-from talka.control.worker.handlers_effects import ExitFacts
+from talka.control.worker.effects import ExitFacts
 from talka.engine.containment import MemoryGroup, peak_of
 from talka.engine.core_child import Confines, CoreChild, CoreChildren
 from talka.engine.exit_facts import KillCount, facts_of, memory_kills

@@ -22,7 +22,6 @@ from talka.nodes.dags.dag_views import (
     line_view,
     live_facts,
     schedule_view,
-    spec_of,
     task_view,
 )
 from talka.nodes.dags.store_thread import StoreThread
@@ -44,7 +43,7 @@ from talka.wire.task_views import (
     WhyView,
 )
 from talka.work.lifecycle import JobState, TaskState, is_final
-from talka.work.records import JobRow, TaskKey, TaskRow
+from talka.work.records import AttemptRow, JobRow, TaskKey, TaskRow
 
 GRAPH_LIMIT: Final = 10_000
 WATCH_S: Final = 0.05
@@ -94,7 +93,7 @@ class DagReading:
 
     async def dag(self, id: str) -> DagFacts:
         self._check_loaded()
-        if self.keeper.is_draft(id):
+        if id in self.keeper.shelf.drafts:
             raise NoSuchJob.named(id)
         live = self._live_facts(id)
         if live is not None:
@@ -203,11 +202,7 @@ class DagReading:
         return shown
 
     def _read_views(self, rows: Sequence[TaskRow]) -> list[TaskView]:
-        views: list[TaskView] = []
-        for row in rows:
-            output = (self._blobs.get(row.blob) or b"") if row.blob else row.output
-            views.append(task_view(row, list(spec_of(row.spec).depends_on), output))
-        return views
+        return [task_view(row, (self._blobs.get(row.blob) or b"") if row.blob else row.output) for row in rows]
 
     async def why(self, id: str, task: str) -> WhyView:
         _, found = await self._task(id, task)
@@ -242,12 +237,10 @@ class DagReading:
         names: dict[int, str] = {}
         for number in dict.fromkeys([row.job for row in rows]):
             names |= {job.number: job.id for job in self._records.jobs((), number + 1, 1)}
-        letters = [
-            dead_letter(
-                names.get(row.job, ""), row, [one for one in attempts if (one.job, one.index) == (row.job, row.index)]
-            )
-            for row in rows
-        ]
+        tried: dict[TaskKey, list[AttemptRow]] = {}
+        for attempt in attempts:
+            tried.setdefault((attempt.job, attempt.index), []).append(attempt)
+        letters = [dead_letter(names.get(row.job, ""), row, tried.get((row.job, row.index), [])) for row in rows]
         return rows, letters
 
     async def schedules(self) -> list[ScheduleView]:

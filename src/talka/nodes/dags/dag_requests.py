@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Final, TypeAlias
 
 from talka.client.dags import Submitted
@@ -76,26 +77,16 @@ class DagDrafts:
 
 
 class DagAnswers:
-    """`add` whoever waits under a new number, and `answer` when the keeper has."""
+    """Whoever is `waiting` under a number of `calls` has an `answer` when the keeper has."""
 
     def __init__(self, facts_of: Callable[[str], DagFacts | TalkaError]) -> None:
         """`facts_of` a job that was just submitted, by its id."""
         self._facts_of = facts_of
-        self._calls = 0
-        self._waiting: dict[int, Waiting] = {}
-
-    def next_call(self) -> int:
-        self._calls += 1
-        return self._calls
-
-    def add(self, call: int, waiting: Waiting) -> None:
-        self._waiting[call] = waiting
-
-    def forget(self, call: int) -> None:
-        self._waiting.pop(call, None)
+        self.calls = count(1)
+        self.waiting: dict[int, Waiting] = {}
 
     def answer(self, answer: CallAnswered) -> None:
-        waiting = self._waiting.pop(answer.call, None)
+        waiting = self.waiting.pop(answer.call, None)
         if isinstance(waiting, asyncio.Future):
             if waiting.done():
                 return
@@ -108,5 +99,5 @@ class DagAnswers:
 
     def fail(self, error: TalkaError) -> None:
         """Tell everybody who waits that this is all they will hear."""
-        for call in list(self._waiting):
+        for call in list(self.waiting):
             self.answer(CallAnswered(call, "", error))

@@ -19,13 +19,13 @@ from talka.client.dags import Submitted
 from talka.client.requests import Conflict, TooBusy
 from talka.clock import boottime_ns
 from talka.cluster.effects import Send
-from talka.control.dags.dag_effects import DagEffect
 from talka.control.dags.job import DagJob, DagStep
 from talka.control.dags.keeper import DagKeeper, Edit
 from talka.control.dags.shelf import KeyTaken, NoRoomForJobs
 from talka.control.tasks.store_effects import (
     CallAnswered,
     Commit,
+    DagEffect,
     DagEnded,
     RaiseEpoch,
     ReadOutputs,
@@ -219,7 +219,7 @@ class DagService(DagReading):
         return {
             "dag_jobs_live": len(keeper.jobs),
             "dag_jobs_ended_total": dict(self.counts),
-            "dag_tasks_under_way": keeper.under_way,
+            "dag_tasks_under_way": len(keeper.attempts.running),
             "dag_results_stale_total": keeper.stale_results,
             "dag_messages_foreign_total": keeper.foreign_messages,
             "dag_attempts_dropped_total": self.dropped,
@@ -369,16 +369,16 @@ class DagService(DagReading):
 
     async def _call(self, ask: Callable[[int], list[DagEffect]]) -> str:
         """The id of the job that was asked about, once that is durable."""
-        call = self._answers.next_call()
+        call = next(self._answers.calls)
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._check_store()
         effects = self._asked(ask, call)
-        self._answers.add(call, answer)
+        self._answers.waiting[call] = answer
         try:
             self._do(effects)
             return await answer
         finally:
-            self._answers.forget(call)
+            self._answers.waiting.pop(call, None)
 
     def _asked(self, ask: Callable[[int], Answer], call: int) -> Answer:
         try:
@@ -412,7 +412,7 @@ class DagService(DagReading):
 
     async def _row_of(self, key: str) -> JobRow | None:
         """Of the job that was submitted with this key."""
-        job = self.keeper.job_of_key(key)
+        job = self.keeper.shelf.of_key(key)
         if job is not None:
             return job.row
         row = await self._store.read(self._records.job_by_key, key)
@@ -435,14 +435,14 @@ class DagService(DagReading):
             task = asyncio.ensure_future(self.submit_dag(spec, key, by))
             task.add_done_callback(lambda ended: done(_result_of(ended)))
             return
-        call = self._answers.next_call()
+        call = next(self._answers.calls)
         try:
             self._check_store()
             effects = self._asked(lambda call: self.keeper.submit(boottime_ns(), call, spec, by=by), call)
         except TalkaError as error:
             done(error)
             return
-        self._answers.add(call, done)
+        self._answers.waiting[call] = done
         self._do(effects)
 
     async def begin_dag(self, name: str, settings: DagSettings, key: str, by: str) -> str:
@@ -453,12 +453,12 @@ class DagService(DagReading):
             id = self._asked(
                 lambda _: self.keeper.begin(boottime_ns(), name, settings, key=key, by=by, digest=STREAMED), 0
             )
-        elif self.keeper.is_draft(known.id):
+        elif known.id in self.keeper.shelf.drafts:
             raise Conflict(f"a job with the key {key!r} is being streamed just now: wait for it, or use another key")
         elif (known.name, known.settings) != (name, msgspec.json.encode(settings)):
             raise Conflict(f"the key {key!r} was used for another job, {known.id}: use a key of its own")
         else:
-            id = f"{known.id}-{self._answers.next_call()}"  # nothing is written of it
+            id = f"{known.id}-{next(self._answers.calls)}"  # nothing is written of it
         self._drafts.open(id, known, self._loop_time())
         return id
 

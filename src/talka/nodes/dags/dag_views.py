@@ -76,7 +76,7 @@ def spec_of(content: bytes) -> TaskSpec:
     return _spec_decoder.decode(content)
 
 
-def task_view(row: TaskRow, depends_on: list[str], output: bytes) -> TaskView:
+def task_view(row: TaskRow, output: bytes) -> TaskView:
     spec = spec_of(row.spec)
     return TaskView(
         id=row.id,
@@ -87,7 +87,7 @@ def task_view(row: TaskRow, depends_on: list[str], output: bytes) -> TaskView:
         error=row.error,
         cause=row.cause,
         worker=_name_of(row.worker),
-        depends_on=depends_on,
+        depends_on=list(spec.depends_on),
         priority=spec.priority,
         ready_at=instant(row.ready_ms) if not row.ended_ms else "",
         started_at=instant(row.started_ms),

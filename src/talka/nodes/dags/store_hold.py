@@ -65,11 +65,9 @@ class StoreLease:
             if not is_told:
                 is_told = True
                 seconds = -(-vigil.left_ns // SECOND)
-                text = (
-                    f"another manager had the store (it worked in {found[0].owner}): unless it stirs, it is this "
-                    "one's in"
-                )
-                tell({"event": "alarm", "kind": "store", "text": f"{text} {seconds} s"})
+                had = f"another manager had the store (it worked in {found[0].owner})"
+                text = f"{had}: unless it stirs, it is this one's in {seconds} s"
+                tell({"event": "alarm", "kind": "store", "text": text})
             sleep(monotonic_ns() + LOOK_NS)
 
     def keep(self) -> None:
@@ -91,8 +89,7 @@ class StoreLease:
         if kept[0].beat <= self._beat:
             raise StoreGone(
                 f"{self._records.place} is an older state of the store than this manager wrote: nothing more is kept "
-                "or "
-                "acknowledged; stop this manager, and start it again with the store it should have"
+                "or acknowledged; stop this manager, and start it again with the store it should have"
             )
         self._beat = kept[0].beat
         self.hold.renewed(asked_at)
@@ -108,8 +105,7 @@ class StoreLease:
     def _lost(self) -> StoreTaken:
         return StoreTaken(
             f"another manager has taken the store {self._records.place}, and this one writes nothing more to it: "
-            "have one "
-            "manager for a store, and start this one again when it should have the store"
+            "have one manager for a store, and start this one again when it should have the store"
         )
 
     def release(self) -> None:

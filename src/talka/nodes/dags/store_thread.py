@@ -184,8 +184,7 @@ class StoreThread:
             if sure is not None:
                 raise RecordsDiffer(
                     f"the store did not take what this manager decided ({sure!r:.200}): what it has is not what was "
-                    "written "
-                    "to it, and this manager has to start again from there"
+                    "written to it, and this manager has to start again from there"
                 )
 
     def _spilled(self, changes: list[Change]) -> list[Change]:

@@ -2,12 +2,13 @@
 
 import bisect
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
 from talka.report.charts import (
+    EXTREMES,
     Axis,
     Band,
     Cell,
@@ -30,9 +31,10 @@ from talka.report.charts import (
 )
 from talka.report.document import BadResult, Lost, ResultDocument, Step, StepRow, TimelineRow, Times, Workflow
 from talka.report.plan import PlanDocument, PlannedWorkflow
-from talka.report.text import counted_text, time_text
+from talka.report.summary import missing_text
+from talka.report.text import time_text
 from talka.stats import hdr
-from talka.stats.histogram import Histogram, highest_of, middle_of
+from talka.stats.histogram import Histogram, add_counts, highest_of, middle_of
 
 BINS: Final = 60
 SPARK_BINS: Final = 36
@@ -42,6 +44,7 @@ STEPS_DRAWN: Final = 12
 """With charts of their own over time; the result document has them all."""
 STEP_STRETCHES: Final = 50
 """Points of a step's charts, which are small and many."""
+TIME_PAINTS: Final[dict[str, Paint]] = {"p99": "second", "p95": "third", "p50": "main"}
 ERROR_PAINTS: Final[tuple[Paint, ...]] = ("bad", "second", "main", "third", "fourth", "fifth")
 """Of the most frequent kinds of error; the last is that of all others."""
 LEAST_OF_A_WINDOW: Final = 0.5
@@ -67,11 +70,8 @@ def timeline_charts(document: ResultDocument, plan: PlanDocument | None) -> list
     failed = per_second(rows, lambda row: row.failed)
     started = per_second(rows, lambda row: row.iterations_started)
     vus = [Cell(row.t_s, row.width_s, row.vus) for row in rows]
-    p50 = [Cell(row.t_s, row.width_s, row.response_p50_ms) for row in rows]
-    p99 = [Cell(row.t_s, row.width_s, row.response_p99_ms) for row in rows]
-    p95 = [Cell(row.t_s, row.width_s, row.response_p95_ms) for row in rows]
+    times = times_of(rows, "response_{}_ms")
     planned_vus, planned_rate = (ended_at(length_s, course_of(plan, model)) for model in ("closed", "open"))
-    times_axis = value_axis(values_of(p50, p95, p99), milliseconds_label)
     return [
         chart(
             "rate",
@@ -89,20 +89,7 @@ def timeline_charts(document: ResultDocument, plan: PlanDocument | None) -> list
             bands=bands,
             empty="Nothing was sent.",
         ),
-        chart(
-            "times",
-            "Response time",
-            f"The median was at most {highest_time(p50)}, the 99th percentile at most {highest_time(p99)}.",
-            x_axis,
-            times_axis,
-            [
-                extremes_line("p99", "second", p99, length_s),
-                extremes_line("p95", "third", p95, length_s),
-                extremes_line("p50", "main", p50, length_s),
-            ],
-            unit="log scale" if times_axis.is_log else "",
-            bands=bands,
-        ),
+        times_chart("times", "Response time", times, times_lines(times, length_s), x_axis, bands),
         chart(
             "vus",
             "Virtual users",
@@ -125,6 +112,33 @@ def timeline_charts(document: ResultDocument, plan: PlanDocument | None) -> list
         ),
         *error_charts(document, rows, x_axis, length_s, bands),
     ]
+
+
+def times_of(rows: Sequence[TimelineRow] | Sequence[StepRow], field: str) -> dict[str, list[Cell]]:
+    """Percentiles of the response time over time; `field` has {} for the percentile."""
+    return {
+        name: [Cell(row.t_s, row.width_s, getattr(row, field.format(name))) for row in rows] for name in TIME_PAINTS
+    }
+
+
+def times_lines(times: Mapping[str, Sequence[Cell]], length_s: float, stretches: int = EXTREMES) -> list[ChartLine]:
+    return [
+        extremes_line(name, TIME_PAINTS[name], cells, length_s, stretches=stretches) for name, cells in times.items()
+    ]
+
+
+def times_chart(
+    name: str,
+    title: str,
+    times: Mapping[str, Sequence[Cell]],
+    lines: Sequence[ChartLine],
+    x_axis: Axis,
+    bands: Sequence[Band] = (),
+) -> str:
+    y_axis = value_axis(values_of(*times.values()), milliseconds_label)
+    p50, p99 = highest_time(times["p50"]), highest_time(times["p99"])
+    text = f"The median was at most {p50}, the 99th percentile at most {p99}."
+    return chart(name, title, text, x_axis, y_axis, lines, unit="log scale" if y_axis.is_log else "", bands=bands)
 
 
 Row = TypeVar("Row", TimelineRow, StepRow)
@@ -185,9 +199,7 @@ def merged_errors(rows: Iterable[StepRow]) -> list[tuple[float, float, dict[str,
     """(start, width, failures by kind) over all steps."""
     found: dict[tuple[float, float], dict[str, int]] = {}
     for row in rows:
-        into = found.setdefault((row.t_s, row.width_s), {})
-        for kind, count in row.errors.items():
-            into[kind] = into.get(kind, 0) + count
+        add_counts(found.setdefault((row.t_s, row.width_s), {}), row.errors)
     return [(start, width, errors) for (start, width), errors in sorted(found.items())]
 
 
@@ -195,8 +207,7 @@ def errors_by_kind(rows: Sequence[tuple[float, float, dict[str, int]]]) -> dict[
     """Per second, the most frequent kinds first; what is beyond those that can be told apart is "others"."""
     totals: dict[str, int] = {}
     for _, _, errors in rows:
-        for kind, count in errors.items():
-            totals[kind] = totals.get(kind, 0) + count
+        add_counts(totals, errors)
     kinds = sorted(totals, key=lambda kind: (-totals[kind], kind))
     shown, others = kinds[: len(ERROR_PAINTS) - 1], kinds[len(ERROR_PAINTS) - 1 :]
     groups = {kind: [kind] for kind in shown} | ({"others": others} if others else {})
@@ -229,27 +240,16 @@ def step_charts(document: ResultDocument) -> list[str]:
 
 
 def charts_of_step(number: int, name: str, rows: Sequence[StepRow], length_s: float) -> list[str]:
-    p50 = [Cell(row.t_s, row.width_s, row.p50_ms) for row in rows]
-    p95 = [Cell(row.t_s, row.width_s, row.p95_ms) for row in rows]
-    p99 = [Cell(row.t_s, row.width_s, row.p99_ms) for row in rows]
     wide = [row for row in rows if row.width_s > 1e-6]
     count = [Cell(row.t_s, row.width_s, row.count / row.width_s) for row in wide]
     failed = [Cell(row.t_s, row.width_s, row.failed / row.width_s) for row in wide]
-    x_axis, times_axis = time_axis(length_s), value_axis(values_of(p50, p95, p99), milliseconds_label)
-    paints: list[tuple[str, Paint, list[Cell]]] = [("p99", "second", p99), ("p95", "third", p95), ("p50", "main", p50)]
+    x_axis, times = time_axis(length_s), times_of(rows, "{}_ms")
+    lines = times_lines(times, length_s, STEP_STRETCHES)
     rates: list[tuple[str, Paint, list[Cell]]] = [("runs", "main", count)]
     if any(values_of(failed)):
         rates.append(("failed", "bad", failed))
     return [
-        chart(
-            f"step-{number}-times",
-            f"{name}: response time",
-            f"The median was at most {highest_time(p50)}, the 99th percentile at most {highest_time(p99)}.",
-            x_axis,
-            times_axis,
-            [extremes_line(label, paint, cells, length_s, stretches=STEP_STRETCHES) for label, paint, cells in paints],
-            unit="log scale" if times_axis.is_log else "",
-        ),
+        times_chart(f"step-{number}-times", f"{name}: response time", times, lines, x_axis),
         chart(
             f"step-{number}-rate",
             f"{name}: runs",
@@ -263,12 +263,9 @@ def charts_of_step(number: int, name: str, rows: Sequence[StepRow], length_s: fl
 
 
 def lost_text(lost: Lost) -> str:
-    missing = [counted_text(lost.vus_missing, "VU")]
-    if lost.arrivals_missing:
-        missing.append(counted_text(lost.arrivals_missing, "arrival"))
     return (
         f"{lost.workflow} shard {lost.shard}: the core {lost.cause}; nothing is known of it from {lost.from_s:.1f} s"
-        f" to {lost.to_s:.1f} s, without {' and '.join(missing)}"
+        f" to {lost.to_s:.1f} s, without {missing_text(lost)}"
     )
 
 

@@ -13,13 +13,11 @@ from talka.report.charts import (
     Axis,
     Cell,
     ChartLine,
-    Paint,
     Whisker,
     average_line,
     chart,
     count_label,
     escaped,
-    extremes_line,
     linear_axis,
     milliseconds_label,
     percent_at,
@@ -30,7 +28,7 @@ from talka.report.charts import (
 from talka.report.compare_text import cells_of, facts_of, headline_text, style_of
 from talka.report.comparison import LETTERS, Comparison, ComparisonRow, Comparisons
 from talka.report.document import ResultDocument
-from talka.report.html.charts_page import counted_rows, per_second, values_of
+from talka.report.html.charts_page import counted_rows, per_second, times_lines, times_of, values_of
 from talka.report.html.page import bullets, charts, html_page, section, table
 from talka.report.text import Style
 from talka.stats import comparison as statistics
@@ -158,41 +156,29 @@ def run_pictures(found: Comparisons, documents: Sequence[ResultDocument]) -> lis
     timelines = [counted_rows(document) for document in documents]
     length_s = max([0.1, *(row.t_s + row.width_s for row in itertools.chain(*timelines))])
     rates = [per_second(rows, lambda row: row.requests) for rows in timelines]
-    times = [
-        [
-            ("p99", [Cell(row.t_s, row.width_s, row.response_p99_ms) for row in rows]),
-            ("p95", [Cell(row.t_s, row.width_s, row.response_p95_ms) for row in rows]),
-            ("p50", [Cell(row.t_s, row.width_s, row.response_p50_ms) for row in rows]),
-        ]
-        for rows in timelines
-    ]
+    times = [times_of(rows, "response_{}_ms") for rows in timelines]
     intervals = [rate_interval(found, number) for number in range(len(documents))]
     # However many runs there are, the page stays small.
     points = max(EXTREMES // len(documents), FEWEST_POINTS)
     x_axis = time_axis(length_s)
-    times_axis = value_axis(values_of(*(cells for run in times for _, cells in run)), milliseconds_label)
+    times_axis = value_axis(values_of(*(cells for run in times for cells in run.values())), milliseconds_label)
     tops = [high for interval in intervals if interval for high in (interval[2],)]
     rate_axis = linear_axis(max([0.0, *values_of(*rates), *tops]), count_label)
     pictures = []
     for letter, run, cells, interval in zip(LETTERS, times, rates, intervals, strict=False):
-        pictures.append(run_times(letter, run, x_axis, times_axis, length_s, points))
+        pictures.append(
+            chart(
+                f"times-{letter}",
+                f"{letter}: response time",
+                f"Percentiles of {letter} over time.",
+                x_axis,
+                times_axis,
+                times_lines(run, length_s, points),
+                unit="log scale" if times_axis.is_log else "",
+            )
+        )
         pictures.append(run_rate(letter, cells, interval, x_axis, rate_axis, length_s, points))
     return pictures
-
-
-def run_times(
-    letter: str, series: Sequence[tuple[str, list[Cell]]], x_axis: Axis, y_axis: Axis, length_s: float, points: int
-) -> str:
-    paints: dict[str, Paint] = {"p99": "second", "p95": "third", "p50": "main"}
-    return chart(
-        f"times-{letter}",
-        f"{letter}: response time",
-        f"Percentiles of {letter} over time.",
-        x_axis,
-        y_axis,
-        [extremes_line(label, paints[label], cells, length_s, stretches=points) for label, cells in series],
-        unit="log scale" if y_axis.is_log else "",
-    )
 
 
 def run_rate(

@@ -26,13 +26,20 @@ from talka.report.html.style import HATCH, STYLE
 from talka.report.plan import PlanDocument
 from talka.report.summary import (
     STATS,
+    all_samples,
     call_row,
+    codes_of,
     cores_text,
-    errors_of,
+    error_counts,
+    facts_of,
     failing_sentences,
+    failures_text,
+    generator_text,
+    held_text,
     metric_text,
     named,
-    samples_of,
+    rule_text,
+    unfinished_facts,
 )
 from talka.report.text import bytes_text, counted_text, cut, rate_text, seconds_text, share_text, sign, time_text
 from talka.work.outcome import EXIT_CODES
@@ -135,20 +142,12 @@ def banner(document: ResultDocument) -> tuple[str, str]:
     said += [f"✗ {rule.rule}: measured {rule.shown}" for rule in crossed[:CROSSED_SHOWN]]
     if len(crossed) > CROSSED_SHOWN:
         said.append(f"✗ {len(crossed) - CROSSED_SHOWN} more thresholds were crossed.")
-    if not document.exit_code and document.thresholds:
-        said.append(f"Every threshold held ({len(document.thresholds)}).")
-    elif not document.exit_code:
-        said.append("No threshold was set: the exit code says only that the job ran.")
-    loads = [workflow.load for workflow in document.workflows]
-    facts = [
-        loads[0] if len(loads) == 1 else f"{len(loads)} workflows",
-        f"ran {seconds_text(document.duration_s)}{cores_text(document)}",
-        f"started {document.started_at}",
-    ]
+    if not document.exit_code:
+        said.append(held_text(document))
     return tone, (
         f'<header class="banner"><p class="verdict"><span class="sign" aria-hidden="true">{symbol}</span> {word}'
         f' <span class="code">{escaped(document.status)}, exit code {document.exit_code}</span></p>'
-        f"<h1>{name_text(document.job.name)}</h1>{bullets(said)}{facts_line(facts)}</header>"
+        f"<h1>{name_text(document.job.name)}</h1>{bullets(said)}{facts_line(facts_of(document))}</header>"
     )
 
 
@@ -157,15 +156,12 @@ def reservations(document: ResultDocument) -> list[str]:
     notes = list(document.reasons) if not document.exit_code else []
     totals = document.totals
     if not document.thresholds:
-        worst = failures_of(document)
-        if worst.failed:
-            share = share_text(worst.failed, worst.ended)
-            notes.append(f"{worst.failed:,} of {counted_text(worst.ended, worst.of)} failed ({share}).")
+        if failed := failures_text(document):
+            notes.append(failed)
         if totals.not_sent:
             notes.append(f"{counted_text(totals.not_sent, 'request')} could not be sent.")
-        failed = sum(check.failed for workflow in document.workflows for check in workflow.checks)
-        if failed:
-            notes.append(f"Checks failed {counted_text(failed, 'time')}.")
+        if times := sum(check.failed for workflow in document.workflows for check in workflow.checks):
+            notes.append(f"Checks failed {counted_text(times, 'time')}.")
     if document.generator.saturated:
         notes.append("The generator was saturated: the target may be faster than these numbers.")
     return [*notes, *failing_sentences(document)]
@@ -204,12 +200,11 @@ def thresholds(document: ResultDocument) -> str:
     """Crossed ones first; of many that held, most are folded away."""
     if not document.thresholds:
         return ""
-    is_named = len(document.workflows) > 1
     head = ["", "rule", ">measured"]
     rows = [
         [
             verdict_cell(rule.passed),
-            cell(f"{rule.workflow}: {rule.rule}" if is_named and rule.workflow else rule.rule, "name"),
+            cell(rule_text(document, rule), "name"),
             cell(rule.shown, f"number {bad_if(not rule.passed)}"),
         ]
         for rule in sorted(document.thresholds, key=lambda rule: rule.passed)
@@ -264,10 +259,7 @@ def steps(document: ResultDocument, workflow: Workflow, distribution: Distributi
     if workflow.cores:
         facts += [counted_text(workflow.cores, "core"), f"ran {seconds_text(workflow.duration_s)}"]
         facts.append(counted_text(workflow.iterations, "iteration"))
-    if workflow.dropped_iterations:
-        facts.append(f"{workflow.dropped_iterations:,} dropped")
-    if workflow.interrupted_iterations:
-        facts.append(f"{workflow.interrupted_iterations:,} cut off")
+    facts += unfinished_facts(workflow)
     failure = f'<p class="bad-text">✗ {sentence(workflow.failure)}</p>' if workflow.failure else ""
     rows: list[list[str]] = []
     for step, shape in zip(workflow.steps[:ROWS_SHOWN], step_sparks(workflow, distribution), strict=False):
@@ -280,10 +272,7 @@ def steps(document: ResultDocument, workflow: Workflow, distribution: Distributi
 
 
 def step_rows(step: Step, shape: str) -> Iterator[list[str]]:
-    codes = ", ".join(
-        f"{'other' if code == '0' else code} × {count:,}"
-        for code, count in sorted(step.status_codes.items(), key=lambda item: -item[1])[:SAMPLES_SHOWN]
-    )
+    codes = ", ".join(codes_of(step)[:SAMPLES_SHOWN])
     under = codes if step.measured or codes else "not measured"
     under += "".join(f" {key}={value}" for key, value in sorted(step.tags.items()))
     under += f" skipped {step.skipped:,}" if step.skipped else ""
@@ -310,16 +299,11 @@ def step_rows(step: Step, shape: str) -> Iterator[list[str]]:
 
 
 def errors(document: ResultDocument) -> str:
-    counts: dict[str, int] = {}
-    samples: list[tuple[str, ErrorSample]] = []
-    for name, step in named(document, lambda workflow: workflow.steps):
-        for kind, count in errors_of(step).items():
-            counts[kind] = counts.get(kind, 0) + count
-        samples += [(name, sample) for sample in samples_of(step)]
-    if not counts:
+    found, samples = error_counts(document), all_samples(document)
+    if not found:
         return ""
     parts = []
-    for number, (kind, count) in enumerate(sorted(counts.items(), key=lambda item: -item[1])[:ROWS_SHOWN]):
+    for number, (kind, count) in enumerate(found[:ROWS_SHOWN]):
         first = first_samples(samples, kind)
         shown = bullets([f"{sample.t_s:.1f} s  {name}: {sample.text}" for name, sample in first], kind="samples")
         meaning = f' <span class="note">{escaped(KINDS[kind])}</span>' if kind in KINDS else ""
@@ -381,14 +365,8 @@ def lost_shards(document: ResultDocument) -> str:
 
 def generator(document: ResultDocument) -> str:
     found = document.generator
-    verdict = "<p>✓ Not saturated: it kept up with the plan.</p>"
-    if found.saturated:
-        verdict = '<p class="unsure-text">! Saturated: the target may be faster than these numbers.</p>'
-    elif found.verdict == "disturbed":
-        verdict = (
-            '<p class="unsure-text">! Disturbed: it was late while it was idle: something else on the machine '
-            "delayed it.</p>"
-        )
+    is_good, text = generator_text(found)
+    verdict = f"<p>✓ {text}</p>" if is_good else f'<p class="unsure-text">! {text}</p>'
     facts = [f"busiest core at {found.cpu * 100:.0f} % of a CPU"]
     for label, times in (("start lag", found.start_lag_ms), ("loop lag", found.loop_lag_ms)):
         if times is not None:

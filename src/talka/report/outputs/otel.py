@@ -1,14 +1,13 @@
 """OpenTelemetry metrics by OTLP over HTTP in JSON: progress while the job runs, and the result at its end."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
 
-from talka.report.document import ResultDocument, TimelineRow
 from talka.report.files import CannotDeliver
-from talka.report.measurements import Family, RunProgress, families_of
-from talka.report.outputs.output import JobInfo, job_info
+from talka.report.measurements import Family
+from talka.report.outputs.output import JobInfo
 from talka.report.outputs.targets import HttpPlace
 from talka.version import VERSION
 
@@ -20,26 +19,10 @@ CUMULATIVE: Final = 2
 """Of the two temporalities, the one every receiver takes."""
 
 
-class OpenTelemetry:
-    name = "otlp"
-
-    def __init__(self, place: HttpPlace) -> None:
-        self._place = place
-        self._progress = RunProgress()
-
-    def rows(self, rows: Sequence[TimelineRow], job: JobInfo) -> None:
-        self._send(self._progress.families(rows, job), job)
-
-    def finish(self, document: ResultDocument) -> None:
-        self._send(families_of(document), job_info(document))
-
-    def close(self) -> None:
-        pass
-
-    def _send(self, families: Iterable[Family], job: JobInfo) -> None:
-        answer = self._place.post(msgspec.json.encode(export_request(families, job)), HEADERS)
-        if rejected := rejection(answer):
-            raise CannotDeliver(f"{self._place.place} rejected {rejected}")
+def send_metrics(place: HttpPlace, families: Iterable[Family], job: JobInfo) -> None:
+    answer = place.post(msgspec.json.encode(export_request(families, job)), HEADERS)
+    if rejected := rejection(answer):
+        raise CannotDeliver(f"{place.place} rejected {rejected}")
 
 
 def rejection(answer: bytes) -> str:

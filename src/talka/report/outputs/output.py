@@ -6,14 +6,10 @@ Decision: docs/decisions/0009-outputs-cannot-spoil-a-run.md.
 """
 
 import difflib
-import importlib.util
-import sys
 import threading
-import traceback
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -21,7 +17,6 @@ from talka.clock import monotonic_ns, utc_now
 from talka.report.document import ResultDocument, TimelineRow
 from talka.report.files import BadOutput, reason_of
 from talka.report.job_view import JobView
-from talka.report.outputs.targets import address, http_place
 from talka.report.over_time import row_of, with_errors
 from talka.report.text import cleaned, counted_text, cut
 from talka.stats.windows import Span
@@ -70,6 +65,23 @@ class Output(Protocol):
 
     def close(self) -> None:
         """The last call, also when there was no result."""
+
+
+class ResultOutput:
+    """Takes the result alone, as bytes, at the end of the job."""
+
+    def __init__(self, name: str, written: Callable[[ResultDocument], bytes], take: Callable[[bytes], None]) -> None:
+        self.name = name
+        self._written, self._take = written, take
+
+    def rows(self, rows: Sequence[TimelineRow], job: JobInfo) -> None:
+        pass
+
+    def finish(self, document: ResultDocument) -> None:
+        self._take(self._written(document))
+
+    def close(self) -> None:
+        pass
 
 
 class Outputs:
@@ -252,92 +264,7 @@ def parse_output(text: str, what: str = "--output") -> Output:
         raise BadOutput(f"{what}: there is no output {cut(kind, 40)!r} ({hint})")
     if not equals or not target:
         raise BadOutput(f"{what} {kind} names no target: write {kind}={EXAMPLES[kind]}")
+    # Most runs need none of them.
+    from talka.report.outputs.kinds import made
+
     return made(kind, target, f"{what} {kind}")
-
-
-def made(kind: str, target: str, what: str) -> Output:
-    # Each is imported when it is asked for: most runs need none of them.
-    match kind:
-        case "jsonl":
-            from talka.report.outputs.jsonl import JsonLines
-
-            return JsonLines(target, what)
-        case "csv":
-            from talka.report.outputs.csv_files import CsvFiles
-
-            return CsvFiles(target, what)
-        case "junit":
-            from talka.report.junit import JUnit
-
-            return JUnit(target, what)
-        case "markdown":
-            from talka.report.markdown import Markdown
-
-            return Markdown(target, what)
-        case "prometheus":
-            from talka.report.outputs.prometheus import PrometheusFile
-
-            return PrometheusFile(target, what)
-        case "remote-write":
-            from talka.report.outputs.prometheus import RemoteWrite
-
-            return RemoteWrite(http_place(target, what, default_path="/api/v1/write"))
-        case "otlp":
-            from talka.report.outputs.otel import OTLP_PATH, OpenTelemetry
-
-            return OpenTelemetry(http_place(target, what, default_path=OTLP_PATH))
-        case "influx":
-            from talka.report.outputs.line_protocol import line_protocol
-
-            return line_protocol(target, what)
-        case "statsd":
-            from talka.report.outputs.statsd import StatsD
-
-            return StatsD(address(target, what))
-        case "graphite":
-            from talka.report.outputs.statsd import Graphite
-
-            return Graphite(address(target, what))
-        case _:
-            return custom(target, what)
-
-
-def custom(target: str, what: str) -> Output:
-    """An object of a user's class, made without arguments."""
-    file, colon, name = target.rpartition(":")
-    if not colon or not name.isidentifier() or not file.endswith(".py"):
-        raise BadOutput(f"{what}: {target!r} names no class of a file: write {EXAMPLES['custom']}")
-    path = Path(file)
-    if not path.is_file():
-        raise BadOutput(f"{what}: there is no file {file}")
-    try:
-        made = getattr(imported(path), name, None)
-        if not isinstance(made, type):
-            raise BadOutput(f"{what}: {file} has no class {name}")
-        output: Any = made()
-        missing = [verb for verb in ("rows", "finish", "close") if not callable(getattr(output, verb, None))]
-        if not isinstance(getattr(output, "name", None), str):
-            output.name = name
-    except BadOutput:
-        raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - users' code may raise anything
-        lines = [
-            frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path.resolve())
-        ]
-        line = f":{lines[-1]}" if lines else ""
-        raise BadOutput(f"{what}: {file}{line}: {name} cannot be made: {told(error)}") from None
-    if missing:
-        raise BadOutput(f"{what}: {name} of {file} lacks {', '.join(missing)}: an output has rows, finish and close")
-    checked: Output = output
-    return checked
-
-
-def imported(path: Path) -> Any:
-    # A name of our own: a file called json.py must not hide the library's.
-    name = f"talka_output_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path.resolve())
-    assert spec is not None and spec.loader is not None  # the name ends in .py
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module

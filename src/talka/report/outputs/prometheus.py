@@ -1,13 +1,11 @@
 """Prometheus: a text file for the node exporter or a push, and remote write while the job runs."""
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
-from talka.report.document import ResultDocument, TimelineRow
-from talka.report.files import FilePlace
-from talka.report.measurements import Family, RunProgress, families_of
-from talka.report.outputs.output import JobInfo
+from talka.report.document import ResultDocument
+from talka.report.measurements import Family, families_of
 from talka.report.outputs.targets import HttpPlace
 from talka.units import MILLISECOND
 
@@ -20,44 +18,9 @@ HEADERS: Final = {
 }
 
 
-class PrometheusFile:
-    """The result in the text format, without timestamps: the node exporter refuses those."""
-
-    name = "prometheus"
-
-    def __init__(self, path: str, what: str) -> None:
-        self._place = FilePlace(path, what)
-
-    def rows(self, rows: Sequence[TimelineRow], job: JobInfo) -> None:
-        pass  # a file has no history
-
-    def finish(self, document: ResultDocument) -> None:
-        self._place.replace(exposition(families_of(document)))
-
-    def close(self) -> None:
-        pass
-
-
-class RemoteWrite:
-    """Progress while the job runs, and the result at its end, sent to whatever takes remote write 1.0."""
-
-    name = "remote-write"
-
-    def __init__(self, place: HttpPlace) -> None:
-        self._place = place
-        self._progress = RunProgress()
-
-    def rows(self, rows: Sequence[TimelineRow], job: JobInfo) -> None:
-        self._send(self._progress.families(rows, job))
-
-    def finish(self, document: ResultDocument) -> None:
-        self._send(families_of(document))
-
-    def close(self) -> None:
-        pass
-
-    def _send(self, families: Iterable[Family]) -> None:
-        self._place.post(snappy(write_request(families)), HEADERS)
+def remote_write(place: HttpPlace, families: Iterable[Family]) -> None:
+    """To whatever takes remote write 1.0."""
+    place.post(snappy(write_request(families)), HEADERS)
 
 
 # Samples, as both formats have them.
@@ -83,9 +46,10 @@ def samples_of(family: Family) -> Iterable[tuple[str, dict[str, str], float, int
 # The text format.
 
 
-def exposition(families: Iterable[Family]) -> bytes:
+def exposition(document: ResultDocument) -> bytes:
+    """The result, without timestamps: the node exporter refuses those."""
     lines = []
-    for family in families:
+    for family in families_of(document):
         name = name_of(family)
         lines += [f"# HELP {name} {family.meaning}", f"# TYPE {name} {family.kind}"]
         for sample, labels, value, _ in samples_of(family):

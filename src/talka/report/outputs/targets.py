@@ -9,11 +9,12 @@ import re
 import socket
 import threading
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, TypeAlias
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from talka.report.files import BadOutput, CannotDeliver, reason_of
 from talka.version import VERSION
+from talka.wire.addresses import format_address
 
 TIMEOUT_S: Final = 2.0
 """Of each wait for a socket. A monitoring system that needs longer for one batch a second has lost already."""
@@ -25,6 +26,9 @@ ANSWER_BYTES: Final = 64 * 1024
 ANSWER_CHARACTERS_SHOWN: Final = 200
 HEADER_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 HEADER_VALUE: Final = re.compile(r"[ -~]+")
+
+TargetAddress: TypeAlias = tuple[str, int]
+"""Host and port of a server, looked up when it is first needed: names may take long."""
 
 
 class HttpPlace:
@@ -92,21 +96,11 @@ def http_place(target: str, what: str, *, default_path: str = "/") -> HttpPlace:
     return HttpPlace(parts, headers, default_path)
 
 
-class TargetAddress:
-    """host:port of a server, looked up when it is first needed: names may take long."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self.host, self.port = host, port
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
 def address(target: str, what: str) -> TargetAddress:
     try:
         parts = urlsplit(f"//{target}")
         if parts.hostname and parts.port and parts.netloc == target and "@" not in target and target.isprintable():
-            return TargetAddress(parts.hostname, parts.port)
+            return parts.hostname, parts.port
     except ValueError:
         pass
     raise BadOutput(f"{what}: {target!r} is not an address: write host:port")
@@ -124,7 +118,7 @@ class TargetDatagrams:
             for datagram in packed(lines):
                 self._opened().send(datagram)
         except OSError as error:
-            raise CannotDeliver(f"{self._address} cannot be reached: {reason_of(error)}") from None
+            raise CannotDeliver(f"{format_address(*self._address)} cannot be reached: {reason_of(error)}") from None
 
     def close(self) -> None:
         if self._socket is not None:
@@ -132,7 +126,7 @@ class TargetDatagrams:
 
     def _opened(self) -> socket.socket:
         if self._socket is None:
-            found = socket.getaddrinfo(self._address.host, self._address.port, type=socket.SOCK_DGRAM)
+            found = socket.getaddrinfo(*self._address, type=socket.SOCK_DGRAM)
             family, kind, protocol, _, place = found[0]
             self._socket = socket.socket(family, kind, protocol)
             self._socket.settimeout(TIMEOUT_S)
@@ -155,7 +149,7 @@ def packed(lines: Iterable[bytes]) -> Iterable[bytes]:
 def send_over_tcp(address: TargetAddress, content: bytes) -> None:
     """Over a connection of its own: one that was kept might have been closed at the other end unnoticed."""
     try:
-        with socket.create_connection((address.host, address.port), timeout=TIMEOUT_S) as connection:
+        with socket.create_connection(address, timeout=TIMEOUT_S) as connection:
             connection.sendall(content)
     except OSError as error:
-        raise CannotDeliver(f"{address} cannot be reached: {reason_of(error)}") from None
+        raise CannotDeliver(f"{format_address(*address)} cannot be reached: {reason_of(error)}") from None

@@ -1,11 +1,11 @@
-"""What a store of dag jobs can do: records with atomic changes, and leases with epochs that outlive them.
+"""What a store of dag jobs can do: records with atomic changes.
 
 Every verb is one round trip for a whole batch. Calls block: whoever has a loop calls them in one thread of their own.
 
 Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from talka.errors import Invalid, Superseded, Unavailable
@@ -116,33 +116,3 @@ class DagStore(Protocol):
         and the oldest above `keep`; at most `limit` of them. How many went.
 
         Its age is what its managers have counted while they had it; clocks that can be set have no say in it."""
-
-
-class Leases(Protocol):
-    """Who holds what. An epoch grows with every new holder of a key, and is kept when the lease is not.
-
-    No clock is asked: a lease is its holder's until it is released, or taken by somebody who has looked on."""
-
-    def acquire(self, keys: Sequence[str], owner: str) -> list[Lease]:
-        """Those that were free or the owner's own; the epoch of a lease that is merely held on stays."""
-
-    def renew(self, owner: str, held: Sequence[tuple[str, int]]) -> list[Lease]:
-        """Those that are still the owner's under the epoch given. Their beats have grown."""
-
-    def take(self, owner: str, seen: Sequence[Lease]) -> list[Lease]:
-        """Those that are still as they were seen, from whoever had them, under new epochs. Only for who has watched
-        them for a whole lease by a clock of its own."""
-
-    def release(self, owner: str, held: Sequence[tuple[str, int]]) -> int: ...
-    def raise_epoch(self, owner: str, held: tuple[str, int], epoch: int) -> int:
-        """The epoch of a lease that is held, raised to this one if it is below; 0: it is not the owner's any more."""
-
-    def leases(self, prefix: str) -> Iterator[Lease]:
-        """Those that somebody has, in order of their keys."""
-
-
-class WakeUp(Protocol):
-    """A hint that something changed. Nothing may depend on it."""
-
-    def notify(self, topic: str) -> None: ...
-    def wait(self, topics: Sequence[str], timeout_s: float) -> bool: ...

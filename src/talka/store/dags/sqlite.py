@@ -7,7 +7,6 @@ Decision: docs/decisions/0034-no-clock-decides-who-has-the-store.md.
 
 import sqlite3
 import struct
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar, cast
 
@@ -17,7 +16,7 @@ from talka.errors import Invalid
 from talka.store.dags.records import BadRecords, KeyedRow, Lease, StoreTaken
 from talka.store.dags.sqlite_changes import JOB_NUMBERS, TASK_NUMBERS, ChangeStep, drop_jobs, plan
 from talka.store.dags.sqlite_file import INDEX_BITS, LAST_INDEX, QUERIES, SqliteFile, Synchronous
-from talka.store.history.runs import SCHEME, is_storable
+from talka.store.sql_text import SCHEME, is_storable
 from talka.work.records import (
     JOB_STATES,
     TASK_STATES,
@@ -35,8 +34,6 @@ from talka.work.records import (
 
 Answer = TypeVar("Answer")
 
-TOPICS_LIMIT: Final = 1024
-"""Of hints that nobody waited for; older ones are forgotten."""
 LATER: Final = ("postgresql", "postgres", "redis", "rediss", "valkey")
 SYNCHRONOUS: Final = ("FULL", "NORMAL")
 
@@ -46,7 +43,7 @@ class NotAll(Exception):
 
 
 class SqliteRecords:
-    """Records, leases and hints. Calls block; any thread may make them, and reading never waits for writing."""
+    """Records and leases. Calls block; any thread may make them, and reading never waits for writing."""
 
     def __init__(self, path: str, synchronous: Synchronous = "FULL") -> None:
         self.file = SqliteFile(path, synchronous)
@@ -55,7 +52,6 @@ class SqliteRecords:
         self._is_held = self._queries["is_held"]
         self._fence: tuple[str, str, int] | None = None
         """Key, owner and epoch of the lease under which everything is changed."""
-        self._hints = Hints()
 
     @property
     def place(self) -> str:
@@ -224,17 +220,22 @@ class SqliteRecords:
         """Digests of large outputs that are kept, in order, those above `after`: all others may go."""
         return [blob for (blob,) in self.file.read("blobs", {"after": after, "limit": max(limit, 0)})]
 
-    # Leases.
+    # Leases: who holds what. An epoch grows with every new holder of a key, and is kept when the lease is not. No
+    # clock is asked: a lease is its holder's until it is released, or taken by somebody who has looked on.
 
     def acquire(self, keys: Sequence[str], owner: str) -> list[Lease]:
+        """Those that were free or the owner's own; the epoch of a lease that is merely held on stays."""
         if not owner or not all(map(is_storable, keys)):
             raise Invalid(f"{owner!r} cannot have a lease of {list(keys)!r}: an owner has a name, a key no NUL in it")
         return self._leases("acquire", {"owner": owner, "keys": packed_texts(keys)})
 
     def renew(self, owner: str, held: Sequence[tuple[str, int]]) -> list[Lease]:
+        """Those that are still the owner's under the epoch given. Their beats have grown."""
         return self._leases("renew", {"owner": owner, "held": packed_held(held)})
 
     def take(self, owner: str, seen: Sequence[Lease]) -> list[Lease]:
+        """Those that are still as they were seen, from whoever had them, under new epochs. Only for who has watched
+        them for a whole lease by a clock of its own."""
         if not owner:
             raise Invalid("nobody cannot have a lease: an owner has a name")
         rows = msgspec.json.encode([(lease.key, lease.epoch, lease.beat) for lease in seen if is_storable(lease.key)])
@@ -245,6 +246,7 @@ class SqliteRecords:
         return self.file.write(lambda connection: connection.execute(self._queries["release_leases"], values).rowcount)
 
     def raise_epoch(self, owner: str, held: tuple[str, int], epoch: int) -> int:
+        """The epoch of a lease that is held, raised to this one if it is below; 0: it is not the owner's any more."""
         key, now_held = held
         values = {"owner": owner, "key": key, "held": now_held, "epoch": max(epoch, now_held + 1)}
         before = self._fence
@@ -262,61 +264,12 @@ class SqliteRecords:
             raise
 
     def leases(self, prefix: str) -> Iterator[Lease]:
+        """Those that somebody has, in order of their keys."""
         return (Lease(*row) for row in self.file.read("leases", {"prefix": prefix}))
 
     def _leases(self, query: str, values: dict[str, Any]) -> list[Lease]:
         rows = self.file.write(lambda connection: connection.execute(self._queries[query], values).fetchall())
         return [Lease(*row) for row in rows]
-
-    # Hints.
-
-    def notify(self, topic: str) -> None:
-        self._hints.notify(topic)
-
-    def wait(self, topics: Sequence[str], timeout_s: float) -> bool:
-        return self._hints.wait(topics, timeout_s)
-
-
-class Hints:
-    """Between threads of this process: nobody else changes an embedded store."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._waiting: dict[str, int] = {}
-        self._told: dict[str, int] = {}
-        """How often each topic was told while somebody waited for it."""
-        self._missed: dict[str, None] = {}
-
-    def notify(self, topic: str) -> None:
-        with self._changed:
-            if topic in self._waiting:
-                self._told[topic] += 1
-                self._changed.notify_all()
-                return
-            self._missed[topic] = None
-            if len(self._missed) > TOPICS_LIMIT:
-                del self._missed[next(iter(self._missed))]
-
-    def wait(self, topics: Sequence[str], timeout_s: float) -> bool:
-        with self._changed:
-            missed = [topic for topic in topics if topic in self._missed]
-            if missed:
-                for topic in missed:
-                    self._missed.pop(topic, None)
-                return True
-            for topic in topics:
-                self._waiting[topic] = self._waiting.get(topic, 0) + 1
-                self._told.setdefault(topic, 0)
-            before = {topic: self._told[topic] for topic in topics}
-            try:
-                return self._changed.wait_for(
-                    lambda: any(self._told[topic] != told for topic, told in before.items()), timeout_s
-                )
-            finally:
-                for topic in topics:
-                    self._waiting[topic] -= 1
-                    if not self._waiting[topic]:
-                        del self._waiting[topic], self._told[topic]
 
 
 def store_of(url: str) -> SqliteRecords:

@@ -228,17 +228,17 @@ UPDATE talka_tasks SET handler = ?, priority = ?, spec = ? WHERE key = ?;
 -- name: claim
 -- To ASSIGNED. A higher fence is of somebody who came later.
 UPDATE talka_tasks
-SET state = 2, attempts = ?, fence = ?, worker = ?, started_ms = ?
-WHERE key = ? AND fence <= ? AND state < 4;
+SET state = 2, attempts = ?3, fence = ?4, worker = ?5, started_ms = ?6
+WHERE key = ?1 << 32 | ?2 AND fence <= ?4 AND state < 4;
 
 -- name: extend
-UPDATE talka_tasks SET checkpoint = ? WHERE key = ? AND fence = ? AND state < 4;
+UPDATE talka_tasks SET checkpoint = ?4 WHERE key = ?1 << 32 | ?2 AND fence = ?3 AND state < 4;
 
 -- name: release
 -- To PENDING.
 UPDATE talka_tasks
-SET state = 0, ready_ms = ?, attempts = ?, deaths = ?, failures = ?, cause = ?, error = ?
-WHERE key = ? AND ? IN (fence, 0) AND state < 4;
+SET state = 0, ready_ms = ?4, attempts = ?5, deaths = ?6, cause = ?7, error = ?8, failures = ?9
+WHERE key = ?1 << 32 | ?2 AND ?3 IN (fence, 0) AND state < 4;
 
 -- name: complete
 -- What is 0 or empty of the last three says nothing new.
@@ -313,8 +313,8 @@ DELETE FROM talka_tasks WHERE key BETWEEN ? AND ?;
 
 -- name: put_attempt
 INSERT OR REPLACE INTO talka_attempts
-    (task, fence, attempt, worker, started_ms, ended_ms, cause, exit_code, signal, memory_bytes, error)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    (task, attempt, fence, worker, started_ms, ended_ms, cause, error, exit_code, signal, memory_bytes)
+VALUES (? << 32 | ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: attempts
 SELECT task >> 32, task & 4294967295, attempt, fence, worker, started_ms, ended_ms, cause, error, exit_code, signal,
@@ -368,7 +368,7 @@ WHERE talka_tasks.state = 4;
 DELETE FROM talka_keys WHERE task BETWEEN ? AND ?;
 
 -- name: put_schedule
-INSERT OR REPLACE INTO talka_schedules (name, cron, next_ms, last_job, submitted_by, spec) VALUES (?, ?, ?, ?, ?, ?);
+INSERT OR REPLACE INTO talka_schedules (name, cron, spec, next_ms, last_job, submitted_by) VALUES (?, ?, ?, ?, ?, ?);
 
 -- name: schedules
 SELECT name, cron, spec, next_ms, last_job, submitted_by FROM talka_schedules ORDER BY name;

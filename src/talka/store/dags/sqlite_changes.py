@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -19,6 +20,7 @@ from talka.work.records import (
     DropJob,
     DropSchedule,
     Extend,
+    JobRow,
     MoveJob,
     PutAttempt,
     PutEvent,
@@ -115,27 +117,17 @@ def _close(changes: Sequence[Change], groups: dict[type, list[int]], made: Chang
     groups.clear()
 
 
+def as_they_are(query: str, changes: Sequence[msgspec.Struct]) -> list[ChangeStep]:
+    """The statement has their fields in order, a task's key as `?1 << 32 | ?2`."""
+    return [ChangeStep(query, [msgspec.structs.astuple(change) for change in changes])]
+
+
 def put_jobs(changes: list[PutJob]) -> list[ChangeStep]:
-    rows: list[Row] = [
-        (
-            row.number,
-            row.id,
-            row.name,
-            JOB_NUMBERS[row.state],
-            row.submitted_ms,
-            row.settings,
-            row.tasks,
-            row.key,
-            row.digest,
-            row.submitted_by,
-            row.started_ms,
-            row.ended_ms,
-            row.reason,
-            msgspec.json.encode(row.counts),
-        )
-        for row in (change.row for change in changes)
-    ]
-    return [ChangeStep("put_job", rows)]
+    def row_of(row: JobRow) -> Row:
+        number, id, name, state, *rest, counts = msgspec.structs.astuple(row)
+        return (number, id, name, JOB_NUMBERS[state], *rest, msgspec.json.encode(counts))
+
+    return [ChangeStep("put_job", [row_of(change.row) for change in changes])]
 
 
 def put_tasks(changes: list[PutTasks]) -> list[ChangeStep]:
@@ -187,21 +179,6 @@ def move_jobs(changes: list[MoveJob]) -> list[ChangeStep]:
     return [ChangeStep("move_job", [row_of(change) for change in changes])]
 
 
-def claims(changes: list[ClaimTask]) -> list[ChangeStep]:
-    rows: list[Row] = [
-        (
-            change.attempt,
-            change.fence,
-            change.worker,
-            change.at_ms,
-            change.job << INDEX_BITS | change.index,
-            change.fence,
-        )
-        for change in changes
-    ]
-    return [ChangeStep("claim", rows)]
-
-
 def completes(changes: list[Complete]) -> list[ChangeStep]:
     rows: list[Row] = [
         (
@@ -225,28 +202,6 @@ def completes(changes: list[Complete]) -> list[ChangeStep]:
     return [ChangeStep("complete", rows), ChangeStep("remember_key", keys, [])]
 
 
-def releases(changes: list[Release]) -> list[ChangeStep]:
-    rows: list[Row] = [
-        (
-            change.ready_ms,
-            change.attempts,
-            change.deaths,
-            change.failures,
-            change.cause,
-            change.error,
-            change.job << INDEX_BITS | change.index,
-            change.fence,
-        )
-        for change in changes
-    ]
-    return [ChangeStep("release", rows)]
-
-
-def extends(changes: list[Extend]) -> list[ChangeStep]:
-    rows: list[Row] = [(change.checkpoint, change.job << INDEX_BITS | change.index, change.fence) for change in changes]
-    return [ChangeStep("extend", rows)]
-
-
 def resets(changes: list[Reset]) -> list[ChangeStep]:
     rows: list[Row] = [(change.job << INDEX_BITS | change.index,) for change in changes]
     specs: list[Row] = []
@@ -255,26 +210,6 @@ def resets(changes: list[Reset]) -> list[ChangeStep]:
             gist = gist_of(change.spec)
             specs.append((gist.handler, gist.priority, change.spec, change.job << INDEX_BITS | change.index))
     return [ChangeStep("reset", rows), ChangeStep("replace_spec", specs, [])]
-
-
-def put_attempts(changes: list[PutAttempt]) -> list[ChangeStep]:
-    rows: list[Row] = [
-        (
-            row.job << INDEX_BITS | row.index,
-            row.fence,
-            row.attempt,
-            row.worker,
-            row.started_ms,
-            row.ended_ms,
-            row.cause,
-            row.exit_code,
-            row.signal,
-            row.memory_bytes,
-            row.error,
-        )
-        for row in (change.row for change in changes)
-    ]
-    return [ChangeStep("put_attempt", rows)]
 
 
 def put_events(changes: list[PutEvent]) -> list[ChangeStep]:
@@ -293,18 +228,6 @@ def put_logs(changes: list[PutLogs]) -> list[ChangeStep]:
     return [ChangeStep("put_log", rows, [len(change.rows) for change in changes])]
 
 
-def put_schedules(changes: list[PutSchedule]) -> list[ChangeStep]:
-    rows: list[Row] = [
-        (row.name, row.cron, row.next_ms, row.last_job, row.submitted_by, row.spec)
-        for row in (change.row for change in changes)
-    ]
-    return [ChangeStep("put_schedule", rows)]
-
-
-def drop_schedules(changes: list[DropSchedule]) -> list[ChangeStep]:
-    return [ChangeStep("drop_schedule", [(change.name,) for change in changes])]
-
-
 def drop_jobs(changes: list[DropJob]) -> list[ChangeStep]:
     ranges: list[Row] = [(change.job << INDEX_BITS, change.job << INDEX_BITS | LAST_INDEX) for change in changes]
     numbers: list[Row] = [(change.job,) for change in changes]
@@ -319,16 +242,16 @@ STEPS: Final[dict[type, Callable[[list[Any]], list[ChangeStep]]]] = {
     PutJob: put_jobs,
     PutTasks: put_tasks,
     MoveJob: move_jobs,
-    ClaimTask: claims,
+    ClaimTask: partial(as_they_are, "claim"),
     Complete: completes,
-    Release: releases,
-    Extend: extends,
+    Release: partial(as_they_are, "release"),
+    Extend: partial(as_they_are, "extend"),
     Reset: resets,
-    PutAttempt: put_attempts,
+    PutAttempt: lambda changes: as_they_are("put_attempt", [change.row for change in changes]),
     PutEvent: put_events,
     PutLogs: put_logs,
-    PutSchedule: put_schedules,
-    DropSchedule: drop_schedules,
+    PutSchedule: lambda changes: as_they_are("put_schedule", [change.row for change in changes]),
+    DropSchedule: partial(as_they_are, "drop_schedule"),
     DropJob: drop_jobs,
 }
 

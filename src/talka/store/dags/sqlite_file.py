@@ -17,16 +17,18 @@ from talka.clock import monotonic_ns
 from talka.errors import Invalid, TalkaError, Unavailable
 from talka.store.dags.records import BadRecords, RecordsUnavailable, StoreGone
 from talka.store.files.folder import FILE_MODE, FOLDER_MODE, sync_folder
-from talka.store.history.sqlite import (
-    IN_MEMORY,
+from talka.store.sql_text import read_queries
+from talka.store.sqlite_opening import (
+    MEMORY,
+    connected,
     folder_reason,
     migrate,
+    place_of,
     primary_code,
     transaction,
     version_of,
     write_ahead,
 )
-from talka.store.sql_text import read_queries
 from talka.work.records import TASK_STATES
 
 Synchronous: TypeAlias = Literal["FULL", "NORMAL"]
@@ -40,6 +42,13 @@ CHECKPOINT_PAGES: Final = 4000
 """So much is written to the log before it goes to the file itself: a page that changes often goes there once."""
 LOG_LIMIT_BYTES: Final = 64 * 1024 * 1024
 """To this the log is cut when it was longer for a while, because somebody read."""
+PRAGMAS: Final = (
+    f"cache_size = -{CACHE_KIBIBYTES}",
+    f"wal_autocheckpoint = {CHECKPOINT_PAGES}",
+    f"journal_size_limit = {LOG_LIMIT_BYTES}",
+    "fullfsync = ON",  # on macOS fsync stops at the cache of the disk
+)
+STATEMENTS: Final = 256
 LOG_SUFFIX: Final = "-wal"
 LOOK_NS: Final = 200_000_000
 """Before a commit it is looked whether the file is still in its place, if that was not done for so long."""
@@ -74,8 +83,8 @@ class SqliteFile:
     """
 
     def __init__(self, path: str, synchronous: Synchronous = "FULL", *, as_it_is: bool = False) -> None:
-        self._in_memory = path == IN_MEMORY
-        self.place = "memory" if self._in_memory else os.path.abspath(path)
+        self.place = place_of(path)
+        self._in_memory = self.place == MEMORY
         self._synchronous = synchronous
         self._queries = QUERIES
         self.found_version = 0
@@ -251,8 +260,8 @@ class SqliteFile:
     def _open(self, as_it_is: bool) -> None:
         if not self._in_memory:
             self._find(as_it_is)
-        self._writer = self._connected()
-        self._writer.execute(f"PRAGMA synchronous = {self._synchronous}")
+        synchronous = f"synchronous = {self._synchronous}"
+        self._writer = connected(self.place, BUSY_S, *PRAGMAS, synchronous, statements=STATEMENTS)
         self.found_version = self._version(self._writer)
         if self.found_version > self.version:
             raise BadRecords(
@@ -265,9 +274,10 @@ class SqliteFile:
             write_ahead(self._writer)
             # Also when there is nothing to do: a file that cannot be written is told of now.
             migrate(self._writer, self._queries, self._version)
-        self._reader = self._writer if self._in_memory else self._connected()
-        if not self._in_memory:
-            self._reader.execute("PRAGMA query_only = ON")
+        if self._in_memory:
+            self._reader = self._writer
+        else:
+            self._reader = connected(self.place, BUSY_S, *PRAGMAS, "query_only = ON", statements=STATEMENTS)
         self._check_place()
         self._is_open = True
 
@@ -286,24 +296,6 @@ class SqliteFile:
         os.makedirs(folder, mode=FOLDER_MODE, exist_ok=True)
         os.close(os.open(self.place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
         sync_folder(Path(folder))
-
-    def _connected(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            IN_MEMORY if self._in_memory else self.place,
-            timeout=BUSY_S,
-            isolation_level=None,  # transactions begin where we say so
-            check_same_thread=False,  # the locks see to it
-            cached_statements=256,
-        )
-        try:
-            connection.execute(f"PRAGMA cache_size = -{CACHE_KIBIBYTES}")
-            connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
-            connection.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT_BYTES}")
-            connection.execute("PRAGMA fullfsync = ON")  # on macOS fsync stops at the cache of the disk
-        except sqlite3.Error:  # it is no database
-            connection.close()
-            raise
-        return connection
 
     def _version(self, connection: sqlite3.Connection) -> int:
         version = version_of(connection, self._queries, VERSION_TABLE)

@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 
 from talka.errors import Invalid, TalkaError
 from talka.store.files.folder import FILE_MODE, StoreFailed, failed, sync_folder
+from talka.store.sqlite_opening import connected, primary_code, transaction
 
 Puts: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
@@ -65,7 +66,8 @@ class Shelf:
                 raise StoreFailed(
                     self._path, f"nothing more is written to {self._path} by this process: {self._failure}; start again"
                 )
-            with self._sentences(), transaction(self._connection) as connection:
+            connection = self._connection
+            with self._sentences(), transaction(connection):
                 for key, value in puts:
                     if value is None:
                         connection.execute("DELETE FROM shelf WHERE key = ?", (key,))
@@ -83,10 +85,7 @@ class Shelf:
     def _opened(self) -> sqlite3.Connection:
         # Made here, so that nobody else may read it; SQLite gives its other files the same rights.
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
-        self._connection = connection = sqlite3.connect(
-            self._path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
-        )
-        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        self._connection = connection = connected(str(self._path), BUSY_S, "locking_mode = EXCLUSIVE")
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -129,8 +128,7 @@ class Shelf:
             raise failed(self._path, "opened", error) from error
 
     def _problem(self, error: sqlite3.Error) -> TalkaError:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        match code:
+        match primary_code(error):
             case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
                 return StoreFailed(self._path, f"{self._path} is in use by another process: stop that one")
             case sqlite3.SQLITE_FULL:
@@ -143,18 +141,6 @@ class Shelf:
                 problem = StoreFailed(self._path, f"{self._path} could not be used ({error}): fix that and start again")
         self._failure = f"an earlier write failed ({error})"
         return problem
-
-
-@contextlib.contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield connection
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:  # some errors have rolled it back already
-            connection.execute("ROLLBACK")
-        raise
 
 
 def checksum(key: str, value: bytes) -> int:

@@ -5,7 +5,6 @@ import contextlib
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
 from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
@@ -14,20 +13,14 @@ import asyncpg
 from talka.errors import TalkaError
 from talka.store.history.runs import (
     COLUMNS,
-    EVERY_RUN,
-    MOST_BASELINES,
     BadStore,
     History,
     KeptRun,
     NewerStore,
-    RunFacts,
-    Runs,
+    Rows,
     StoreUnavailable,
-    checked_limit,
-    is_storable,
-    oldest_to_keep,
 )
-from talka.store.sql_text import read_queries
+from talka.store.sql_text import is_storable, read_queries
 
 CONNECT_S: Final = 10
 CALL_S: Final = 60
@@ -55,74 +48,31 @@ class PostgresHistory(History):
 
     def keep(self, run: KeptRun) -> None:
         values = [getattr(run, name) for name in (*COLUMNS, "document")]
-        oldest = oldest_to_keep(None, run.started_at)
 
         async def act(connection: Connection) -> None:
             await connection.execute(self._queries["keep_run"], *values)
-            await connection.fetchval(self._queries["prune_runs"], oldest, self._keep_count)
+            await connection.execute(self._queries["prune_runs"], self._keep_count)
 
         self._perform(act, writes=True, creates=True, otherwise=None)
 
-    def list(self, limit: int = 50, name: str | None = None) -> Runs:
-        if name is not None and not is_storable(name):
-            return []
-        return self._facts("list_runs", checked_limit(limit), name)
-
     def forget(self, ids: Iterable[str]) -> int:
-        wanted = [id for id in ids if is_storable(id)]
-
-        async def act(connection: Connection) -> int:
-            return int(await connection.fetchval(self._queries["forget_runs"], wanted))
-
-        return self._perform(act, writes=True, creates=False, otherwise=0)
-
-    def prune(self, keep_count: int | None, keep_age_s: float | None, now: datetime) -> int:
-        oldest = oldest_to_keep(keep_age_s, now)
-        most = EVERY_RUN if keep_count is None else keep_count
-
-        async def act(connection: Connection) -> int:
-            return int(await connection.fetchval(self._queries["prune_runs"], oldest, most))
-
-        return self._perform(act, writes=True, creates=False, otherwise=0)
-
-    def baselines(self) -> dict[str, str]:
-        async def act(connection: Connection) -> dict[str, str]:
-            return {row["name"]: row["id"] for row in await connection.fetch(self._queries["baselines"])}
-
-        return self._perform(act, writes=False, creates=False, otherwise={})
-
-    def drop_baseline(self, name: str) -> bool:
-        return is_storable(name) and self._count("drop_baseline", name) > 0
+        return self._change("forget_runs", ids=[id for id in ids if is_storable(id)])
 
     def close(self) -> None:
         self._thread.shutdown()
         self._thread = new_thread()
 
-    def _beginning_with(self, start: str, limit: int) -> Runs:
-        return self._facts("find_runs", start, limit)
-
-    def _set_baseline(self, name: str, id: str) -> bool:
-        return is_storable(id) and self._count("set_baseline", name, id, MOST_BASELINES) > 0
-
-    def _count(self, query: str, *values: object) -> int:
-        async def act(connection: Connection) -> int:
-            return int(await connection.fetchval(self._queries[query], *values))
-
-        return self._perform(act, writes=True, creates=False, otherwise=0)
-
-    def _document(self, id: str) -> bytes | None:
-        async def act(connection: Connection) -> bytes | None:
-            found: bytes | None = await connection.fetchval(self._queries["load_document"], id)
-            return found
-
-        return self._perform(act, writes=False, creates=False, otherwise=None)
-
-    def _facts(self, query: str, *values: object) -> Runs:
-        async def act(connection: Connection) -> Runs:
-            rows = await connection.fetch(self._queries[query], *values)
-            return [RunFacts(**dict(row.items())) for row in rows]
+    def _read(self, query: str, **values: object) -> Rows:
+        async def act(connection: Connection) -> Rows:
+            return await connection.fetch(self._queries[query], *values.values())
 
         return self._perform(act, writes=False, creates=False, otherwise=[])
+
+    def _change(self, query: str, **values: object) -> int:
+        async def act(connection: Connection) -> int:
+            return int(await connection.fetchval(self._queries[query], *values.values()))
+
+        return self._perform(act, writes=True, creates=False, otherwise=0)
 
     def _perform(
         self, act: Callable[[Connection], Awaitable[Answer]], *, writes: bool, creates: bool, otherwise: Answer

@@ -8,12 +8,13 @@ import math
 import re
 import zlib
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Final, TypeAlias, TypeVar
+from datetime import datetime
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
 from talka.errors import Invalid, Unavailable
+from talka.store.sql_text import SCHEME, is_storable
 
 KEEP_COUNT: Final = 10_000
 """So many of the newest runs stay unless the history is opened with another number."""
@@ -28,10 +29,7 @@ MOST_BASELINES: Final = 1000
 """Runs that a baseline names are never let go: so many at most."""
 BASELINE_NAME: Final = re.compile(r"[^\W\d_][\w.-]{0,63}")
 LARGEST_COUNT: Final = 2**63 - 1
-EVERY_RUN: Final = 2**62
-BEFORE_EVERY_RUN: Final = datetime(1, 1, 2, tzinfo=UTC)
 SHOWN_IDS: Final = 3
-SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 HistoryType = TypeVar("HistoryType", bound="History")
 
 
@@ -130,16 +128,12 @@ class KeptRun(RunFacts, frozen=True, kw_only=True):
 
 
 Runs: TypeAlias = list[RunFacts]
+Rows: TypeAlias = Sequence[Any]
 COLUMNS: Final = RunFacts.__struct_fields__
 
 
 def packed(json: bytes) -> bytes:
     return zlib.compress(json)
-
-
-def is_storable(text: str) -> bool:
-    """Neither store takes half a character, and PostgreSQL no NUL."""
-    return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 class History(abc.ABC):
@@ -160,15 +154,19 @@ class History(abc.ABC):
     def keep(self, run: KeptRun) -> None:
         """Keep the run and let go of the oldest beyond the limit. A run kept before is replaced."""
 
-    @abc.abstractmethod
     def list(self, limit: int = 50, name: str | None = None) -> Runs:
         """The newest runs, newest first; with `name`, only those of that name."""
+        if name is not None and not is_storable(name):
+            return []
+        if not 1 <= limit <= MOST_LISTED:
+            raise BadRun(f"{limit} runs cannot be listed: write a number from 1 to {MOST_LISTED:,}")
+        return self._facts("list_runs", limit=limit, name=name)
 
     def find(self, id: str) -> RunFacts | None:
         """The run with this id, or the only one whose id begins so."""
         if not id or not is_storable(id):
             return None
-        found = self._beginning_with(id, SHOWN_IDS + 1)
+        found = self._facts("find_runs", start=id, limit=SHOWN_IDS + 1)
         # In order of ids, so a whole id is the first of those that begin with it.
         if len(found) > 1 and found[0].id != id:
             raise AmbiguousRun(id, [run.id for run in found])
@@ -177,10 +175,11 @@ class History(abc.ABC):
     def load(self, id: str) -> KeptRun | None:
         """As `find`, with the document."""
         facts = self.find(id)
-        document = None if facts is None else self._document(facts.id)
-        if facts is None or document is None:
+        if facts is None:
             return None
-        return KeptRun(**msgspec.structs.asdict(facts), document=document)
+        for (document,) in self._read("load_document", id=facts.id):
+            return KeptRun(**msgspec.structs.asdict(facts), document=document)
+        return None
 
     @abc.abstractmethod
     def forget(self, ids: Iterable[str]) -> int:
@@ -192,41 +191,37 @@ class History(abc.ABC):
             raise BadBaseline(
                 f"{name!r} cannot name a baseline: write a letter and then up to 63 letters, digits, dots, - or _"
             )
-        if not self._set_baseline(name, id):
+        if not is_storable(id) or not self._change("set_baseline", name=name, id=id, most=MOST_BASELINES):
             raise BadBaseline(
                 f"run {id} cannot become a baseline of {self.place}: it is no longer kept, or there are "
                 f"{MOST_BASELINES:,} baselines already"
             )
 
-    @abc.abstractmethod
     def baselines(self) -> dict[str, str]:
         """The id of the run that each baseline names, in order of names."""
+        return dict(self._read("baselines"))
 
-    @abc.abstractmethod
     def drop_baseline(self, name: str) -> bool:
         """The run stays, and may be let go from now on. False: there was no such name."""
-
-    @abc.abstractmethod
-    def prune(self, keep_count: int | None, keep_age_s: float | None, now: datetime) -> int:
-        """Remove all but the newest `keep_count` runs, and those that started over `keep_age_s` before `now`.
-
-        What a baseline names stays.
-        """
+        return is_storable(name) and self._change("drop_baseline", name=name) > 0
 
     @abc.abstractmethod
     def close(self) -> None:
         """Let go of the place. The next call takes it up again."""
 
     @abc.abstractmethod
-    def _beginning_with(self, start: str, limit: int) -> Runs:
-        """In order of their ids."""
+    def _read(self, query: str, **values: object) -> Rows:
+        """Nothing where the place is not there."""
 
     @abc.abstractmethod
-    def _set_baseline(self, name: str, id: str) -> bool:
-        """False: there is no such run, or there are too many names."""
+    def _change(self, query: str, **values: object) -> int:
+        """How many rows it changed; 0 where the place is not there."""
 
-    @abc.abstractmethod
-    def _document(self, id: str) -> bytes | None: ...
+    def _facts(self, query: str, **values: object) -> Runs:
+        return [self._run_of(dict(zip(COLUMNS, row, strict=True))) for row in self._read(query, **values)]
+
+    def _run_of(self, values: dict[str, Any]) -> RunFacts:
+        return RunFacts(**values)
 
     def __enter__(self: HistoryType) -> HistoryType:
         return self
@@ -262,21 +257,3 @@ def open_postgres(url: str, keep_count: int) -> History:
             raise
         raise BadStore("a history in PostgreSQL needs the package asyncpg: pip install 'talka[postgres]'") from None
     return PostgresHistory(url, keep_count)
-
-
-# What both engines need.
-
-
-def checked_limit(limit: int) -> int:
-    if not 1 <= limit <= MOST_LISTED:
-        raise BadRun(f"{limit} runs cannot be listed: write a number from 1 to {MOST_LISTED:,}")
-    return limit
-
-
-def oldest_to_keep(keep_age_s: float | None, now: datetime) -> datetime:
-    if keep_age_s is None:
-        return BEFORE_EVERY_RUN
-    try:
-        return max(now - timedelta(seconds=keep_age_s), BEFORE_EVERY_RUN)
-    except OverflowError:
-        return BEFORE_EVERY_RUN

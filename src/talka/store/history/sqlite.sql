@@ -63,15 +63,15 @@ LIMIT :limit;
 -- name: load_document
 SELECT document FROM talka_runs WHERE id = :id;
 
--- name: forget_run
-DELETE FROM talka_runs WHERE id = :id AND id NOT IN (SELECT id FROM talka_baselines);
+-- name: forget_runs
+DELETE FROM talka_runs
+WHERE id IN (SELECT value FROM json_each(:ids)) AND id NOT IN (SELECT id FROM talka_baselines);
 
 -- name: prune_runs
 -- What a baseline names stays, however old it is.
 DELETE FROM talka_runs
 WHERE id NOT IN (SELECT id FROM talka_baselines)
-  AND (started_at_us < :oldest_us
-       OR id IN (SELECT id FROM talka_runs ORDER BY started_at_us DESC, id DESC LIMIT -1 OFFSET :keep_count));
+  AND id IN (SELECT id FROM talka_runs ORDER BY started_at_us DESC, id DESC LIMIT -1 OFFSET :keep_count);
 
 -- name: baselines
 SELECT name, id FROM talka_baselines ORDER BY name;

@@ -7,9 +7,9 @@ import msgspec
 from talka.control.jobs.effects import JobEndStored
 from talka.testing.cores import CoreRun, Ledger
 from talka.testing.host import Host
-from talka.testing.job_checkers import Document, blob_of
 from talka.testing.world import Observer, World
 from talka.units import SECOND
+from tests.sim.checkers.jobs import Document, blob_of
 
 SLACK_NS: Final = 3 * SECOND // 2
 """What clocks that were read over a slow network may be off, and the time between two reports."""

@@ -24,10 +24,10 @@ from talka.control.member.receiver import FENCE_KEY, WAITING_LIMIT, Applied
 from talka.control.member.replay_guard import BOOTS_PER_SENDER, SENDERS_LIMIT
 from talka.testing.disk import Puts
 from talka.testing.host import Host
-from talka.testing.linearizability import RegisterHistory
 from talka.testing.world import Observer, World
 from talka.units import SECOND
 from talka.wire.leadership import PAGES_LIMIT
+from tests.sim.checkers.linearizability import RegisterHistory
 
 DRIFT_LIMIT_PPM: Final = 20_000
 """What leases bear by default: 2 %."""

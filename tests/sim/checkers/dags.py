@@ -306,11 +306,11 @@ class CountsFit(Observer):
         if keeper.jobs:
             left = ", ".join(f"{job.row.id} ({job.state})" for job in keeper.jobs.values())
             world.violate("D7", f"all jobs have ended, and the manager still has {left}")
-        if keeper.expected():
-            names = ", ".join(name for name, _, _ in keeper.expected())
+        if keeper.attempts.expected():
+            names = ", ".join(name for name, _, _ in keeper.attempts.expected())
             world.violate("D7", f"all jobs have ended, and attempts are still expected of {names}")
         # Of a private thing: only here somebody asks for all holds.
-        holds = len(keeper.dispatcher._limits)
+        holds = len(keeper.dispatcher._limits._held)
         if holds:
             world.violate("D5", f"all jobs have ended, and {holds} attempts still hold limits")
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.errors import Invalid
-from talka.testing.linearizability import RegisterHistory, RegisterOperation
+from tests.sim.checkers.linearizability import RegisterHistory, RegisterOperation
 
 
 def history_of(*calls: tuple[Any, ...]) -> RegisterHistory:

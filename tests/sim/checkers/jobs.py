@@ -23,7 +23,6 @@ from talka.stats.tally import Tally
 from talka.testing.cores import CoreRun, Ledger, Obeyed, WorkerPart
 from talka.testing.disk import BLOB_PREFIX, Puts
 from talka.testing.host import Host
-from talka.testing.hostile import HostileNode
 from talka.testing.journeys import LOOK, rows_in
 from talka.testing.world import Observer, World
 from talka.units import SECOND
@@ -31,6 +30,7 @@ from talka.wire.entries import SLOTS
 from talka.wire.jobs import AttemptResult, decode_result
 from talka.wire.views import JobUpdate
 from talka.work.lifecycle import JobState, is_final
+from tests.sim.hostile_node import HostileNode
 
 FENCE_PREFIX: Final = "fence/"
 STORM_WINDOW_NS: Final = SECOND

@@ -6,7 +6,6 @@ import pytest
 
 from talka.cluster.effects import Lane
 from talka.control.tasks.store_effects import Commit
-from talka.testing.dag_checkers import CountsFit, DagHistory, ResultsCountOnce, RunsAreInOrder, Specs
 from talka.testing.handler_cores import HandlerLedger, Script, SimulatedRun
 from talka.testing.host import Host
 from talka.testing.store_shell import StoreDisk, StoreShell, jobs_in
@@ -29,6 +28,7 @@ from talka.work.records import (
     Release,
     TaskRow,
 )
+from tests.sim.checkers.dags import CountsFit, DagHistory, ResultsCountOnce, RunsAreInOrder, Specs
 
 
 class Quiet:

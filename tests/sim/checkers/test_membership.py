@@ -10,8 +10,10 @@ from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.news import MemberLost
 from talka.cluster.membership.presets import PRESETS
 from talka.control.member.composite import ClusterMember
-from talka.testing import membership_checkers
-from talka.testing.membership_checkers import (
+from talka.testing.world import Boot, Observer, World
+from talka.units import SECOND
+from tests.sim.checkers import membership as membership_checkers
+from tests.sim.checkers.membership import (
     SETTLED_NS,
     DeathIsKnown,
     FalseVerdicts,
@@ -21,8 +23,6 @@ from talka.testing.membership_checkers import (
     incomplete_views,
     membership_of,
 )
-from talka.testing.world import Boot, Observer, World
-from talka.units import SECOND
 
 CONFIG = PRESETS["fast"]
 NAMES = ("a", "b", "c", "d", "e")

@@ -25,7 +25,10 @@ from talka.control.member.replay_guard import BOOTS_PER_SENDER, SENDERS_LIMIT
 from talka.control.member.voter import Voter
 from talka.testing.disk import Disk
 from talka.testing.host import Clock, Host
-from talka.testing.leadership_checkers import (
+from talka.testing.world import Boot, Observer, World
+from talka.units import MILLISECOND, NEVER, SECOND
+from talka.wire.leadership import PAGES_LIMIT
+from tests.sim.checkers.leadership import (
     DRIFT_LIMIT_PPM,
     FORGIVEN_NS,
     CapsHold,
@@ -38,10 +41,7 @@ from talka.testing.leadership_checkers import (
     OneOwnerPerKey,
     RegisterIsLinearizable,
 )
-from talka.testing.linearizability import RegisterHistory
-from talka.testing.world import Boot, Observer, World
-from talka.units import MILLISECOND, NEVER, SECOND
-from talka.wire.leadership import PAGES_LIMIT
+from tests.sim.checkers.linearizability import RegisterHistory
 
 
 class Held:

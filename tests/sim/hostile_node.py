@@ -12,12 +12,12 @@ import msgspec
 from talka.cluster.effects import Lane, Transmit
 from talka.control.member.replay_guard import ReplayGuard
 from talka.errors import TalkaError
-from talka.testing.messages import Sampler
 from talka.units import MILLISECOND, NEVER
 from talka.wire import asking, jobs, membership, tasks
 from talka.wire.packets import decode_packet
 from talka.wire.security.permissions import CHANNELS, MESSAGES, name_of
 from talka.wire.security.roles import Proven, Role
+from tests.sim.sampler import Sampler
 
 if TYPE_CHECKING:
     from talka.testing.host import Host

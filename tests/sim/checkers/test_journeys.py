@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 
 from talka.stats.tally import OTHER_CALLS, StepTally, Tally, fold_calls, merged
-from talka.testing.job_checkers import Document, JobRule
-from talka.testing.journey_checkers import JourneysAddUp, RulesAreTrue
 from talka.testing.journeys import (
     BUY,
     FIRST,
@@ -27,6 +25,8 @@ from talka.testing.journeys import (
 from talka.testing.world import World
 from talka.wire.jobs import AttemptResult
 from talka.work.lifecycle import TaskState
+from tests.sim.checkers.jobs import Document, JobRule
+from tests.sim.checkers.journeys import JourneysAddUp, RulesAreTrue
 
 MANNER = Manner.of(1)
 COUNTS = (JourneyCounts(70, 60, 8), JourneyCounts(41, 41, 0), JourneyCounts(9, 0, 9))

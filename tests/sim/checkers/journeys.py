@@ -12,11 +12,11 @@ from talka.control.jobs.effects import AttemptAccepted, JobEndStored
 from talka.stats.tally import CALL_NAMES_KEPT, OTHER_CALLS, Tally, fold_calls, merged
 from talka.testing.cores import CONTEXT, TOKEN, CoreRun, Ledger
 from talka.testing.host import Host
-from talka.testing.job_checkers import Document, blob_of, manager_on
 from talka.testing.journeys import JourneyCounts, counts_in, discrepancies, rows_in, tally_of
 from talka.testing.world import Observer, World
 from talka.wire.jobs import AttemptResult, decode_result
 from talka.work.lifecycle import TaskState
+from tests.sim.checkers.jobs import Document, blob_of, manager_on
 
 SETTLED = (TaskState.COMPLETED, TaskState.CANCELLED)
 """Workflows that ended with all their cores heard out. Where one failed the others are killed, and nobody promises

@@ -29,7 +29,7 @@ class VariablesStaySealed(Observer):
             self._world.violate("variables", f"a frame from {source} to {to} shows the value of a variable")
 
     def on_effect(self, world: World, host: Host, effect: object) -> None:
-        arm = worker_of(host).arm_for(effect.attempt) if type(effect) is StartCore else None
+        arm = worker_of(host).shards.arm_for(effect.attempt) if type(effect) is StartCore else None
         if arm is not None and isinstance(arm.source, BundleSource):
             source = arm.source
             expected = self._by_digest.get(source.digest, {})
@@ -46,6 +46,6 @@ class NothingForgedRuns(Observer):
         self._forged = forged
 
     def on_effect(self, world: World, host: Host, effect: object) -> None:
-        arm = worker_of(host).arm_for(effect.attempt) if type(effect) is StartCore else None
+        arm = worker_of(host).shards.arm_for(effect.attempt) if type(effect) is StartCore else None
         if arm is not None and arm.job in self._forged:
             world.violate("signed", f"{host.name} runs {arm.job}, which no manager has signed")
