@@ -33,14 +33,12 @@ from talka.stats.windows import Window
 from talka.testing.trust import keys_of_workers
 from talka.units import SECOND
 from talka.wire import jobs, manager_calls, shards
-from talka.wire.entries import JobOrder, WorkflowOrder
 from talka.wire.greeting import Self
 from talka.wire.jobs import (
     REPORT_LIMIT_BYTES,
     Acknowledge,
     Assign,
     Beat,
-    BundleFacts,
     JobMessage,
     ManagerAt,
     Renew,
@@ -51,6 +49,7 @@ from talka.wire.jobs import (
     Synced,
     WorkerFacts,
 )
+from talka.wire.orders import BundleFacts, JobOrder, WorkflowOrder
 from talka.wire.security.keys import Keyring
 from talka.wire.security.roles import Proven, Role
 from talka.wire.security.sealing import Seal

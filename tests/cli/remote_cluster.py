@@ -16,7 +16,7 @@ from talka.stats.tally import Exchanges, StepTally, Tally
 from talka.stats.windows import Window
 from talka.units import SECOND
 from talka.web.auth import Tokens
-from talka.wire.entries import JobOrder
+from talka.wire.orders import JobOrder
 from talka.wire.views import JobFacts, JobUpdate, LogLine, WorkerView, WorkflowUpdate
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.load import Shard

@@ -5,6 +5,7 @@ import io
 import zipfile
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import talka
@@ -12,7 +13,8 @@ from talka.client.ordering import NoFile, OrderOptions, SubmittedByImport, file_
 from talka.control.load.planning import Overrides
 from talka.engine.loader import being_imported
 from talka.errors import Invalid
-from talka.wire.entries import decode_order, encode_order
+from talka.wire.entries import encode_order
+from talka.wire.orders import JobOrder
 from talka.work.thresholds import BadThreshold
 
 FILE = """
@@ -68,7 +70,7 @@ def test_a_file_becomes_an_order_and_a_bundle(file: str) -> None:
     assert [rule.text for rule in order.thresholds] == ["front.rate > 1/s"]
     assert order.settings.engine == "native"
     assert (order.cores, order.settings.seed, order.allow_partial, order.submitted_by) == (4, 5, True, "ann")
-    assert decode_order(encode_order(order)) == order
+    assert msgspec.msgpack.decode(encode_order(order), type=JobOrder) == order
 
 
 def test_only_named_workflows_and_what_they_depend_on_are_ordered(file: str) -> None:

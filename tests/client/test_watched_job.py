@@ -16,8 +16,7 @@ from talka.report.summary import progress_line
 from talka.stats.tally import Exchanges, StepTally, Tally
 from talka.stats.windows import WINDOW_NS, StepWindow, Window
 from talka.units import SECOND
-from talka.wire.entries import JobOrder, WorkflowOrder
-from talka.wire.jobs import BundleFacts
+from talka.wire.orders import BundleFacts, JobOrder, WorkflowOrder
 from talka.wire.shards import Armed, Settings, Totals
 from talka.wire.views import JobFacts, JobUpdate, LostPart, WorkflowUpdate
 from talka.work.lifecycle import JobState, TaskState

@@ -18,9 +18,9 @@ from talka.stats.windows import Window
 from talka.testing.disk import BLOB_PREFIX
 from talka.units import SECOND
 from talka.wire import leadership
-from talka.wire.entries import JobOrder, WorkflowOrder
-from talka.wire.jobs import AttemptResult, BundleFacts
+from talka.wire.jobs import AttemptResult
 from talka.wire.leadership import LeadershipMessage
+from talka.wire.orders import BundleFacts, JobOrder, WorkflowOrder
 from talka.wire.shards import Arm, Armed, FileSource, FromCore, Settings, Totals
 from talka.work.dsl import Priority
 from talka.work.load import PlanSlice, Shard
@@ -242,7 +242,7 @@ class Cabinet:
         self.voters[name] = voter
         if self._part_of is not None:
             self.parts[name] = self._part_of(self, name)
-        self.act(name, voter.start(self.now))
+        self.act(name, voter.tick(self.now))
 
     def stop(self, name: str) -> None:
         del self.voters[name]

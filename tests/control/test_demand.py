@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.control.load.allocation import RANK, CoreClaim, allocate, demand
-from talka.wire.entries import JobOrder, WorkflowOrder
-from talka.wire.jobs import BundleFacts
+from talka.wire.orders import BundleFacts, JobOrder, WorkflowOrder
 from talka.wire.shards import Settings
 from talka.work.dsl import Priority
 from talka.work.shapes import ConstantVUs

@@ -38,7 +38,7 @@ from talka.stats.tally import Tally
 from talka.testing.disk import BLOB_PREFIX
 from talka.testing.trust import keys_of_workers
 from talka.units import SECOND
-from talka.wire.entries import JobEntry, JobOrder, encode_entry
+from talka.wire.entries import JobEntry, encode_entry
 from talka.wire.jobs import (
     CHANNEL,
     Acknowledge,
@@ -70,6 +70,7 @@ from talka.wire.jobs import (
     encode_result,
 )
 from talka.wire.manager_calls import CallAnswer, CancelJob, GetJob, LeaderCall, ListJobs, ManagerCall, SubmitJob
+from talka.wire.orders import JobOrder
 from talka.wire.shards import Armed, Totals
 from talka.wire.shards import encode as encode_word
 from talka.wire.tasks import AssignTasks, Done, Held, ResultsStored, TaskProgress, TaskResult

@@ -55,15 +55,17 @@ class Clerk:
 def member_of(
     part: Clerk | None, *, has_voter: bool = False, has_receiver: bool = False, addresses: dict[str, str] | None = None
 ) -> ClusterMember:
-    return ClusterMember(
+    member = ClusterMember(
         group="g",
         name="m1",
         boot=1,
         voter=Voter(name="m1", voters=("m1",), stored={}, rng=Random(1), now=0) if has_voter else None,
         receiver=Receiver({}) if has_receiver else None,
         part=part,
-        addresses=addresses,
     )
+    for name, address in (addresses or {}).items():
+        member.note_address(name, address)
+    return member
 
 
 class Peer:
@@ -181,9 +183,9 @@ def test_where_a_node_was_greeted_is_where_it_is() -> None:
     member = member_of(Clerk(), addresses={"m2": "at-m2"})
 
     for name, address in (("m1", "at-m1"), ("m2", "elsewhere"), ("w1", "#7")):
-        member.set_address(name, address)
+        member.note_address(name, address)
 
-    assert to(member, "m1", "m2", "w1") == ["at-m1", "at-m2", "#7"]
+    assert to(member, "m1", "m2", "w1") == ["at-m1", "elsewhere", "#7"]
 
 
 # -- time

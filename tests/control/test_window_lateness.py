@@ -21,7 +21,8 @@ from talka.control.worker.shards import WorkerShards
 from talka.stats.tally import Tally
 from talka.stats.windows import WINDOW_NS, StepWindow, Window
 from talka.units import MILLISECOND, SECOND
-from talka.wire.jobs import Assign, BundleFacts, Report, Start, ViewUpdate, WatchJob
+from talka.wire.jobs import Assign, Report, Start, ViewUpdate, WatchJob
+from talka.wire.orders import BundleFacts
 from talka.wire.shards import Armed, FileSource, Settings, Totals, decode_from_core
 from talka.wire.views import JobFacts, JobUpdate
 from talka.work.lifecycle import JobState

@@ -8,7 +8,8 @@ import pytest
 
 from talka.report.building import together
 from talka.stats.histogram import Histogram
-from talka.wire.jobs import AttemptResult, BadJobMessage, decode_result
+from talka.wire.channels import BadMessage
+from talka.wire.jobs import AttemptResult, decode_result
 
 WORKFLOWS = Path(__file__).parent / "workflows"
 EXACT = WORKFLOWS / "exact.py"
@@ -37,7 +38,7 @@ def results_of(cluster, job: str) -> dict[int, AttemptResult]:
         for file in (cluster.data(name) / "blobs").iterdir():
             try:
                 result = decode_result(file.read_bytes())
-            except (BadJobMessage, FileNotFoundError):
+            except (BadMessage, FileNotFoundError):
                 continue  # a bundle, or a document, or one that has its name only now
             if result.job == job:
                 found[result.attempt] = result

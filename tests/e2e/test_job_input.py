@@ -16,7 +16,7 @@ import pytest
 from talka.client.client import Client
 from talka.client.ordering import OrderOptions, submission_of_file
 from talka.client.requests import BUNDLE_LIMIT_BYTES
-from talka.wire.entries import JobOrder
+from talka.wire.orders import JobOrder
 from tests.e2e.cluster import SOON_S
 
 WORKFLOWS = Path(__file__).parent / "workflows"

@@ -12,7 +12,7 @@ import pytest
 from talka.units import SECOND
 from talka.wire import asking, jobs, leases
 from talka.wire.asking import AddKey, Ask
-from talka.wire.entries import JobEntry, JobOrder, WorkflowOrder, encode_entry
+from talka.wire.entries import JobEntry, encode_entry
 from talka.wire.jobs import KeepBlob, Lead, Piece, StoreCheckpoint, WantBlob
 from talka.wire.manager_calls import (
     CallAnswer,
@@ -24,6 +24,7 @@ from talka.wire.manager_calls import (
     ManagerCall,
     SubmitJob,
 )
+from talka.wire.orders import JobOrder, WorkflowOrder
 from talka.wire.security.access import Asker
 from talka.wire.security.keys import key_id
 from talka.wire.security.roles import Role

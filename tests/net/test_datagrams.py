@@ -346,7 +346,7 @@ async def test_answers_that_wait_in_the_socket_are_heard_before_a_timer_that_is_
     node.runtime.datagrams._on_datagram = lambda *_: order.append("answer")
 
     # The process did not run for a while: answers wait, and the timer is due.
-    host, port = node.address.rsplit(":", 1)
+    host, port = node.runtime.address.rsplit(":", 1)
     for _ in range(40):
         peer.sendto(b"x", (host, int(port)))
     node.member.next_tick_at = 0

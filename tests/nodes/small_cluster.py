@@ -47,7 +47,7 @@ class SmallCluster:
             secrets=(SECRET,),
             data_dir=self.folder / name,
             voters=self._voters,
-            seeds=tuple(node.address for node in self.managers.values()),
+            seeds=tuple(node.runtime.address for node in self.managers.values()),
             preset="fast",
             certs=self.certs,
         )
@@ -60,7 +60,7 @@ class SmallCluster:
         self._certified(name, Role.WORKER)
         options = WorkerOptions(
             name=name,
-            seeds=tuple(node.address for node in self.managers.values()),
+            seeds=tuple(node.runtime.address for node in self.managers.values()),
             secrets=(SECRET,),
             data_dir=self.folder / name,
             certs=self.certs,

@@ -38,7 +38,7 @@ class Running:
 
     @property
     def address(self) -> str:
-        return self.node.address
+        return self.node.runtime.address
 
     def _on_event(self, event: Event) -> None:
         self.events.append(event)
@@ -104,7 +104,7 @@ async def test_members_see_each_other_and_one_that_stops_has_left(member) -> Non
     b = member("b", a)
     c = member("c", a)
     ready = await a.sees("ready")
-    assert (ready["name"], ready["address"], ready["boot"]) == ("a", a.address, str(a.node.boot))
+    assert (ready["name"], ready["address"], ready["boot"]) == ("a", a.address, str(a.node.runtime.boot))
     for each, others in ((a, "bc"), (b, "ac"), (c, "ab")):
         for name in others:
             joined = await each.sees("joined", name=name)
@@ -378,7 +378,7 @@ def test_voters_that_cannot_be_leave_nothing_open(tmp_path: Path) -> None:
 
 async def test_voter_whose_disk_fails_stops(member, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(file: VoterFile, puts: object) -> None:
-        raise StoreFailed(Path("votes"), "votes could not be written (no space left on device)")
+        raise StoreFailed("votes could not be written (no space left on device)")
 
     monkeypatch.setattr(VoterFile, "write", fail)
     a = member("a", voters=("a",))
@@ -390,7 +390,7 @@ async def test_voter_whose_disk_fails_stops(member, monkeypatch: pytest.MonkeyPa
 
 async def test_peers_that_cannot_be_kept_are_an_alarm_and_no_end(member, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(file: PeerFile, peers: list[RememberedPeer]) -> None:
-        raise StoreFailed(Path("peers"), "peers could not be written (no space left on device)")
+        raise StoreFailed("peers could not be written (no space left on device)")
 
     monkeypatch.setattr(module, "REMEMBER_S", 0.01)
     monkeypatch.setattr(PeerFile, "save", fail)

@@ -13,7 +13,7 @@ from talka.control.load.planning import Overrides
 from talka.net.endorsing import Endorser
 from talka.nodes.manager import ManagerNode
 from talka.store.files.signing_key import NAME, BadSigningKey
-from talka.wire.entries import JobOrder
+from talka.wire.orders import JobOrder
 from talka.wire.security.bundles import SIGNER_PURPOSE, BundleSigner
 from talka.work.lifecycle import JobState
 from tests.nodes.small_cluster import SECRET, SmallCluster, small_cluster
@@ -123,10 +123,10 @@ async def test_what_a_manager_signed_runs_after_it_is_gone_on_a_worker_that_neve
 ) -> None:
     async with small_cluster(tmp_path, "a", "b", "c", certified=certified) as cluster:
         leader = await cluster.leader()
-        accepted_at = next(node for name, node in cluster.managers.items() if name != leader.name)
+        accepted_at = next(node for name, node in cluster.managers.items() if name != leader.options.name)
         facts = await accepted_at.control.submit(an_order(), "")
-        await cluster.stop(accepted_at.name)
-        await cluster.leader(but=accepted_at.name)
+        await cluster.stop(accepted_at.options.name)
+        await cluster.leader(but=accepted_at.options.name)
 
         await cluster.start_worker()
         await cluster.ended(facts.id)

@@ -131,7 +131,7 @@ async def member(tmp_path: Path):
             "secrets": (SECRET,),
             "data_dir": tmp_path / name,
             "preset": "fast",
-            "seeds": tuple(seed.node.address for seed in seeds),
+            "seeds": tuple(seed.node.runtime.address for seed in seeds),
         }
         made.append(Running(MemberOptions(name=name, **(asked | options))))
         return made[-1]
@@ -153,7 +153,7 @@ async def test_two_datagrams_do_not_take_over_the_keys_of_a_certified_member(
 ) -> None:
     a = member("a", certs=certs)
     await a.sees("ready")
-    with contextlib.closing(Intruder(a.node.address)) as intruder:
+    with contextlib.closing(Intruder(a.node.runtime.address)) as intruder:
         await intruder.say(greeting.CHANNEL.number, greeting.encode(ShareRing(encode_ring(taken_over()))))
         await a.sees("alarm", kind="keys")
 
@@ -173,11 +173,11 @@ async def test_a_datagram_does_not_say_where_another_member_is(member: Callable[
     await b.sees("joined", name="a")
     membership = a.node.member.membership
     assert membership is not None
-    elsewhere = Alive("b", b.node.boot, 1000, "127.0.0.1:9")
+    elsewhere = Alive("b", b.node.runtime.boot, 1000, "127.0.0.1:9")
     stated = Stated(
-        "b", b.node.boot, MemberState(1000, msgspec.msgpack.encode(Announcement("", api="http://127.0.0.1:9")))
+        "b", b.node.runtime.boot, MemberState(1000, msgspec.msgpack.encode(Announcement("", api="http://127.0.0.1:9")))
     )
-    with contextlib.closing(Intruder(a.node.address, name="x")) as intruder:
+    with contextlib.closing(Intruder(a.node.runtime.address, name="x")) as intruder:
         await intruder.say(
             membership_wire.CHANNEL.number,
             membership_wire.encode(Gossip()),
@@ -188,7 +188,7 @@ async def test_a_datagram_does_not_say_where_another_member_is(member: Callable[
                 continue  # both are heard, and neither is believed
 
     known = membership.get("b")
-    assert known is not None and known.address == b.node.address and known.incarnation < 1000
+    assert known is not None and known.address == b.node.runtime.address and known.incarnation < 1000
     standing = standing_of(known)
     assert standing is None or standing.api == ""
 
@@ -202,7 +202,7 @@ async def test_three_certified_members_learn_of_each_other_through_one(
     for one, others in ((a, "bc"), (b, "ac"), (c, "ab")):
         for name in others:
             joined = await one.sees("joined", name=name)
-            assert joined["address"] == {"a": a, "b": b, "c": c}[name].node.address
+            assert joined["address"] == {"a": a, "b": b, "c": c}[name].node.runtime.address
     assert all(each.node.member.membership.disbelieved == 0 for each in (a, b, c))  # type: ignore[union-attr]
 
 
@@ -212,7 +212,7 @@ NEW = "Vb5nXz1Qm_Ke6WtSy0UhDgLr7AoPi2Cj"
 
 
 def asker(member: Running, secret: str, certs: Path | None, name: str = "") -> NodeAsker:
-    at = member.node.address
+    at = member.node.runtime.address
     return NodeAsker(
         at,
         at,

@@ -10,7 +10,8 @@ from talka.control.member.replay_guard import ReplayGuard
 from talka.testing.trust import GROUP, SIGNER
 from talka.testing.world import World
 from talka.units import SECOND
-from talka.wire.jobs import CHANNEL, Assign, BundleFacts, encode
+from talka.wire.jobs import CHANNEL, Assign, encode
+from talka.wire.orders import BundleFacts
 from talka.wire.security.bundles import BundleSigner
 from talka.wire.shards import Settings, digest_of_url
 from talka.work.load import Plan

@@ -7,7 +7,7 @@ import msgspec
 
 from talka.testing.host import Host
 from talka.testing.world import Boot, Observer, World
-from talka.wire.entries import JobOrder
+from talka.wire.orders import JobOrder
 from talka.wire.security.roles import Role
 from talka.wire.tasks import HandlerProgress, TaskResult
 from tests.sim.checkers.jobs import leading_registry, manager_on

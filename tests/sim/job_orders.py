@@ -8,8 +8,7 @@ import msgspec
 
 from talka.testing.trust import signed
 from talka.units import MILLISECOND, SECOND
-from talka.wire.entries import JobOrder, WorkflowOrder
-from talka.wire.jobs import BundleFacts
+from talka.wire.orders import BundleFacts, JobOrder, WorkflowOrder
 from talka.wire.shards import Settings
 from talka.work.dsl import Priority
 from talka.work.load import RATE_PER_S, Plan, Segment

@@ -14,8 +14,9 @@ from msgspec import inspect
 
 from talka.units import SECOND
 from talka.wire import asking, jobs
-from talka.wire.entries import JobEntry, JobOrder, encode_entry
+from talka.wire.entries import JobEntry, encode_entry
 from talka.wire.manager_calls import CALLS, ManagerCall
+from talka.wire.orders import JobOrder
 from talka.wire.security.keys import Keyring, encode_ring
 from talka.wire.security.permissions import MESSAGES, TABLE, Column
 from talka.work.load import Plan, Segment

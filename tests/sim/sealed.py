@@ -13,8 +13,9 @@ from talka.cluster.effects import Lane
 from talka.cluster.leadership.news import Elected
 from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.presets import PRESETS
-from talka.control.member.admission import PROOF_NS, Admission
+from talka.control.member.admission import Admission
 from talka.control.member.composite import ClusterMember
+from talka.control.member.life_proofs import PROOF_NS
 from talka.control.member.replay_guard import REPEATABLE, ReplayGuard
 from talka.control.member.voter import Voter
 from talka.testing.faults import FaultLimits, Faults, missing

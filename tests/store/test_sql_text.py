@@ -97,7 +97,8 @@ def test_every_section_is_one_statement_that_sqlite_understands(store: str) -> N
         connection.executescript(migration.sql)
     for name, sql in queries.items():
         named = re.findall(r":[a-z]\w*", sql)
-        values = defaultdict(int) if named else (0,) * sql.count("?")
+        numbered = [int(number) for number in re.findall(r"\?(\d+)", sql)]
+        values = defaultdict(int) if named else (0,) * max(numbered, default=sql.count("?"))
         connection.execute(f"EXPLAIN {sql}" if name != "check_file" else sql, values).fetchall()
     connection.close()
 

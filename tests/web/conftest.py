@@ -7,7 +7,7 @@ from talka.client.calls import ApiCalls
 from talka.client.client import Client
 from talka.units import SECOND
 from talka.web.auth import Tokens
-from talka.wire.entries import JobOrder
+from talka.wire.orders import JobOrder
 from tests.web.fake_control import KEY, LIMIT_S, Api, Apis, FakeControl, make_order
 from tests.web.fake_dags import FakeDags
 

@@ -17,8 +17,7 @@ from talka.web.app import make_app
 from talka.web.audit import ApiAudit
 from talka.web.auth import Tokens
 from talka.web.server import WHOLE, listen, serve
-from talka.wire.entries import JobOrder, WorkflowOrder
-from talka.wire.jobs import BundleFacts
+from talka.wire.orders import BundleFacts, JobOrder, WorkflowOrder
 from talka.wire.security.access import Asker
 from talka.wire.shards import Settings
 from talka.wire.views import ClusterView, JobFacts, JobsPage, JobUpdate, ManagerView, WorkerView

@@ -13,7 +13,7 @@ from talka.errors import Invalid, Superseded, Unavailable, Untrusted
 from talka.web import app as app_module
 from talka.web import bodies
 from talka.web.auth import Tokens
-from talka.wire.entries import JobOrder
+from talka.wire.orders import JobOrder
 from talka.wire.shards import PLAIN_GET, UrlRequest
 from talka.wire.views import JobFacts, JobsPage
 from tests.web.fake_control import Api, Apis, FakeControl, FakeJob

@@ -36,7 +36,6 @@ from talka.wire.jobs import (
     Acknowledge,
     Assign,
     Beat,
-    BundleFacts,
     CheckpointStored,
     Elsewhere,
     Finished,
@@ -110,7 +109,7 @@ from talka.wire.membership import (
     WatchGroup,
     WatchReply,
 )
-from talka.wire.orders import JobOrder, WorkflowOrder
+from talka.wire.orders import BundleFacts, JobOrder, WorkflowOrder
 from talka.wire.security.access import Asker
 from talka.wire.shards import (
     Ack,

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from talka.errors import Invalid
 from talka.stats.tally import Tally
 from talka.stats.windows import Window
-from talka.wire.entries import JobOrder
-from talka.wire.jobs import BundleFacts
 from talka.wire.manager_calls import KEY_LIMIT, REASON_LIMIT, CancelJob, LeaderAnswer, LeaderCall, SubmitJob
+from talka.wire.orders import BundleFacts, JobOrder
 from talka.wire.shards import Settings
 from talka.wire.views import (
     ClusterView,

@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.errors import Untrusted
 from talka.wire import asking, greeting, jobs, leadership, leases, membership, shards, tasks
-from talka.wire.channels import Channel
+from talka.wire.channels import BadMessage, Channel
 from tests.wire import limits, samples
 
 GOLDEN = Path(__file__).parent / "golden" / "protocol-1"
@@ -25,7 +24,6 @@ quick = settings(deadline=None, derandomize=True, max_examples=200)
 
 class Conversation(NamedTuple):
     channel: Channel[Any]
-    error: type[Untrusted]
     refusal: str
     """The beginning of the sentence that other bytes are refused with."""
     messages: dict[str, dict[str, Any]]
@@ -52,9 +50,9 @@ class Conversation(NamedTuple):
         return (self.encode or self.channel.encode)(message)
 
     def refuses(self, content: bytes) -> None:
-        with pytest.raises(self.error, match=f"^{self.refusal}: ") as raised:
+        with pytest.raises(BadMessage, match=f"^{self.refusal}: ") as raised:
             self.channel.decode(content)
-        assert type(raised.value) is self.error
+        assert type(raised.value) is BadMessage
 
 
 REPORTED = {"Hello": 11, "Armed": 12, "Refused": 13, "Totals": 15}
@@ -62,7 +60,6 @@ SAID_AS_IT_IS = {name: one for name, one in samples.FROM_CORE.items() if type(on
 CONVERSATIONS = [
     Conversation(
         membership.CHANNEL,
-        membership.BadMembershipMessage,
         "a member sent a malformed membership message",
         {"membership": samples.MEMBERSHIP},
         {
@@ -81,7 +78,6 @@ CONVERSATIONS = [
     ),
     Conversation(
         membership.UPDATES,
-        membership.BadMembershipMessage,
         "a member sent a malformed membership update",
         {"updates": samples.UPDATES},
         {"Alive": 21, "Suspect": 22, "Dead": 23, "MemberHasLeft": 24, "Stated": 25},
@@ -90,7 +86,6 @@ CONVERSATIONS = [
     ),
     Conversation(
         leadership.CHANNEL,
-        leadership.BadLeadershipMessage,
         "a voter sent a malformed message",
         {"leadership": samples.LEADERSHIP},
         {
@@ -115,7 +110,6 @@ CONVERSATIONS = [
     ),
     Conversation(
         leases.CHANNEL,
-        leases.BadLeaseMessage,
         "a peer sent a malformed message",
         {"leases": samples.LEASES},
         {"AcquireLease": 1, "LeaseAnswer": 2, "ReleaseLease": 3, "LeaseCommand": 4, "CommandAnswer": 5},
@@ -123,7 +117,6 @@ CONVERSATIONS = [
     ),
     Conversation(
         greeting.CHANNEL,
-        greeting.BadGreeting,
         "a node sent a malformed greeting",
         {"greeting": samples.GREETING},
         {"GreetingHello": 1, "GreetingWelcome": 2, "Challenge": 3, "Proof": 4, "GreetingRefusal": 5, "ShareRing": 6},
@@ -131,7 +124,6 @@ CONVERSATIONS = [
     ),
     Conversation(
         asking.CHANNEL,
-        asking.BadQuestion,
         "a node sent a malformed question or answer",
         {"asking": samples.ASKING},
         {"Ask": 20, "AskAnswer": 21},
@@ -139,7 +131,6 @@ CONVERSATIONS = [
     ),
     Conversation(
         jobs.CHANNEL,
-        jobs.BadJobMessage,
         "a frame holds a malformed message about jobs",
         {"jobs": samples.JOBS, "tasks": samples.TASKS},
         {
@@ -187,7 +178,6 @@ CONVERSATIONS = [
     ),
     Conversation(
         tasks.TO_HANDLERS,
-        tasks.BadTaskMessage,
         "a frame holds a malformed message to a core",
         {"handlers": samples.TO_HANDLERS},
         {"Load": 1, "RunTasks": 2, "StopTasks": 3},
@@ -195,7 +185,6 @@ CONVERSATIONS = [
     ),
     Conversation(
         tasks.FROM_HANDLERS,
-        tasks.BadTaskMessage,
         "a frame holds a malformed message from a core",
         {"handlers": samples.FROM_HANDLERS},
         {"Loaded": 10, "Ran": 11, "Said": 12, "Spent": 13},
@@ -203,7 +192,6 @@ CONVERSATIONS = [
     ),
     Conversation(
         shards.TO_CORE,
-        shards.BadMessage,
         "the owner sent a malformed message",
         {"shards": samples.TO_CORE},
         {"Arm": 1, "Go": 2, "Stop": 3, "Ack": 4},
@@ -211,7 +199,6 @@ CONVERSATIONS = [
     ),
     Conversation(
         shards.FROM_CORE,
-        shards.BadMessage,
         "a core sent a malformed message",
         {"shards": samples.FROM_CORE},
         {**REPORTED, "StepTotals": 14, "MetricTotals": 16},
@@ -219,7 +206,6 @@ CONVERSATIONS = [
     ),
     Conversation(
         shards.UNREAD,
-        shards.BadMessage,
         "a worker sent a malformed message",
         {"shards": SAID_AS_IT_IS, "unread": samples.UNREAD},
         {**REPORTED, "UnreadStep": 17, "UnreadMetric": 18},
@@ -387,7 +373,7 @@ def test_spoilt_messages_raise_nothing_but_untrusted(spoken: Conversation, data:
         content[place : place + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=3)) or b"\xc1"
     try:
         spoken.channel.decode(bytes(content))
-    except Untrusted:
+    except BadMessage:
         pass
 
 
@@ -397,7 +383,7 @@ def test_spoilt_messages_raise_nothing_but_untrusted(spoken: Conversation, data:
 def test_random_bytes_raise_nothing_but_untrusted(spoken: Conversation, content: bytes) -> None:
     try:
         spoken.channel.decode(content)
-    except Untrusted:
+    except BadMessage:
         pass
 
 

@@ -13,7 +13,7 @@ from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import Window
 from talka.units import SECOND
 from talka.wire.attempts import NOWHERE
-from talka.wire.channels import Message
+from talka.wire.channels import BadMessage, Message
 from talka.wire.framing import FRAME_LIMIT_BYTES
 from talka.wire.jobs import (
     PIECE_LIMIT_BYTES,
@@ -21,9 +21,7 @@ from talka.wire.jobs import (
     VIEW_LIMIT_BYTES,
     Assign,
     AttemptResult,
-    BadJobMessage,
     Beat,
-    BundleFacts,
     CheckpointStored,
     Finished,
     Halt,
@@ -51,6 +49,7 @@ from talka.wire.jobs import (
     encode_result,
 )
 from talka.wire.manager_calls import GetJob, ManagerCall, SetLease
+from talka.wire.orders import BundleFacts
 from talka.wire.shards import Gap
 from tests.wire.samples import DIGEST, FENCE, JOBS, WORKER
 
@@ -137,7 +136,7 @@ def test_fields_of_a_result_of_a_newer_protocol_are_ignored() -> None:
     ],
 )
 def test_bytes_that_are_no_result_are_untrusted(content: bytes) -> None:
-    with pytest.raises(BadJobMessage, match="^a blob does not hold the result of an attempt: "):
+    with pytest.raises(BadMessage, match="^a blob does not hold the result of an attempt: "):
         decode_result(content)
 
 

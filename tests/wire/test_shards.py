@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from talka.errors import Untrusted
 from talka.stats.histogram import HIGHEST, index_of, lowest_of
 from talka.stats.tally import StepTally, Tally
+from talka.wire.channels import BadMessage
 from talka.wire.framing import FRAME_LIMIT_BYTES
 from talka.wire.shards import (
     PROTOCOL,
     VALUE_LIMIT_BYTES,
     Armed,
-    BadMessage,
     FromCore,
     MetricTotals,
     StepTotals,

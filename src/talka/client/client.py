@@ -15,7 +15,7 @@ from talka.client.dag_calls import DagCalls, key_header, paged
 from talka.client.http import ApiAddress
 from talka.client.requests import PAGE_DEFAULT, BundleMissing, CancelRequest, NotAuthorised, NotEnded
 from talka.errors import Invalid
-from talka.wire.entries import JobOrder
+from talka.wire.orders import JobOrder
 from talka.wire.views import JobFacts, JobsPage, JobUpdate, WorkerView, without_windows_up_to
 
 UPLOAD_S: Final = 180.0

@@ -15,8 +15,7 @@ from talka.engine.load.feeds import load_feeds
 from talka.engine.load.prepare import prepare
 from talka.engine.loader import being_imported, load, select
 from talka.errors import Invalid
-from talka.wire.entries import JobOrder
-from talka.wire.jobs import BundleFacts
+from talka.wire.orders import BundleFacts, JobOrder
 from talka.wire.shards import PLAIN_GET, FileSource, Settings, UrlRequest, UrlSource, digest_of_url
 from talka.work.dsl import Workflow
 from talka.work.durations import parse_duration

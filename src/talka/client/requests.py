@@ -12,8 +12,8 @@ from typing import Final, NamedTuple, Protocol, Self
 import msgspec
 
 from talka.errors import Invalid, Superseded, TalkaError, Unavailable, Untrusted
-from talka.wire.entries import JobOrder
 from talka.wire.jobs import BLOB_LIMIT_BYTES
+from talka.wire.orders import JobOrder
 from talka.wire.security.access import Asker
 from talka.wire.views import ClusterView, JobFacts, JobsPage, JobUpdate, WorkerView
 from talka.work.dag import BadDag

@@ -9,7 +9,7 @@ from talka.control.load.shard_run import LostShard
 from talka.report.job_view import JobView, Loss, WorkflowView
 from talka.stats.tally import Tally
 from talka.stats.windows import Timeline, Window
-from talka.wire.entries import JobOrder
+from talka.wire.orders import JobOrder
 from talka.wire.views import JobFacts, JobUpdate, WorkflowUpdate
 from talka.work.lifecycle import JobState, is_final
 

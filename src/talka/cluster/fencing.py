@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from talka.errors import Invalid, Superseded
+from talka.errors import Invalid
 
 
 class Token(msgspec.Struct, frozen=True, order=True, array_like=True):
@@ -29,16 +29,6 @@ class Token(msgspec.Struct, frozen=True, order=True, array_like=True):
 
 ZERO: Final = Token(0, 0, 0)
 """Below every token a leader gives out: what a receiver starts with."""
-
-
-class StaleToken(Superseded):
-    """A later leader has commanded here. Stop; asking again cannot help."""
-
-    def __init__(self, *, presented: Token, highest: Token) -> None:
-        super().__init__(
-            f"token {presented} is stale: this receiver has seen {highest}, so a later leader commands it; stop"
-        )
-        self.presented, self.highest = presented, highest
 
 
 class BrokenFence(Invalid):
@@ -64,13 +54,10 @@ class PersistFirst(msgspec.Struct, frozen=True):
 
 
 class Refuse(msgspec.Struct, frozen=True):
-    """The token is below one that was seen: do not carry the command out, answer with `StaleToken`."""
+    """The token is below one that was seen: do not carry the command out."""
 
     presented: Token
     highest: Token
-
-    def error(self) -> StaleToken:
-        return StaleToken(presented=self.presented, highest=self.highest)
 
 
 Admission: TypeAlias = Apply | PersistFirst | Refuse

@@ -16,8 +16,9 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from talka.errors import Unavailable, Untrusted
+from talka.errors import Unavailable
 from talka.units import NEVER
+from talka.wire.channels import Codec
 
 DRIFT_PERCENT: Final = 2
 KEYS_LIMIT: Final = 4096
@@ -37,26 +38,9 @@ class LeaseRecord(msgspec.Struct, frozen=True, array_like=True):
     ttl_ns: Annotated[int, msgspec.Meta(ge=1)]
 
 
-class BadLeaseRecord(Untrusted):
-    """Taking the key for free would be unsafe, so the leader stops."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"the register holds a value that is no lease: {reason}; a leader must not act on it")
-
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(LeaseRecord)
-
-
-def encode_record(record: LeaseRecord) -> bytes:
-    return _encoder.encode(record)
-
-
-def decode_record(content: bytes) -> LeaseRecord:
-    try:
-        return _decoder.decode(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadLeaseRecord(str(error)) from None
+# Taking a key for free whose value cannot be read would be unsafe: a leader that finds one stops.
+RECORDS: Final[Codec[LeaseRecord]] = Codec(LeaseRecord, "the register holds a value that is no lease")
+encode_record, decode_record = RECORDS.encode, RECORDS.decode
 
 
 # What the leader answers.
@@ -311,14 +295,6 @@ class RenewDue(msgspec.Struct, frozen=True):
 HolderNews: TypeAlias = LeaseGranted | LeaseLost | RenewDue
 
 
-class TooManyLeases(Unavailable):
-    """Every place of this holder is taken by a lease it holds."""
-
-    def __init__(self, key: str, limit: int) -> None:
-        super().__init__(f"lease of {key!r}: this node holds {limit} leases, and that is the most; release one first")
-        self.key, self.limit = key, limit
-
-
 class _Claim:
     __slots__ = ("asked", "due", "epoch", "ttl_ns", "until")
 
@@ -453,7 +429,9 @@ class LeaseHolder:
             return
         idle = next((other for other, claim in self._claims.items() if not claim.epoch), None)
         if idle is None:
-            raise TooManyLeases(key, self._limit)
+            raise Unavailable(
+                f"lease of {key!r}: this node holds {self._limit} leases, and that is the most; release one first"
+            )
         del self._claims[idle]
 
     def _drop_if_idle(self, key: str, claim: _Claim) -> None:

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias, cast
 
 import msgspec
 
-from talka.cluster.effects import Lane, PersistBlob, Send
+from talka.cluster.effects import Lane, Send
 from talka.cluster.leadership.news import Elected, SteppedDown, WriteEnded
 from talka.control.blobs.replicated_blobs import (
     BlobEffect,
@@ -20,9 +20,7 @@ from talka.control.blobs.replicated_blobs import (
     BlobKept,
     BlobReady,
     BlobsFull,
-    LoadBlob,
     ReplicatedBlobs,
-    ServeBlob,
     piece_of,
 )
 from talka.control.clients.overload import Level, report_interval_ms
@@ -46,7 +44,7 @@ from talka.control.jobs.worker_life import HeardLives
 from talka.control.member.clock_offsets import ClockOffsets
 from talka.control.member.leader_calls import CallEnded, LeaderCalls
 from talka.control.member.voter import Voter, VoterEffect
-from talka.control.tasks.store_effects import DagEffect, StoreEffect
+from talka.control.tasks.store_effects import DagEffect
 from talka.errors import Untrusted
 from talka.units import NEVER, SECOND
 from talka.wire.entries import JobEntry, decode_checkpoint, decode_entry
@@ -92,7 +90,7 @@ class HeardOf(msgspec.Struct, frozen=True):
 
 
 ManagerEffect: TypeAlias = JobsEffect | BlobEffect | DagEffect | HeardOf
-PassedOn: TypeAlias = JobsNews | CallEnded | VoterEffect | StoreEffect | PersistBlob | LoadBlob | ServeBlob
+PassedOn: TypeAlias = JobsNews | JobOver | CallEnded | VoterEffect | BlobEffect | DagEffect
 """What the member around a manager or its shell carries out."""
 
 
@@ -156,7 +154,7 @@ class Manager:
 
     def on_message(
         self, now: int, sender: str, message: JobMessage, boot: int = 0, source: str = "", role: Role | None = None
-    ) -> list[ManagerEffect]:
+    ) -> list[PassedOn]:
         if isinstance(message, WantBlob) and role in OWN_ROLES:
             if not self.bundle_rights.may_fetch(now, sender, message.digest):
                 return self._out(
@@ -208,7 +206,7 @@ class Manager:
                 job = getattr(message, "job", "")
                 return self.led[job].on_message(now, sender, message) if job in self.led else []
 
-    def on_news(self, now: int, news: Elected | SteppedDown | WriteEnded) -> list[ManagerEffect]:
+    def on_news(self, now: int, news: Elected | SteppedDown | WriteEnded) -> list[PassedOn]:
         """What the voter beside it tells."""
         if isinstance(news, WriteEnded):
             return [] if self.registry is None else self._out(now, self.registry.on_write_ended(now, news))
@@ -230,7 +228,7 @@ class Manager:
             self.keeper.on_stepped_down(now)
         return self._out(now, [])
 
-    def set_keeper(self, now: int, keeper: DagKeeper) -> list[ManagerEffect]:
+    def set_keeper(self, now: int, keeper: DagKeeper) -> list[PassedOn]:
         """Dag jobs were read from the store: go on with them."""
         self.keeper = keeper
         keeper.silence_of = self._silence_of
@@ -249,7 +247,7 @@ class Manager:
         if self.keeper is not None:
             self.keeper.wall_offset_ns = wall_offset_ns
 
-    def act(self, now: int, effects: list[ManagerEffect]) -> list[ManagerEffect]:
+    def act(self, now: int, effects: list[ManagerEffect]) -> list[PassedOn]:
         """Carry out what the keeper of dag jobs answered to the shell."""
         return self._out(now, effects)
 
@@ -268,25 +266,25 @@ class Manager:
                 effects.append(WorkerLost(name, boot, "it was gone before its tasks were known"))
         return effects
 
-    def on_persisted(self, now: int, ticket: int) -> list[ManagerEffect]:
+    def on_persisted(self, now: int, ticket: int) -> list[PassedOn]:
         return self._out(now, self.blobs.on_persisted(now, ticket))
 
-    def on_not_persisted(self, now: int, ticket: int, text: str) -> list[ManagerEffect]:
+    def on_not_persisted(self, now: int, ticket: int, text: str) -> list[PassedOn]:
         return self._out(now, self.blobs.on_not_persisted(now, ticket, text))
 
-    def say(self, to: str, message: JobMessage) -> list[ManagerEffect]:
+    def say(self, to: str, message: JobMessage) -> list[PassedOn]:
         return [Send(CHANNEL, to, message, Lane.STREAM)]
 
-    def on_loaded(self, now: int, digest: str, content: bytes | None) -> list[ManagerEffect]:
+    def on_loaded(self, now: int, digest: str, content: bytes | None) -> list[PassedOn]:
         return self._out(now, self.blobs.on_loaded(now, digest, content))
 
     def on_document(
         self, now: int, job: str, content: bytes, state: JobState, exit_code: int, reason: str
-    ) -> list[ManagerEffect]:
+    ) -> list[PassedOn]:
         led = self.led.get(job)
         return [] if led is None else self._out(now, led.on_document(now, content, state, exit_code, reason))
 
-    def tick(self, now: int) -> list[ManagerEffect]:
+    def tick(self, now: int) -> list[PassedOn]:
         effects: list[ManagerEffect] = []
         if now >= self._keep_at:
             self._keep_at = NEVER
@@ -310,12 +308,12 @@ class Manager:
 
     # -- what this node's own API asks
 
-    def call(self, now: int, call: LeaderCall, asker: Asker | None = None) -> tuple[int, list[ManagerEffect]]:
+    def call(self, now: int, call: LeaderCall, asker: Asker | None = None) -> tuple[int, list[PassedOn]]:
         """Ask the leader, for whoever asked; `CallEnded` with this number tells what it said."""
         number, effects = self.calls.ask(now, call, self.leader, asker)
         return number, self._out(now, [*effects])
 
-    def watch(self, now: int, job: str, *, steps: bool, asker: Asker | None = None) -> tuple[int, list[ManagerEffect]]:
+    def watch(self, now: int, job: str, *, steps: bool, asker: Asker | None = None) -> tuple[int, list[PassedOn]]:
         """`Updated` and `WatchFailed` with this number tell of the job, until `unwatch`."""
         number = self.watches.add(now, job, self._rng.getrandbits(48), steps=steps, asker=asker)
         return number, self._out(now, [])
@@ -323,15 +321,15 @@ class Manager:
     def unwatch(self, number: int) -> None:
         self.watches.remove(number)
 
-    def keep(self, now: int, digest: str, content: bytes) -> list[ManagerEffect]:
+    def keep(self, now: int, digest: str, content: bytes) -> list[PassedOn]:
         """`BlobKept` tells when a majority has it."""
         return self._out(now, self.blobs.keep(now, digest, content))
 
-    def fetch(self, now: int, digest: str) -> list[ManagerEffect]:
+    def fetch(self, now: int, digest: str) -> list[PassedOn]:
         """`BlobReady` tells what it is."""
         return self._out(now, self.blobs.fetch(now, digest))
 
-    def drain(self, now: int) -> list[ManagerEffect]:
+    def drain(self, now: int) -> list[PassedOn]:
         """Hand every job that this manager leads to others, and lead no more."""
         self.is_draining = True
         return self._out(now, [self._leaderless(led) for led in self.led.values()])
@@ -391,10 +389,10 @@ class Manager:
             return [Send(CHANNEL, sender, CallAnswer(call.number, None, "elsewhere", self.leader), Lane.RESULTS)]
         return self.registry.on_call(now, sender, call)
 
-    def _out(self, now: int, effects: Iterable[ManagerEffect]) -> list[ManagerEffect]:
+    def _out(self, now: int, effects: Iterable[ManagerEffect]) -> list[PassedOn]:
         """Let news reach the parts they concern; what is left is for the member around this manager, and for the
         shell."""
-        out: list[ManagerEffect] = []
+        out: list[PassedOn] = []
         open_effects = list(effects)
         for effect in open_effects:  # it grows
             match effect:

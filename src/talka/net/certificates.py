@@ -284,13 +284,8 @@ def describe(
         beside = Path(source).parent / f"{AUTHORITY}.crt"
         ca = beside if beside.is_file() else None
     certificate = load(source)[0]
-    claims = identity_in(certificate)
     return Certificate(
-        name=claims.name,
-        role=claims.role,
-        cluster=claims.cluster,
-        environment=claims.environment,
-        datacenter=claims.datacenter,
+        **msgspec.structs.asdict(identity_in(certificate)),
         hosts=_hosts(certificate),
         is_authority=_is_authority(certificate),
         not_before=certificate.not_valid_before_utc,

@@ -8,7 +8,7 @@ Decision: docs/decisions/0012-the-holes-of-leadership.md.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from random import Random
 from typing import Final, Generic, Protocol, TypeVar
@@ -87,11 +87,7 @@ class Candidates:
         problems: list[str] = []
         known, named = await self._gathered(problems)
         found = await _together(lambda name: _answered(self._names.services(now, name), problems), self._services)
-        for host, port in (target for targets in found for target in targets):
-            if is_ip(host):
-                known[format_address(host, port)] = None
-            else:
-                named.setdefault(host, {})[port] = None
+        _tell_apart(chain.from_iterable(found), known, named)
         asked = list(named)[:NAMES_LIMIT]
         if len(named) > len(asked):
             problems.append(f"{len(named)} names of first peers are too many: only {NAMES_LIMIT} were looked up")
@@ -112,11 +108,7 @@ class Candidates:
         hosts.extend(self._hosts)
         for path in self._files:
             hosts.extend(_parsed(f"the file {path}", await _lines(path, problems), problems))
-        for host, port in hosts:
-            if is_ip(host):
-                known[format_address(host, port)] = None
-            else:
-                named.setdefault(host, {})[port] = None
+        _tell_apart(hosts, known, named)
         return known, named
 
 
@@ -253,6 +245,14 @@ class _Prober(Generic[Answer]):
         if sentence not in self._told and len(self._told) < REFUSALS_LIMIT:
             self._told[sentence] = None
             self._on_refusal(sentence)
+
+
+def _tell_apart(hosts: Iterable[tuple[str, int]], known: dict[str, None], named: dict[str, dict[int, None]]) -> None:
+    for host, port in hosts:
+        if is_ip(host):
+            known[format_address(host, port)] = None
+        else:
+            named.setdefault(host, {})[port] = None
 
 
 def _path(source: str) -> Path:

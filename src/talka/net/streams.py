@@ -201,10 +201,6 @@ class Link(asyncio.Protocol):
         self._is_writable = True
         self.flush()
 
-    @property
-    def is_open(self) -> bool:
-        return self._transport is not None and not self._transport.is_closing()
-
     def flush(self) -> None:
         """Write what waits, as long as the kernel takes it."""
         transport, channel = self._transport, self._channel

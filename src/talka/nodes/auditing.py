@@ -36,20 +36,28 @@ def nowhere(what: str, status: int, **facts: str) -> None:
     """Of a member that keeps no audit log: its events tell the same."""
 
 
-def put_down_news(put_down: PutDown, news: object) -> None:
-    """A change that another manager passed on, or what nobody of that role may say."""
-    match news:
-        case Forwarded(asker=None, through=through, what=what, status=status, subject=subject, text=text):
-            put_down(what, status, source=f"manager {through}", job=subject, text=text)
-        case Forwarded(asker=asker, through=through, what=what, status=status, subject=subject, text=text) if asker:
-            source = f"{asker.source} by manager {through}".lstrip()
-            put_down(
-                what, status, who=asker.name, role=asker.role, token=asker.token, source=source, job=subject, text=text
-            )
-        case RoleRefused(name=name, role=role, message=message, source=source):
-            put_down(f"node: {message}", REFUSED, who=name, role=role or "unproven", source=source, text=news.text)
-        case _:
-            pass
+def put_down_forwarded(put_down: PutDown, news: Forwarded) -> None:
+    """A change that another manager passed on."""
+    through, asker = f"manager {news.through}", news.asker
+    if asker is None:
+        put_down(news.what, news.status, source=through, job=news.subject, text=news.text)
+        return
+    put_down(
+        news.what,
+        news.status,
+        who=asker.name,
+        role=asker.role,
+        token=asker.token,
+        source=f"{asker.source} by {through}".lstrip(),
+        job=news.subject,
+        text=news.text,
+    )
+
+
+def put_down_refusal(put_down: PutDown, news: RoleRefused) -> None:
+    """What nobody of that role may say."""
+    role = news.role or "unproven"
+    put_down(f"node: {news.message}", REFUSED, who=news.name, role=role, source=news.source, text=news.text)
 
 
 def put_down_change(put_down: PutDown, asked: QuestionAsked, problem: str) -> None:

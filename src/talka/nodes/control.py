@@ -3,7 +3,7 @@
 import asyncio
 import copy
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, assert_never
 
 import msgspec
 
@@ -26,7 +26,6 @@ from talka.control.jobs.effects import Updated, WatchFailed
 from talka.control.member.admin_queries import metrics_text
 from talka.control.member.leader_calls import CallEnded
 from talka.errors import Invalid, TalkaError, Unavailable
-from talka.wire.entries import JobOrder
 from talka.wire.manager_calls import (
     CancelJob,
     ClusterTold,
@@ -49,6 +48,7 @@ from talka.wire.manager_calls import (
     WorkersTold,
     WorkerTold,
 )
+from talka.wire.orders import JobOrder
 from talka.wire.security.access import Asker
 from talka.wire.views import (
     ClusterView,
@@ -58,7 +58,6 @@ from talka.wire.views import (
     LeaseView,
     ManagerView,
     WorkerView,
-    instant_text,
 )
 
 if TYPE_CHECKING:
@@ -72,6 +71,8 @@ UPDATES_LIMIT: Final = 256
 SHED_S: Final = 2.0
 
 Told = TypeVar("Told")
+Answered: TypeAlias = CallEnded | BlobKept | BlobFailed | BlobReady | Updated | WatchFailed
+"""What somebody who asked waits for."""
 
 
 class ManagerControl:
@@ -91,7 +92,7 @@ class ManagerControl:
 
     # -- answers that arrive
 
-    def on_news(self, news: object) -> None:
+    def on_answer(self, news: Answered) -> None:
         match news:
             case CallEnded(number=number):
                 waiting = self._open.get(number)
@@ -114,7 +115,7 @@ class ManagerControl:
             case WatchFailed(number=number, text=text):
                 self._push(number, NoSuchJob(text))
             case _:
-                pass
+                assert_never(news)
 
     def _push(self, number: int, item: JobUpdate | TalkaError) -> None:
         queue = self._watchers.get(number)
@@ -253,7 +254,7 @@ class ManagerControl:
             ManagerView(name, state, apis.get(name, ""), name == view.leader, led.get(name, 0))
             for name, state in states.items()
         ]
-        return msgspec.structs.replace(view, name=node.cluster, managers=managers)
+        return msgspec.structs.replace(view, name=node.options.cluster, managers=managers)
 
     def is_ready(self) -> str:
         return self._node.why_not_ready()
@@ -274,6 +275,3 @@ class ManagerControl:
         if wait_ns:
             self.refused["rate"] = self.refused.get("rate", 0) + 1
         return wait_ns / 1e9
-
-    def instant(self, realtime_ms: int) -> str:
-        return instant_text(realtime_ms)

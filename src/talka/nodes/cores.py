@@ -11,30 +11,17 @@ import msgspec
 
 from talka.clock import boottime_ns, monotonic_ns
 from talka.control.load.core_effects import KillCore, StartCore, TellCore
-from talka.control.worker.effects import (
-    AttemptsDropped,
-    EndHandlers,
-    ExitFacts,
-    HandlersBroken,
-    HandlersLoaded,
-    StartHandlers,
-    TellHandlers,
-)
+from talka.control.worker.effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
 from talka.engine.handlers.handler_supervisor import HandlerSupervisor
 from talka.engine.load.supervisor import Supervisor
 from talka.errors import Invalid
 from talka.nodes.confinement import Confinement
-from talka.nodes.dags.dag_events import dropped_text
-from talka.nodes.member_events import WORDS, Event
 from talka.store.files.blobs import Blobs
 from talka.wire.shards import Arm, BundleSource, FromCore, Go, Totals
 from talka.wire.tasks import FromHandlers
 
 DISK_LEAST_BYTES: Final = 64 * 1024 * 1024
 """Free under the data folder. With less, tasks that write anything would fail on this worker and not on others."""
-
-HANDLER_WORDS: Final = {"handlers": "has the handlers {handlers}"}
-WORDS.update(HANDLER_WORDS)
 
 HandlerOrder: TypeAlias = StartHandlers | TellHandlers | EndHandlers
 CoreOrder: TypeAlias = StartCore | TellCore | KillCore
@@ -203,16 +190,3 @@ def short_of_disk(folder: Path) -> str:
         return ""
     least = DISK_LEAST_BYTES // (1024 * 1024)
     return f"disk: {free_bytes // (1024 * 1024)} MiB are free under {folder}, less than {least} MiB: make room there"
-
-
-def handler_event_of(news: object) -> Event | None:
-    """The event that some news about handlers is, if it is one."""
-    match news:
-        case HandlersLoaded(handlers=handlers):
-            return {"event": "handlers", "handlers": ", ".join(handlers)}
-        case HandlersBroken(text=text):
-            return {"event": "alarm", "kind": "handlers", "text": f"the handlers cannot be used: {text}"}
-        case AttemptsDropped(dropped=dropped):
-            return {"event": "attempts-dropped", "text": f"held {dropped_text(dropped)}"}
-        case _:
-            return None

@@ -1,12 +1,14 @@
 """What happens to jobs and workers, as people and programs read it."""
 
-from typing import Final
+from typing import Final, TypeAlias, assert_never
 
 from talka.control.jobs.effects import (
     Alarmed,
     AttemptAccepted,
     EvictionHeld,
     FleetFull,
+    FleetNews,
+    Forwarded,
     JobAcceptedNews,
     JobEndStored,
     JobOver,
@@ -19,11 +21,17 @@ from talka.control.jobs.effects import (
     WorkerReturned,
 )
 from talka.control.worker.effects import (
+    AttemptsDropped,
     Drained,
+    HandlersBroken,
+    HandlersLoaded,
     LeaseEnded,
+    ManagersLearned,
+    NeedBundle,
     ShardsNews,
     WorkerLeaseGranted,
 )
+from talka.nodes.dags.dag_events import dropped_text
 from talka.nodes.member_events import WORDS, Event
 from talka.work.durations import format_duration
 
@@ -50,12 +58,39 @@ JOB_WORDS: Final = {
     "task-ended": "attempt {attempt} of job {job} has ended",
     "task-killed": "attempt {attempt} of job {job} was stopped: {reason}",
     "drained": "nothing is running here now",
+    "handlers": "has the handlers {handlers}",
 }
 WORDS.update(JOB_WORDS)
 
+JobNews: TypeAlias = (
+    JobAcceptedNews
+    | OwnerChanged
+    | LeaseChanged
+    | JobEndStored
+    | TaskLost
+    | AttemptAccepted
+    | JobOver
+    | FleetNews
+    | Alarmed
+    | Forwarded
+)
+"""What a manager tells of and nobody waits for."""
+WorkerNews: TypeAlias = (
+    ShardsNews
+    | HandlersLoaded
+    | HandlersBroken
+    | AttemptsDropped
+    | ManagersLearned
+    | WorkerLeaseGranted
+    | LeaseEnded
+    | Drained
+    | NeedBundle
+)
+"""What a worker tells of."""
 
-def job_event_of(news: object) -> Event | None:
-    """The event that some news about jobs is, if it is one."""
+
+def job_event_of(news: JobNews) -> Event | None:
+    """The event that news of a manager about jobs are, if they are one."""
     match news:
         case JobAcceptedNews(job=job):
             return {"event": "job-accepted", "job": job}
@@ -72,8 +107,8 @@ def job_event_of(news: object) -> Event | None:
             return {"event": "task-lost", "job": job, "attempt": attempt, "worker": worker, "cause": cause}
         case AttemptAccepted(job=job, attempt=attempt):
             return {"event": "task-accepted", "job": job, "attempt": attempt}
-        case JobOver(job=job, superseded=True):
-            return {"event": "job-left", "job": job}
+        case JobOver(job=job, superseded=superseded):
+            return {"event": "job-left", "job": job} if superseded else None
         case WorkerRegistered(name=name, boot=boot, cores=cores):
             return {"event": "worker-registered", "name": name, "boot": str(boot), "cores": cores}
         case WorkerReturned(name=name):
@@ -88,6 +123,21 @@ def job_event_of(news: object) -> Event | None:
             return {"event": "fleet-full", "name": name, "limit": limit}
         case Alarmed(text=text):
             return {"event": "alarm", "kind": "jobs", "text": text}
+        case Forwarded():
+            return None
+        case _:
+            assert_never(news)
+
+
+def worker_event_of(news: WorkerNews) -> Event | None:
+    """The event that news of a worker are, if they are one."""
+    match news:
+        case HandlersLoaded(handlers=handlers):
+            return {"event": "handlers", "handlers": ", ".join(handlers)}
+        case HandlersBroken(text=text):
+            return {"event": "alarm", "kind": "handlers", "text": f"the handlers cannot be used: {text}"}
+        case AttemptsDropped(dropped=dropped):
+            return {"event": "attempts-dropped", "text": f"held {dropped_text(dropped)}"}
         case WorkerLeaseGranted(leader=manager):
             return {"event": "lease", "manager": manager}
         case LeaseEnded(reason=reason):
@@ -98,5 +148,7 @@ def job_event_of(news: object) -> Event | None:
             return {"event": f"task-{what}", "job": job, "attempt": attempt}
         case Drained():
             return {"event": "drained"}
-        case _:
+        case ManagersLearned() | NeedBundle():
             return None
+        case _:
+            assert_never(news)

@@ -10,18 +10,19 @@ from typing import Final
 import msgspec
 
 from talka.clock import boottime_ns, both_clocks, cpu_ns, realtime_ns
-from talka.cluster.effects import PersistBlob
+from talka.cluster.effects import PersistBlob, Send, Transmit
 from talka.cluster.leadership.election import Phase
 from talka.cluster.leadership.lease_terms import LeaseDiffers, OtherLease, OwnLease
-from talka.control.blobs.replicated_blobs import LoadBlob, ServeBlob, piece_of
+from talka.control.blobs.replicated_blobs import BlobFailed, BlobKept, BlobReady, LoadBlob, ServeBlob, piece_of
 from talka.control.clients.overload import Overload
-from talka.control.jobs.effects import DocumentWanted
+from talka.control.jobs.effects import DocumentWanted, Forwarded, Updated, WatchFailed, WorkerLost
 from talka.control.jobs.entries import PREFIX
 from talka.control.jobs.job_checkpoint import closed_of
-from talka.control.manager import Manager
+from talka.control.manager import Manager, PassedOn
 from talka.control.member.admin_queries import STATES
 from talka.control.member.announcement import standing_of
-from talka.control.member.composite import JobsPart, QuestionAsked
+from talka.control.member.composite import JobsPart, MemberEffect, QuestionAsked
+from talka.control.member.leader_calls import CallEnded
 from talka.control.member.voter import Voter
 from talka.control.tasks.clock_watch import ClockWatch
 from talka.control.tasks.schedules import jump_text
@@ -35,10 +36,10 @@ from talka.control.tasks.store_effects import (
     WorkerTooOld,
 )
 from talka.errors import Invalid, TalkaError
-from talka.nodes.auditing import put_down_change
+from talka.nodes.auditing import put_down_change, put_down_forwarded
 from talka.nodes.control import ManagerControl
 from talka.nodes.dags.dag_service import DagService
-from talka.nodes.job_events import job_event_of
+from talka.nodes.job_events import JobNews, job_event_of
 from talka.nodes.member import MemberNode, MemberOptions
 from talka.nodes.member_events import Event
 from talka.nodes.runtime import Counts
@@ -50,9 +51,11 @@ from talka.store.files.blobs import Blobs
 from talka.units import SECOND
 from talka.version import VERSION
 from talka.wire.asking import AskAnswer, AskLease, ChangeLease, encode_content
-from talka.wire.entries import JobEntry, JobOrder, decode_checkpoint, decode_entry
+from talka.wire.entries import JobEntry, decode_checkpoint, decode_entry
 from talka.wire.jobs import ManagerAt
+from talka.wire.orders import JobOrder
 from talka.wire.security.bundles import sign_for_earlier
+from talka.wire.views import instant_text
 from talka.work.lifecycle import JobState
 
 SAMPLE_S: Final = 0.1
@@ -79,7 +82,7 @@ class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
     was told another is refused."""
 
 
-class ManagerNode(MemberNode):
+class ManagerNode(MemberNode[PassedOn]):
     """One manager, from its files to its sockets. Its API is served by whoever starts it, through `control`."""
 
     def __init__(self, options: ManagerOptions, on_event: Callable[[Event], None]) -> None:
@@ -130,16 +133,16 @@ class ManagerNode(MemberNode):
         time."""
         return self.dags is None or not self.dags.is_doubtful(boottime_ns())
 
-    def _make_part(self, voter: Voter | None) -> JobsPart[object]:
+    def _make_part(self, voter: Voter | None) -> JobsPart[PassedOn]:
         if voter is None:
-            name = self._options.name
-            raise Invalid(f"a manager is a voter, and {name} is none of {', '.join(self._options.voters) or 'them'}")
+            name = self.options.name
+            raise Invalid(f"a manager is a voter, and {name} is none of {', '.join(self.options.voters) or 'them'}")
         self._blobs = Blobs(self.folder / "blobs")
-        options = self._options
+        options = self.options
         self._trust = ManagerTrust(options, self.folder)
         self.manager = Manager(
             name=options.name,
-            boot=self.boot,
+            boot=self.runtime.boot,
             voter=voter,
             rng=self.runtime.rng,
             wall_offset_ns=self.clock.offset_ns,
@@ -152,13 +155,13 @@ class ManagerNode(MemberNode):
 
     def _managers(self) -> tuple[ManagerAt, ...]:
         """Those that vote, and where they are; this one first."""
-        voters = self._options.voters
+        voters = self.options.voters
         others = [ManagerAt(one.name, one.address) for one in self._membership.alive() if one.name in voters]
-        return (ManagerAt(self._options.name, self.address), *others)
+        return (ManagerAt(self.options.name, self.runtime.address), *others)
 
     def apis(self) -> dict[str, str]:
         """Where the API of each manager that is here can be reached."""
-        found = {self._options.name: self._api}
+        found = {self.options.name: self._api}
         for other in self._membership.alive():
             standing = standing_of(other)
             if standing is not None and standing.api:
@@ -188,7 +191,7 @@ class ManagerNode(MemberNode):
 
     async def _leave(self) -> None:
         """Hand jobs over before leadership, so that nobody waits for this manager."""
-        if self.failure is None and len(self._options.voters) > 1:
+        if self.failure is None and len(self.options.voters) > 1:
             self.perform(self.manager.drain(boottime_ns()))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HAND_OVER_S):
@@ -274,19 +277,16 @@ class ManagerNode(MemberNode):
         put_down_change(self.put_down, asked, reply.problem)
         self.runtime.do(self.member.answer(boottime_ns(), asked, reply))
 
-    def perform(self, effects: Sequence[object]) -> None:
+    def perform(self, effects: Sequence[PassedOn]) -> None:
         """Carry out what the manager answered to a call."""
         self.runtime.act(effects)
 
-    def _carry_out(self, effect: object) -> None:
+    def _carry_out(self, effect: MemberEffect | PassedOn) -> None:
         match effect:
+            case Transmit():
+                self.runtime.transmit(effect)
             case PersistBlob(ticket=ticket, digest=digest, content=content):
                 self.runtime.persist(ticket, self._blobs.put, digest, content, is_vital=False)
-            case _:
-                super()._carry_out(effect)
-
-    def _on_news(self, news: object) -> None:
-        match news:
             case LoadBlob(digest=digest):
                 self.perform(self.manager.on_loaded(boottime_ns(), digest, self._blobs.get(digest)))
             case ServeBlob(to=to, digest=digest, offset=offset):
@@ -297,15 +297,24 @@ class ManagerNode(MemberNode):
                 self.runtime.fail(OtherLease(text))
             case (
                 Commit() | ReadOutputs() | RaiseEpoch() | WorkerDropped() | WorkerTooOld() | CallAnswered() | DagEnded()
-            ) if self.dags is not None:
-                self.dags.carry_out(news)
+            ):
+                assert self.dags is not None, "nobody else has a keeper that asks for it"
+                self.dags.carry_out(effect)
+            case CallEnded() | BlobKept() | BlobFailed() | BlobReady() | Updated() | WatchFailed():
+                self.control.on_answer(effect)
+            case Send():
+                raise AssertionError("its member puts every message into a frame")
+            case _ if isinstance(effect, JobNews):
+                self._on_job_news(effect)
             case _:
-                self.control.on_news(news)
-                event = job_event_of(news)
-                if event is not None:
-                    self.evictions += event["event"] == "worker-lost"
-                    self.runtime.tell(event)
-                super()._on_news(news)
+                self._carry_out_own(effect)  # the type checker finds an effect of the manager that is in no case
+
+    def _on_job_news(self, news: JobNews) -> None:
+        if isinstance(news, Forwarded):
+            put_down_forwarded(self.put_down, news)
+        self.evictions += isinstance(news, WorkerLost)
+        if event := job_event_of(news):
+            self.runtime.tell(event)
 
     def _make_document(self, job: str) -> None:
         led = self.manager.led.get(job)
@@ -321,7 +330,7 @@ class ManagerNode(MemberNode):
             Meta(
                 name=record.order.name,
                 file=record.order.bundle.file or None,
-                started_at=self.control.instant(started_ms),
+                started_at=instant_text(started_ms),
                 version=VERSION,
                 allow_partial=record.order.allow_partial,
                 warnings=tuple(led.warnings),
@@ -335,7 +344,7 @@ class ManagerNode(MemberNode):
     def signed(self, order: JobOrder) -> JobOrder:
         """The order with this manager's word for its bundle."""
         bundle = order.bundle
-        earlier = sign_for_earlier(self.runtime.admission.ring.primary_secret.encode(), bundle.digest)
+        earlier = sign_for_earlier(self.runtime.admission.ring.primary_secret, bundle.digest)
         bundle = msgspec.structs.replace(bundle, signature=earlier, word=self._trust.signer.sign(bundle.digest))
         return msgspec.structs.replace(order, bundle=bundle)
 
@@ -351,31 +360,18 @@ class ManagerNode(MemberNode):
         return "this manager leaves" if self.manager.is_draining else ""
 
     @property
-    def state(self) -> str:
-        if self.manager.is_draining:
-            return "draining"
-        return "syncing" if self.why_not_ready() else "active"
-
-    @property
-    def name(self) -> str:
-        return self._options.name
-
-    @property
     def folder(self) -> Path:
         """Where this manager's files are."""
         return self.runtime.folder.path
 
-    @property
-    def cluster(self) -> str:
-        return self._options.cluster
-
     def manager_states(self) -> dict[str, str]:
         """Every voter, as this one sees it."""
-        states = dict.fromkeys(sorted(self._options.voters), "dead")
+        states = dict.fromkeys(sorted(self.options.voters), "dead")
         for other in self._membership.members():
             if other.name in states:
                 states[other.name] = STATES[other.status].replace("alive", "active")
-        return states | {self._options.name: self.state}
+        own = "draining" if self.manager.is_draining else "syncing" if self.why_not_ready() else "active"
+        return states | {self.options.name: own}
 
     def counts(self) -> Counts:
         counts = super().counts()

@@ -4,12 +4,12 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Generic
 
 import msgspec
 
 from talka.clock import boottime_ns, realtime_ns
-from talka.cluster.effects import Persist, Transmit
+from talka.cluster.effects import Persist, PersistBlob, Transmit
 from talka.cluster.leadership.lease_terms import OwnLease
 from talka.cluster.leadership.timings import TIMINGS
 from talka.cluster.membership.membership import Membership
@@ -18,10 +18,11 @@ from talka.cluster.membership.presets import PRESETS, MembershipConfig
 from talka.cluster.membership.vouched import Notary
 from talka.control.member.admin_queries import answer
 from talka.control.member.admission import HelloDeclined, RingChanged, Welcomed
-from talka.control.member.composite import ClusterMember, JobsPart, QuestionAsked
+from talka.control.member.composite import ClusterMember, JobsPart, MemberEffect, NodeNews, PartEffect, QuestionAsked
+from talka.control.member.role_check import RoleRefused
 from talka.control.member.voter import Voter
 from talka.errors import Invalid, TalkaError
-from talka.nodes.auditing import PutDown, nowhere, put_down_change, put_down_news
+from talka.nodes.auditing import PutDown, nowhere, put_down_change, put_down_refusal
 from talka.nodes.member_events import Event, event_of
 from talka.nodes.member_keys import change_event, unknown_secrets
 from talka.nodes.member_search import Search
@@ -50,8 +51,9 @@ class MemberOptions(NodeOptions, frozen=True, kw_only=True):
     """Drop a dead member from the view after so long; the preset's time when None."""
 
 
-class MemberNode:
-    """One member, from its files to its sockets. `run` until `stop` is called."""
+class MemberNode(Generic[PartEffect]):
+    """One member, from its files to its sockets. `run` until `stop` is called. A bare one, `MemberNode[Never]`, has no
+    part that has to do with jobs."""
 
     _own_lease: OwnLease | None = None
     """Of workers; a bare member has none."""
@@ -59,11 +61,11 @@ class MemberNode:
     def __init__(self, options: MemberOptions, on_event: Callable[[Event], None]) -> None:
         self.put_down: PutDown = nowhere
         """Where it is put down who changed something; whoever keeps an audit log sets it."""
-        self._options = options
+        self.options = options
         self._votes: VoterFile | None = None
         self._gone = asyncio.Event()
         self._remembering: asyncio.TimerHandle | None = None
-        self.runtime: NodeRuntime[object] = NodeRuntime(
+        self.runtime: NodeRuntime[PartEffect] = NodeRuntime(
             options,
             Role.MANAGER,
             on_event=on_event,
@@ -78,7 +80,7 @@ class MemberNode:
         self._seen: dict[str, RememberedPeer] = {peer.name: peer for peer in self._peers.load()}
         self._search = Search(
             options.seeds,
-            own=self.address,
+            own=self.runtime.address,
             remembered=lambda: [peer.address for peer in list(self._seen.values())],
             greet=lambda address: self.runtime.do(self.runtime.admission.hello(boottime_ns(), address)),
             join=lambda seeds: self.runtime.act(self._membership.join(boottime_ns(), seeds)),
@@ -89,7 +91,7 @@ class MemberNode:
         )
 
     def _open(self) -> None:
-        options, runtime = self._options, self.runtime
+        options, runtime = self.options, self.runtime
         _check_reachable(options)
         folder = runtime.folder.path
         self._peers = PeerFile(folder)
@@ -105,8 +107,8 @@ class MemberNode:
         )
         self._membership = Membership(
             name=options.name,
-            boot=self.boot,
-            address=self.address,
+            boot=runtime.boot,
+            address=runtime.address,
             zone=options.datacenter,
             group=options.group,
             config=config,
@@ -128,7 +130,7 @@ class MemberNode:
         self.member = runtime.member = ClusterMember(
             group=options.group,
             name=options.name,
-            boot=self.boot,
+            boot=runtime.boot,
             membership=self._membership,
             voter=voter,
             part=self._make_part(voter),
@@ -137,18 +139,10 @@ class MemberNode:
         )
 
     @property
-    def address(self) -> str:
-        return self.runtime.address
-
-    @property
-    def boot(self) -> int:
-        return self.runtime.boot
-
-    @property
     def failure(self) -> TalkaError | None:
         return self.runtime.failure
 
-    def _make_part(self, voter: Voter | None) -> JobsPart[object] | None:
+    def _make_part(self, voter: Voter | None) -> JobsPart[PartEffect] | None:
         """What this node has to do with jobs: nothing, where it is a bare member."""
         return None
 
@@ -165,8 +159,10 @@ class MemberNode:
     async def run(self) -> None:
         runtime = self.runtime
         await runtime.listen()
-        runtime.tell({"event": "ready", "name": self._options.name, "address": self.address, "boot": str(self.boot)})
-        unknown = unknown_secrets(self._options.secrets, runtime.admission.ring)
+        runtime.tell(
+            {"event": "ready", "name": self.options.name, "address": runtime.address, "boot": str(runtime.boot)}
+        )
+        unknown = unknown_secrets(self.options.secrets, runtime.admission.ring)
         problems = (self._peers.problem, runtime.keys.problem, self._votes.problem if self._votes else "", unknown)
         for problem in filter(None, problems):
             runtime.tell_of_files(problem)
@@ -215,13 +211,20 @@ class MemberNode:
 
     # -- what is to be done
 
-    def _carry_out(self, effect: object) -> None:
+    def _carry_out(self, effect: MemberEffect | PartEffect) -> None:
+        """Who has a part carries out what that asks for, and leaves the rest to `_carry_out_own`."""
+        assert isinstance(effect, MemberEffect), "a bare member has no part"
+        self._carry_out_own(effect)
+
+    def _carry_out_own(self, effect: MemberEffect) -> None:
         match effect:
             case Transmit():
                 self.runtime.transmit(effect)
             case Persist(ticket=ticket, puts=puts):
                 assert self._votes is not None
                 self.runtime.persist(ticket, self._votes.write, puts)
+            case PersistBlob():
+                raise AssertionError("only a part that has to do with jobs has blobs")
             case QuestionAsked():
                 self._answer(effect)
             case Welcomed(address=address):
@@ -233,7 +236,7 @@ class MemberNode:
                 facts = {"keys": ", ".join(ring.accepted()), "primary": ring.primary_id, "by": by}
                 self.runtime.tell({"event": "keys", **facts})
             case _:
-                self._on_news(effect)
+                self._on_news(effect)  # the type checker finds an effect that is in no case
 
     def _answer(self, asked: QuestionAsked) -> None:
         now = boottime_ns()
@@ -274,8 +277,9 @@ class MemberNode:
 
     # -- news
 
-    def _on_news(self, news: object) -> None:
-        put_down_news(self.put_down, news)
+    def _on_news(self, news: NodeNews) -> None:
+        if isinstance(news, RoleRefused):
+            put_down_refusal(self.put_down, news)
         event = event_of(news)
         if event is not None:
             self.runtime.tell(event)

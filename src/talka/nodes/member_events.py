@@ -1,8 +1,23 @@
 """What happens in a member's life, as people and programs read it."""
 
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, assert_never
 
-from talka.cluster.leadership.news import Elected, LeaderChanged, LeadershipAlarm, SteppedDown
+from msgspec.structs import asdict
+
+from talka.cluster.leadership.lease_terms import LeaseDiffers
+from talka.cluster.leadership.news import (
+    ConfigChanged,
+    Elected,
+    LeaderChanged,
+    LeadershipAlarm,
+    LeaseExtended,
+    PhaseChanged,
+    ReadEnded,
+    SteppedDown,
+    WriteEnded,
+)
+from talka.cluster.leases import LeaseExpired, LeaseGranted, LeaseLost, RenewDue
+from talka.cluster.membership.federation import GroupMemberReachable, GroupMemberUnreachable, GroupStateLearned
 from talka.cluster.membership.news import (
     DatagramsBlocked,
     DatagramsRestored,
@@ -13,8 +28,12 @@ from talka.cluster.membership.news import (
     MemberSuspected,
     Namesake,
     Refuted,
+    StateLearned,
 )
+from talka.control.member.composite import NodeNews
+from talka.control.member.receiver import Applied
 from talka.control.member.role_check import RoleRefused
+from talka.control.member.voter import CommandEnded
 
 Event: TypeAlias = dict[str, Any]
 
@@ -41,8 +60,8 @@ WORDS: Final = {
 }
 
 
-def event_of(news: object) -> Event | None:
-    """The event that some news of a core is, if it is one."""
+def event_of(news: NodeNews) -> Event | None:
+    """The event that some news of a member is, if it is one."""
     match news:
         case MemberJoined(name=name, boot=boot, address=address):
             return {"event": "joined", "name": name, "address": address, "boot": str(boot)}
@@ -56,15 +75,8 @@ def event_of(news: object) -> Event | None:
             return {"event": "suspected", "name": name, "accuser": accuser, "reason": reason}
         case MemberReturned(name=name):
             return {"event": "returned", "name": name}
-        case MemberLost(name=name, boot=boot, accuser=accuser, reason=reason, own=own):
-            return {
-                "event": "lost",
-                "name": name,
-                "boot": str(boot),
-                "accuser": accuser,
-                "reason": reason,
-                "own": own,
-            }
+        case MemberLost(boot=boot):
+            return {"event": "lost", **asdict(news), "boot": str(boot)}
         case MemberLeft(name=name):
             return {"event": "left", "name": name}
         case Refuted(incarnation=incarnation):
@@ -80,19 +92,18 @@ def event_of(news: object) -> Event | None:
         case SteppedDown(term=term, reason=reason):
             return {"event": "stepped-down", "term": term, "reason": reason}
         case RoleRefused(name=name, role=role, message=message, source=source):
-            return {
-                "event": "refused",
-                "address": source,
-                "reason": "role",
-                "name": name,
-                "role": role,
-                "message": message,
-                "text": news.text,
-            }
+            facts = {"address": source, "reason": "role", "name": name, "role": role, "message": message}
+            return {"event": "refused", **facts, "text": news.text}
         case LeadershipAlarm(kind=kind, text=text):
             return {"event": "alarm", "kind": kind, "text": text}
-        case _:
+        case StateLearned() | LeaseExtended() | WriteEnded() | ReadEnded() | ConfigChanged() | PhaseChanged():
             return None
+        case LeaseDiffers() | LeaseGranted() | LeaseLost() | RenewDue() | LeaseExpired() | Applied():
+            return None
+        case GroupMemberReachable() | GroupMemberUnreachable() | GroupStateLearned() | CommandEnded():
+            return None
+        case _:
+            assert_never(news)
 
 
 def sentence_of(event: Event) -> str:

@@ -5,6 +5,7 @@ Where certificates are in use they vouch for these keys, and nothing else is bel
 """
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -47,18 +48,15 @@ class WorkerTrust:
     """The key pair that `variables` opens with is of this life alone, and nowhere on disk."""
 
     def __init__(self, options: NodeOptions, boot: int) -> None:
-        self._endorser = _endorser(options)
+        endorser = _endorser(options)
         opener = Opener(os.urandom(KEY_BYTES))
         voucher = b""
-        if self._endorser is not None:
-            voucher = self._endorser.vouch(SEALING_PURPOSE, vouched_for(opener.public, boot))
+        if endorser is not None:
+            voucher = endorser.vouch(SEALING_PURPOSE, vouched_for(opener.public, boot))
         self.sealing = SealingKey(opener.public, voucher).encode()
         self.variables = WorkerVariables(opener, options.group, options.name, boot)
-        self.signers = Signers(options.group, None if self._endorser is None else self._doubt)
-
-    def _doubt(self, signer: bytes, voucher: bytes) -> str:
-        assert self._endorser is not None
-        return self._endorser.doubt(SIGNER_PURPOSE, signer, voucher, roles=MANAGERS)
+        doubt = None if endorser is None else partial(endorser.doubt, SIGNER_PURPOSE, roles=MANAGERS)
+        self.signers = Signers(options.group, doubt)
 
 
 def _endorser(options: NodeOptions) -> "Endorser | None":

@@ -7,36 +7,23 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal, TypeAlias, TypeVar
+from typing import Final, Literal, TypeVar
 
 import msgspec
 import psutil
 
 from talka.clock import boottime_ns
 from talka.cluster.effects import Lane, Persist, PersistBlob, Send, Transmit
-from talka.cluster.leadership.news import LeadershipNews
-from talka.cluster.leases import HolderNews, LeaseExpired
-from talka.cluster.membership.federation import FederationNews
-from talka.cluster.membership.news import MemberNews
 from talka.control.load.core_effects import KillCore, StartCore, TellCore
 from talka.control.member.admin_queries import metrics_text
 from talka.control.member.admission import HelloDeclined, RingChanged, Welcomed
 from talka.control.member.composite import ClusterMember, MemberEffect, QuestionAsked
-from talka.control.member.receiver import Applied
-from talka.control.member.role_check import RoleRefused
-from talka.control.member.voter import CommandEnded, QuorumFailed
 from talka.control.worker.composite import Worker
 from talka.control.worker.effects import (
-    AttemptsDropped,
     CoresUntil,
     Drained,
     EndHandlers,
-    HandlersBroken,
-    HandlersLoaded,
-    LeaseEnded,
     ManagersLearned,
-    NeedBundle,
-    ShardsNews,
     StartHandlers,
     TellHandlers,
     WorkerEffect,
@@ -46,8 +33,8 @@ from talka.engine.hiding import hide
 from talka.errors import Invalid, TalkaError
 from talka.net.discovery import Candidates
 from talka.nodes.confinement import Confinement
-from talka.nodes.cores import HandlerProcesses, LoadCores, files_of, handler_event_of, short_of_disk
-from talka.nodes.job_events import job_event_of
+from talka.nodes.cores import HandlerProcesses, LoadCores, files_of, short_of_disk
+from talka.nodes.job_events import WorkerNews, worker_event_of
 from talka.nodes.local import physical_cores
 from talka.nodes.member_events import Event, event_of
 from talka.nodes.runtime import Counts, NodeOptions, NodeRuntime
@@ -70,28 +57,6 @@ FOLDER_KEY: Final = "folder"
 STARTS_KEY: Final = "starts"
 
 Said = TypeVar("Said")
-WorkerNews: TypeAlias = (
-    ShardsNews
-    | HandlersLoaded
-    | HandlersBroken
-    | AttemptsDropped
-    | ManagersLearned
-    | WorkerLeaseGranted
-    | LeaseEnded
-    | Drained
-    | MemberNews
-    | LeadershipNews
-    | FederationNews
-    | HolderNews
-    | LeaseExpired
-    | QuorumFailed
-    | CommandEnded
-    | Applied
-    | RoleRefused
-    | NeedBundle
-    | QuestionAsked  # workers do not answer
-)
-"""What is told of, and not carried out. An effect that is neither is a mistake that the type checker finds."""
 
 
 class WorkerOptions(NodeOptions, frozen=True, kw_only=True):
@@ -302,14 +267,14 @@ class WorkerNode:
 
     def _on_welcomed(self, address: str, name: str) -> None:
         self._greeted[address] = name
-        self.member.set_address(name, address)
+        self.member.note_address(name, address)
         if name not in self.worker.managers:
             self.worker.set_managers((*self.worker.managers, name))
             self.runtime.act(self.worker.beat_now(boottime_ns()))
 
     def _on_managers(self, news: ManagersLearned) -> None:
         for manager in news.managers:
-            self.member.set_address(manager.name, manager.address)
+            self.member.note_address(manager.name, manager.address)
             self._greeted.setdefault(manager.address, manager.name)
 
     def _on_refusing(self, address: str) -> None:
@@ -343,21 +308,27 @@ class WorkerNode:
                 self.runtime.refused(address, reason, f"does not let this worker in: {text}")
             case RingChanged(ring=ring):
                 self.runtime.save_ring(ring)
+            case QuestionAsked():
+                pass  # workers do not answer
             case Send():
                 raise AssertionError("its member puts every message into a frame")
-            case _:
+            case _ if isinstance(effect, WorkerNews):
                 self._on_news(effect)
+            case _:
+                self._tell(event_of(effect))  # the type checker finds an effect that is in no case
 
     def _on_news(self, news: WorkerNews) -> None:
         if isinstance(news, ManagersLearned):
             self._on_managers(news)
         elif isinstance(news, Drained):
             self._drained.set()
-        event = handler_event_of(news) or job_event_of(news) or event_of(news)
+        elif isinstance(news, WorkerLeaseGranted):
+            self.is_registered.set()
+        self._tell(worker_event_of(news))
+
+    def _tell(self, event: Event | None) -> None:
         if event is not None:
             self._happened[event["event"]] = self._happened.get(event["event"], 0) + 1
-            if event["event"] == "lease":
-                self.is_registered.set()
             self.runtime.tell(event)
 
     def _write_blob(self, digest: str, content: bytes, removed: tuple[str, ...]) -> None:

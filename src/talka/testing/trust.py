@@ -8,7 +8,7 @@ import msgspec
 from talka.control.jobs.worker_keys import WorkerKeys
 from talka.control.member.signers import Signers
 from talka.control.worker.variables import WorkerVariables
-from talka.wire.jobs import BundleFacts
+from talka.wire.orders import BundleFacts
 from talka.wire.security.bundles import BundleSigner
 from talka.wire.security.envelopes import KEY_BYTES, Opener, SealingKey
 

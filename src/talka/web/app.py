@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Final
 
 from starlette.applications import Starlette
@@ -60,9 +60,6 @@ def make_app(
     and answers only to loopback's names and `allowed_hosts`. With `auth` host names are checked when some are given.
     Who changed something and who was refused is told to `audit`, which stays the caller's to close.
     """
-    hosts = {name.lower() for name in allowed_hosts}
-    if auth is None:
-        hosts.update(LOOPBACK_NAMES)
     audit = audit or ApiAudit()
     replay_guard = ApiDoor(control, dags, limiter, audit)
     watches, sockets = EventWatches(dags), SubmitSockets(dags)
@@ -79,6 +76,13 @@ def make_app(
     handlers = all_handlers()
     for path, by_method in by_path.items():
         routes.append(Route(path, endpoint(replay_guard, by_method, handlers), methods=list(by_method)))
+    return gated(routes, auth, allowed_hosts, audit)
+
+
+def gated(
+    routes: Sequence[BaseRoute], auth: Tokens | None, allowed_hosts: Collection[str], audit: ApiAudit | None = None
+) -> Starlette:
+    hosts = {name.lower() for name in allowed_hosts} | (set(LOOPBACK_NAMES) if auth is None else set())
     app = Starlette(
         routes=routes,
         middleware=[Middleware(Gate, auth=auth, hosts=frozenset(hosts), audit=audit)],
@@ -281,16 +285,9 @@ def watch_endpoint(
     watches: EventWatches, operation: ApiOperation, replay_guard: ApiDoor
 ) -> Callable[[WebSocket], object]:
     async def watch(websocket: WebSocket) -> None:
-        try:
+        async with denying(websocket, operation, replay_guard, f"watching {tame(websocket.url.path)}"):
             identity = replay_guard.check(websocket.scope, operation)
             await watches.watch(websocket, replay_guard.control_for(websocket.scope, identity, operation))
-        except TalkaError as error:
-            # Only before the first update; afterwards the close frame has told it.
-            await deny(websocket, operation, replay_guard, error)
-        except Exception:
-            logger.exception("watching %s failed", tame(websocket.url.path))
-            with contextlib.suppress(RuntimeError, WebSocketDisconnect):  # it was accepted, and closed then
-                await websocket.send_denial_response(internal_error(websocket.url.path))
 
     return watch
 
@@ -305,26 +302,30 @@ class SubmitEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         websocket = WebSocket(scope, receive, send)
-        try:
+        async with denying(websocket, self._operation, self._replay_guard, "submissions over a WebSocket"):
             identity = self._replay_guard.check(scope, self._operation)
             is_batched = choice(websocket, "batch", ("0", "1")) == "1"
             socket = await self._sockets.serve(receive, send, identity.name, is_batched=is_batched)
-        except TalkaError as error:
-            await deny(websocket, self._operation, self._replay_guard, error)
-        except Exception:
-            logger.exception("submissions over a WebSocket failed")
-            with contextlib.suppress(RuntimeError, WebSocketDisconnect):
-                await websocket.send_denial_response(internal_error(scope["path"]))
-        else:
             text = f"{socket.accepted} jobs accepted, {socket.refused} refused"
             self._replay_guard.put_down(scope, self._operation, 101, text=text)
 
 
-async def deny(websocket: WebSocket, operation: ApiOperation, replay_guard: ApiDoor, error: TalkaError) -> None:
-    answer = answer_to_error(error, websocket.url.path)
-    replay_guard.put_down(websocket.scope, operation, answer.status_code, text=str(error))
-    with contextlib.suppress(WebSocketDisconnect):
-        await websocket.send_denial_response(answer)
+@contextlib.asynccontextmanager
+async def denying(
+    websocket: WebSocket, operation: ApiOperation, replay_guard: ApiDoor, what: str
+) -> AsyncIterator[None]:
+    """An error refuses the WebSocket. One that comes after it was accepted, its close frame has told."""
+    try:
+        yield
+    except TalkaError as error:
+        answer = answer_to_error(error, websocket.url.path)
+        replay_guard.put_down(websocket.scope, operation, answer.status_code, text=str(error))
+        with contextlib.suppress(WebSocketDisconnect):
+            await websocket.send_denial_response(answer)
+    except Exception:
+        logger.exception("%s failed", what)
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect):  # it was accepted, and closed then
+            await websocket.send_denial_response(internal_error(websocket.url.path))
 
 
 async def no_route(request: Request, error: Exception) -> Response:

@@ -60,9 +60,15 @@ def append_line(
 ) -> None:
     """One line, written at once: for what happens rarely, and beside the API."""
     line = AuditLine(instant_text(at_ns // 1_000_000), who, what, status, source, text=text[:TEXT_LIMIT])
+    append(path, msgspec.json.encode(line) + b"\n")
+
+
+def append(path: Path, lines: bytes) -> int:
+    """How many bytes the file has now. It is opened each time: whoever moves it away gets a new one."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     with open(descriptor, "ab", buffering=0) as file:
-        file.write(msgspec.json.encode(line) + b"\n")
+        file.write(lines)
+        return file.tell()
 
 
 class ApiAudit:
@@ -136,12 +142,7 @@ class ApiAudit:
     def _append(self, lines: bytes) -> None:
         assert self._path is not None
         try:
-            # Looked at each time: whoever moves the file away gets a new one.
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            with open(descriptor, "ab", buffering=0) as file:
-                file.write(lines)
-                size_bytes = file.tell()
-            if size_bytes >= self._limit_bytes:
+            if append(self._path, lines) >= self._limit_bytes:
                 self._rotate()
             self._is_broken = False
         except OSError as error:

@@ -3,16 +3,14 @@
 from collections.abc import Callable, Collection
 
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from talka.errors import Unavailable
 from talka.web.answers import answer_to_error
-from talka.web.app import Gate, no_route
-from talka.web.auth import LOOPBACK_NAMES, Tokens
+from talka.web.app import gated
+from talka.web.auth import Tokens
 from talka.web.cluster import PROMETHEUS
 
 
@@ -36,11 +34,4 @@ def make_health_app(
     async def counted(request: Request) -> Response:
         return Response(metrics(), headers={"content-type": PROMETHEUS})
 
-    hosts = {name.lower() for name in allowed_hosts} | (set(LOOPBACK_NAMES) if auth is None else set())
-    app = Starlette(
-        routes=[Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", counted)],
-        middleware=[Middleware(Gate, auth=auth, hosts=frozenset(hosts))],
-        exception_handlers={HTTPException: no_route},
-    )
-    app.router.redirect_slashes = False
-    return app
+    return gated([Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", counted)], auth, allowed_hosts)

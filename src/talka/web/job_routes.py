@@ -25,7 +25,8 @@ from talka.web.bodies import (
     type_of,
 )
 from talka.web.task_stream import submit_stream
-from talka.wire.entries import ORDER_LIMIT_BYTES, JobOrder, encode_order, shown
+from talka.wire.entries import ORDER_LIMIT_BYTES, encode_order
+from talka.wire.orders import JobOrder, shown
 from talka.wire.task_views import DagFacts
 from talka.wire.views import JobFacts, JobsPage
 from talka.work.lifecycle import JobState

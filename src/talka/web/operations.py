@@ -6,7 +6,7 @@ from talka.client.dags import BULK_LIMIT, AnyJobsPage, ReplayRequest
 from talka.client.requests import PAGE_DEFAULT, PAGE_LIMIT, CancelRequest, Problem
 from talka.report.document import ResultDocument
 from talka.web.audit import AuditPage
-from talka.wire.entries import JobOrder
+from talka.wire.orders import JobOrder
 from talka.wire.security.access import LEAST, UserRole
 from talka.wire.task_views import (
     DagFacts,
@@ -70,6 +70,10 @@ class ApiOperation(NamedTuple):
     def changes(self) -> bool:
         """Something, so that it is put down who did it."""
         return self.method in ("PUT", "POST", "DELETE") or self.name == "submit_frames"
+
+
+def one_of(name: str, about: str, *choices: str) -> Parameter:
+    return Parameter(name, "query", about, {"type": "string", "enum": [str(choice) for choice in choices]})
 
 
 KEY: Final = Parameter(
@@ -149,14 +153,7 @@ OPERATIONS: Final = (
         "WEBSOCKET",
         "/v1/jobs/submit",
         "submit dag jobs one a frame",
-        parameters=(
-            Parameter(
-                "batch",
-                "query",
-                "1: answers that are ready together come as one array.",
-                {"type": "string", "enum": ["0", "1"]},
-            ),
-        ),
+        parameters=(one_of("batch", "1: answers that are ready together come as one array.", "0", "1"),),
         problems=(422, NO_DAGS),
         about=(
             'A WebSocket: each frame is a dag, or {"task": {…}} for a job of one task, with "key" beside it for an'
@@ -171,12 +168,7 @@ OPERATIONS: Final = (
         "list jobs",
         AnyJobsPage,
         parameters=(
-            Parameter(
-                "state",
-                "query",
-                "Only jobs in this state.",
-                {"type": "string", "enum": [str(state) for state in JobState]},
-            ),
+            one_of("state", "Only jobs in this state.", *JobState),
             CURSOR,
             LIMIT,
         ),
@@ -190,12 +182,7 @@ OPERATIONS: Final = (
         "list the tasks of a job",
         TasksPage,
         parameters=(
-            Parameter(
-                "state",
-                "query",
-                "Only tasks in this state.",
-                {"type": "string", "enum": [str(state) for state in TaskState]},
-            ),
+            one_of("state", "Only tasks in this state.", *TaskState),
             CURSOR,
             LIMIT,
         ),
@@ -342,9 +329,7 @@ OPERATIONS: Final = (
         "watch a job",
         Either((JobUpdate, DagFacts)),
         parameters=(
-            Parameter(
-                "steps", "query", "1: with what was counted for each step.", {"type": "string", "enum": ["0", "1"]}
-            ),
+            one_of("steps", "1: with what was counted for each step.", "0", "1"),
             Parameter(
                 "format",
                 "query",

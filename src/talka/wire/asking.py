@@ -10,7 +10,6 @@ from typing import Annotated, Any, Final, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from talka.errors import Untrusted
 from talka.wire.channels import Channel, Message, Number
 
 SECRET_LIMIT: Final = 1024
@@ -114,12 +113,8 @@ class AskAnswer(Message, frozen=True, tag=21):
 AskingMessage: TypeAlias = Ask | AskAnswer
 
 
-class BadQuestion(Untrusted):
-    """Bytes that are not a message of this conversation."""
-
-
 CHANNEL: Final[Channel[AskingMessage]] = Channel(
-    5, "asking", AskingMessage, BadQuestion, "a node sent a malformed question or answer"
+    5, "asking", AskingMessage, "a node sent a malformed question or answer"
 )
 encode, decode = CHANNEL.encode, CHANNEL.decode
 

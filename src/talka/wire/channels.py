@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Generic, TypeAlias, TypeVar, get_args
 
 import msgspec
 
-from talka.errors import Invalid, TalkaError
+from talka.errors import Invalid, Untrusted
 
 UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Invalid)
 """What a decoder raises: beside its own errors it lets through those of text, of nesting and of the values' own
@@ -23,14 +23,17 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """
 
 
-class Codec(Generic[Value]):
-    """Values of one type as MessagePack. Bytes that hold no such value raise `error`, with a sentence."""
+class BadMessage(Untrusted):
+    """Bytes that are not what was to be read: no message of their conversation, no value of their type."""
 
-    def __init__(self, kind: Any, error: type[TalkaError], sentence: str) -> None:
+
+class Codec(Generic[Value]):
+    """Values of one type as MessagePack. Bytes that hold no such value raise `BadMessage`, with a sentence."""
+
+    def __init__(self, kind: Any, sentence: str) -> None:
         self.encode: Callable[[Value], bytes] = msgspec.msgpack.Encoder().encode
         self.kind = kind
         """The type or the union of types."""
-        self.error = error
         self.sentence = sentence
         """What is wrong with other bytes; the decoder's own words follow it."""
         self._read: Callable[[bytes | msgspec.Raw], Value] = msgspec.msgpack.Decoder(kind).decode
@@ -39,14 +42,14 @@ class Codec(Generic[Value]):
         try:
             return self._read(content)
         except UNREADABLE as problem:
-            raise self.error(f"{self.sentence}: {problem}") from None
+            raise BadMessage(f"{self.sentence}: {problem}") from None
 
 
 class Channel(Codec[Value]):
     """One conversation: a union of messages, told apart by their tags."""
 
-    def __init__(self, number: int, name: str, messages: Any, error: type[TalkaError], sentence: str) -> None:
-        super().__init__(messages, error, sentence)
+    def __init__(self, number: int, name: str, messages: Any, sentence: str) -> None:
+        super().__init__(messages, sentence)
         self.number = number
         """In a packet; 0: it travels on a connection of its own."""
         self.name = name

@@ -8,12 +8,9 @@ from typing import Final
 
 import msgspec
 
-from talka.errors import Invalid, Untrusted
 from talka.wire.channels import Codec
 from talka.wire.jobs import Fence
-from talka.wire.orders import JobOrder as JobOrder
-from talka.wire.orders import WorkflowOrder as WorkflowOrder
-from talka.wire.orders import shown as shown
+from talka.wire.orders import JobOrder
 from talka.wire.shards import Gap, Refused
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.thresholds import Verdict
@@ -124,21 +121,8 @@ class JobCheckpoint(msgspec.Struct, frozen=True):
     engine: str = ""
 
 
-class BadEntry(Untrusted):
-    """What the register holds under a job's key is no entry of a job."""
-
-
-ENTRIES: Final[Codec[JobEntry]] = Codec(JobEntry, BadEntry, "the register holds a malformed entry of a job")
-CHECKPOINTS: Final[Codec[JobCheckpoint]] = Codec(JobCheckpoint, BadEntry, "the checkpoint of a job cannot be read")
+ENTRIES: Final[Codec[JobEntry]] = Codec(JobEntry, "the register holds a malformed entry of a job")
+CHECKPOINTS: Final[Codec[JobCheckpoint]] = Codec(JobCheckpoint, "the checkpoint of a job cannot be read")
 encode_entry, decode_entry = ENTRIES.encode, ENTRIES.decode
 encode_checkpoint, decode_checkpoint = CHECKPOINTS.encode, CHECKPOINTS.decode
 encode_order: Callable[[JobOrder], bytes] = msgspec.msgpack.Encoder().encode
-_orders: msgspec.msgpack.Decoder[JobOrder] = msgspec.msgpack.Decoder(JobOrder)
-
-
-def decode_order(content: bytes) -> JobOrder:
-    """The order a client sent; what is wrong with it is said in words."""
-    try:
-        return _orders.decode(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Invalid(f"this is not the order of a job: {error}") from None

@@ -11,7 +11,6 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from talka.errors import Untrusted
 from talka.wire.channels import Channel, Message, Number
 
 NONCE_BYTES: Final = 16
@@ -87,11 +86,5 @@ class ShareRing(Message, frozen=True, tag=6):
 GreetingMessage: TypeAlias = GreetingHello | GreetingWelcome | Challenge | Proof | GreetingRefusal | ShareRing
 
 
-class BadGreeting(Untrusted):
-    """Bytes that are not a message of this conversation."""
-
-
-CHANNEL: Final[Channel[GreetingMessage]] = Channel(
-    4, "greeting", GreetingMessage, BadGreeting, "a node sent a malformed greeting"
-)
+CHANNEL: Final[Channel[GreetingMessage]] = Channel(4, "greeting", GreetingMessage, "a node sent a malformed greeting")
 encode, decode = CHANNEL.encode, CHANNEL.decode

@@ -13,15 +13,13 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
-from talka.errors import Untrusted
 from talka.stats.tally import Tally
 from talka.stats.windows import Window
 from talka.wire.attempts import NOWHERE, StoreLife
 from talka.wire.channels import Channel, Codec, Message
 from talka.wire.leadership import Count, Name
 from talka.wire.manager_calls import CallAnswer, ManagerCall
-from talka.wire.orders import BundleFacts as BundleFacts
-from talka.wire.orders import Digest
+from talka.wire.orders import BundleFacts, Digest
 from talka.wire.security.bundles import KEY_BYTES
 from talka.wire.security.envelopes import ENVELOPE_LIMIT_BYTES, SEALING_LIMIT_BYTES
 from talka.wire.shards import Gap, Settings
@@ -458,13 +456,7 @@ JobMessage: TypeAlias = (
 )
 
 
-class BadJobMessage(Untrusted):
-    """Bytes that are not a message of this conversation."""
-
-
-CHANNEL: Final[Channel[JobMessage]] = Channel(
-    6, "jobs", JobMessage, BadJobMessage, "a frame holds a malformed message about jobs"
-)
+CHANNEL: Final[Channel[JobMessage]] = Channel(6, "jobs", JobMessage, "a frame holds a malformed message about jobs")
 encode, decode = CHANNEL.encode, CHANNEL.decode
 
 
@@ -497,7 +489,5 @@ class AttemptResult(msgspec.Struct, frozen=True):
     """As in Assign."""
 
 
-RESULTS: Final[Codec[AttemptResult]] = Codec(
-    AttemptResult, BadJobMessage, "a blob does not hold the result of an attempt"
-)
+RESULTS: Final[Codec[AttemptResult]] = Codec(AttemptResult, "a blob does not hold the result of an attempt")
 encode_result, decode_result = RESULTS.encode, RESULTS.decode

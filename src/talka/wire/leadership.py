@@ -13,7 +13,6 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from talka.errors import Untrusted
 from talka.wire.channels import Channel, Message
 from talka.wire.packets import NAME_LIMIT
 
@@ -219,12 +218,8 @@ LeadershipMessage: TypeAlias = (
 )
 
 
-class BadLeadershipMessage(Untrusted):
-    """Bytes that are not a message of this conversation."""
-
-
 CHANNEL: Final[Channel[LeadershipMessage]] = Channel(
-    2, "leadership", LeadershipMessage, BadLeadershipMessage, "a voter sent a malformed message"
+    2, "leadership", LeadershipMessage, "a voter sent a malformed message"
 )
 encode, decode = CHANNEL.encode, CHANNEL.decode
 

@@ -11,7 +11,6 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
-from talka.errors import Untrusted
 from talka.wire.channels import Channel, Message
 from talka.wire.leadership import KEY_LIMIT, Count, Name
 
@@ -65,11 +64,5 @@ class CommandAnswer(Message, frozen=True, tag=5):
 LeaseMessage: TypeAlias = AcquireLease | LeaseAnswer | ReleaseLease | LeaseCommand | CommandAnswer
 
 
-class BadLeaseMessage(Untrusted):
-    """Bytes that are not a message of this conversation."""
-
-
-CHANNEL: Final[Channel[LeaseMessage]] = Channel(
-    3, "leases", LeaseMessage, BadLeaseMessage, "a peer sent a malformed message"
-)
+CHANNEL: Final[Channel[LeaseMessage]] = Channel(3, "leases", LeaseMessage, "a peer sent a malformed message")
 encode, decode = CHANNEL.encode, CHANNEL.decode

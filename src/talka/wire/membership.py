@@ -12,7 +12,6 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from talka.errors import Untrusted
 from talka.wire.channels import Channel, Message, Number
 from talka.wire.packets import NAME_LIMIT
 
@@ -70,24 +69,20 @@ class Alive(Update, frozen=True, tag=21):
     """Over all but the incarnation, with the key of the certificate."""
 
 
-class Suspect(Update, frozen=True, tag=22):
+class Accusation(Update, frozen=True):
+    name: Name
+    boot: Number
+    incarnation: Number
+    accuser: Accuser
+    reason: Reason
+
+
+class Suspect(Accusation, frozen=True, tag=22):
     """`accuser` had no answer from the member. It may refute."""
 
-    name: Name
-    boot: Number
-    incarnation: Number
-    accuser: Accuser
-    reason: Reason
 
-
-class Dead(Update, frozen=True, tag=23):
+class Dead(Accusation, frozen=True, tag=23):
     """`accuser` waited for a refutation and none came."""
-
-    name: Name
-    boot: Number
-    incarnation: Number
-    accuser: Accuser
-    reason: Reason
 
 
 class MemberHasLeft(Update, frozen=True, tag=24):
@@ -219,16 +214,12 @@ MembershipMessage: TypeAlias = GroupMessage | WatchGroup | WatchReply
 MemberUpdate: TypeAlias = Alive | Suspect | Dead | MemberHasLeft | Stated
 
 
-class BadMembershipMessage(Untrusted):
-    """Bytes that are not a message or an update of this conversation."""
-
-
 CHANNEL: Final[Channel[MembershipMessage]] = Channel(
-    1, "membership", MembershipMessage, BadMembershipMessage, "a member sent a malformed membership message"
+    1, "membership", MembershipMessage, "a member sent a malformed membership message"
 )
 encode, decode = CHANNEL.encode, CHANNEL.decode
 UPDATES: Final[Channel[MemberUpdate]] = Channel(
-    0, "updates", MemberUpdate, BadMembershipMessage, "a member sent a malformed membership update"
+    0, "updates", MemberUpdate, "a member sent a malformed membership update"
 )
 decode_update = UPDATES.decode
 _encode = msgspec.msgpack.Encoder().encode

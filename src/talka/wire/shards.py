@@ -18,10 +18,9 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
-from talka.errors import Untrusted
 from talka.stats.tally import MetricTally, StepTally, Tally
 from talka.stats.windows import Window
-from talka.wire.channels import Channel, Codec, Message
+from talka.wire.channels import BadMessage, Channel, Codec, Message
 from talka.work.load import Shard
 
 PROTOCOL: Final = 1
@@ -250,16 +249,12 @@ FromCore: TypeAlias = Hello | Armed | Refused | StepTotals | MetricTotals | Tota
 Unread: TypeAlias = Hello | Armed | Refused | UnreadStep | UnreadMetric | Totals
 
 
-class BadMessage(Untrusted):
-    """Bytes that are not a message of this conversation."""
-
-
-TO_CORE: Final[Channel[ToCore]] = Channel(0, "to core", ToCore, BadMessage, "the owner sent a malformed message")
-FROM_CORE: Final[Channel[FromCore]] = Channel(0, "from core", FromCore, BadMessage, "a core sent a malformed message")
-UNREAD: Final[Channel[Unread]] = Channel(0, "from worker", Unread, BadMessage, "a worker sent a malformed message")
+TO_CORE: Final[Channel[ToCore]] = Channel(0, "to core", ToCore, "the owner sent a malformed message")
+FROM_CORE: Final[Channel[FromCore]] = Channel(0, "from core", FromCore, "a core sent a malformed message")
+UNREAD: Final[Channel[Unread]] = Channel(0, "from worker", Unread, "a worker sent a malformed message")
 """What `encode_unread` made."""
-STEPS: Final[Codec[StepTally]] = Codec(StepTally, BadMessage, "a worker sent a malformed tally of a step")
-METRICS: Final[Codec[MetricTally]] = Codec(MetricTally, BadMessage, "a worker sent a malformed tally of a metric")
+STEPS: Final[Codec[StepTally]] = Codec(StepTally, "a worker sent a malformed tally of a step")
+METRICS: Final[Codec[MetricTally]] = Codec(MetricTally, "a worker sent a malformed tally of a metric")
 
 encode: Callable[[ToCore | FromCore | Unread], bytes] = msgspec.msgpack.Encoder().encode
 decode_to_core, decode_from_core, decode_unread = TO_CORE.decode, FROM_CORE.decode, UNREAD.decode

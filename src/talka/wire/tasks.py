@@ -12,7 +12,6 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
-from talka.errors import Untrusted
 from talka.wire.attempts import NOWHERE, Dropped, StoreLife
 from talka.wire.channels import Channel, Message
 
@@ -239,15 +238,11 @@ ToHandlers: TypeAlias = Load | RunTasks | StopTasks
 FromHandlers: TypeAlias = Loaded | Ran | Said | Spent
 
 
-class BadTaskMessage(Untrusted):
-    """Bytes that are not a message of this conversation."""
-
-
 TO_HANDLERS: Final[Channel[ToHandlers]] = Channel(
-    0, "to handlers", ToHandlers, BadTaskMessage, "a frame holds a malformed message to a core"
+    0, "to handlers", ToHandlers, "a frame holds a malformed message to a core"
 )
 FROM_HANDLERS: Final[Channel[FromHandlers]] = Channel(
-    0, "from handlers", FromHandlers, BadTaskMessage, "a frame holds a malformed message from a core"
+    0, "from handlers", FromHandlers, "a frame holds a malformed message from a core"
 )
 encode: Callable[[ToHandlers | FromHandlers], bytes] = msgspec.msgpack.Encoder().encode
 decode_to_handlers, decode_from_handlers = TO_HANDLERS.decode, FROM_HANDLERS.decode

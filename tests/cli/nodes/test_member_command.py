@@ -180,7 +180,7 @@ def test_voter_whose_disk_fails_ends_with_a_sentence(member, folder: Path) -> No
         "import talka.store.files.voter_file as v\n"
         "from pathlib import Path\n"
         "from talka.store.files.folder import StoreFailed\n"
-        "def fail(self, puts): raise StoreFailed(Path('votes'), 'votes could not be written (disk full)')\n"
+        "def fail(self, puts): raise StoreFailed('votes could not be written (disk full)')\n"
         "v.VoterFile.write = fail\n"
         "import sys\n"
         "from talka.cli.main import run_command\n"

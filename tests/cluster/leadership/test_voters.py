@@ -3,7 +3,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.cluster.leadership.voters import (
-    BadConfig,
     Electorate,
     VoterConfig,
     VoterEntry,
@@ -11,6 +10,7 @@ from talka.cluster.leadership.voters import (
     digest_of,
     encode_config,
 )
+from talka.wire.channels import BadMessage
 from tests.sim.variants import without
 
 quick = settings(deadline=None, derandomize=True, max_examples=80)
@@ -40,7 +40,7 @@ def test_a_configuration_is_read_as_it_was_written() -> None:
 
 def test_bytes_that_are_no_configuration_are_untrusted() -> None:
     for content in (b"", b"\xc1", encode_config(config_of("a"))[:-1], b"\x93\x01\x01\x91\x92\xa2\xc3\x28\x01"):
-        with pytest.raises(BadConfig, match="^a voter sent a malformed configuration of voters: "):
+        with pytest.raises(BadMessage, match="^a voter sent a malformed configuration of voters: "):
             decode_config(content)
 
 

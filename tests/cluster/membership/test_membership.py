@@ -392,7 +392,7 @@ def test_an_accusation_is_refuted_at_once(bench: Bench, kind: type[Suspect] | ty
     assert bench.core.health.score == 1
     assert bench.core.next_tick_at <= bench.now
     assert Alive("me", 100, 4, "me:1", "", b"meta") in told(bench.run(0))
-    assert bench.core.audit.entries()[-1].verdict == "refuted"
+    assert bench.core.audit[-1].verdict == "refuted"
 
 
 def test_accusations_of_an_earlier_incarnation_or_of_another_life_need_no_refutation(bench: Bench) -> None:
@@ -552,7 +552,7 @@ def test_a_member_that_answers_nobody_is_suspected_by_the_one_who_probed_it() ->
     effects = bench.run(2 * SECOND, answering=False)
 
     assert news(effects)[0] == MemberSuspected("m0", 1, "me", "no answer")
-    assert bench.core.audit.entries()[0].own
+    assert bench.core.audit[0].own
 
 
 def test_a_ping_to_a_suspected_member_tells_it_so_first(bench: Bench) -> None:
@@ -1082,7 +1082,7 @@ def test_a_watcher_is_told_of_no_more_members_than_a_datagram_holds() -> None:
 def test_every_verdict_is_kept_with_its_accuser(bench: Bench) -> None:
     bench.hear(suspect(), Dead("m1", 1, 0, "m3", "gone"), Alive("m1", 1, 1, "m1:1"), MemberHasLeft("m2", 1, 0))
 
-    assert [(item.verdict, item.subject, item.accuser, item.own) for item in bench.core.audit.entries()] == [
+    assert [(item.verdict, item.subject, item.accuser, item.own) for item in bench.core.audit] == [
         ("suspect", "m1", "m2", False),
         ("dead", "m1", "m3", False),
         ("alive", "m1", "m1", False),

@@ -13,8 +13,9 @@ from talka.control.jobs.bundle_rights import HOLDS_NS, KNOWN_LIMIT, BundleRights
 from talka.control.manager import Manager
 from talka.control.member.voter import Voter
 from talka.testing.trust import keys_of_workers
-from talka.wire.entries import Grant, JobEntry, JobOrder, encode_entry
+from talka.wire.entries import Grant, JobEntry, encode_entry
 from talka.wire.jobs import CHANNEL, Piece, WantBlob
+from talka.wire.orders import JobOrder
 from talka.wire.security.roles import Role
 from talka.work.lifecycle import JobState
 

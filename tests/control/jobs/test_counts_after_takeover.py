@@ -10,8 +10,9 @@ from talka.control.member.clock_offsets import ClockOffsets
 from talka.stats.tally import Tally
 from talka.testing.trust import keys_of_workers
 from talka.units import SECOND
-from talka.wire.entries import Grant, JobEntry, JobOrder, WorkflowOrder
-from talka.wire.jobs import Assign, BundleFacts, CheckpointStored, Report, StoreCheckpoint, TaskFacts, WorkerSnapshot
+from talka.wire.entries import Grant, JobEntry
+from talka.wire.jobs import Assign, CheckpointStored, Report, StoreCheckpoint, TaskFacts, WorkerSnapshot
+from talka.wire.orders import BundleFacts, JobOrder, WorkflowOrder
 from talka.wire.shards import Armed, Settings, Totals, encode
 from talka.work.lifecycle import JobState
 from talka.work.shapes import ConstantRate

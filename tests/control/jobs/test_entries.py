@@ -10,7 +10,8 @@ from talka.cluster.leadership.news import WriteEnded
 from talka.control.jobs import entries
 from talka.control.jobs.effects import Alarmed
 from talka.control.jobs.entries import EntryBook
-from talka.wire.entries import JobEntry, JobOrder, decode_entry, encode_entry
+from talka.wire.entries import JobEntry, decode_entry, encode_entry
+from talka.wire.orders import JobOrder
 from talka.work.lifecycle import JobState
 
 OrderOf = Callable[..., JobOrder]

@@ -10,8 +10,8 @@ from talka.cluster.effects import Send
 from talka.control.jobs.effects import Forwarded
 from talka.control.jobs.forwarding import REFUSED, TAKEN, forwarded
 from talka.control.jobs.registry import Registry
-from talka.wire.entries import JobOrder
 from talka.wire.manager_calls import CallAnswer, CancelJob, DrainWorker, LeaderCall, ListJobs, ManagerCall, SubmitJob
+from talka.wire.orders import JobOrder
 from talka.wire.security.access import Asker, own
 
 ADA = Asker("cancel", "submitter", "ada", "t1", "10.0.0.7")

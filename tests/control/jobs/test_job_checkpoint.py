@@ -16,14 +16,9 @@ from talka.control.load.load_job import START_DELAY_NS, LoadJob
 from talka.stats.tally import Tally
 from talka.stats.windows import StepWindow, Window
 from talka.units import SECOND
-from talka.wire.entries import (
-    JobCheckpoint,
-    JobOrder,
-    WorkflowOrder,
-    decode_checkpoint,
-    encode_checkpoint,
-)
-from talka.wire.jobs import AttemptResult, BundleFacts, decode_result, encode_result
+from talka.wire.entries import JobCheckpoint, decode_checkpoint, encode_checkpoint
+from talka.wire.jobs import AttemptResult, decode_result, encode_result
+from talka.wire.orders import BundleFacts, JobOrder, WorkflowOrder
 from talka.wire.shards import Armed, BundleSource, Refused, Settings, UrlSource
 from talka.work.lifecycle import TaskState
 from talka.work.shapes import ConstantRate, ConstantVUs, IterationsPerVU

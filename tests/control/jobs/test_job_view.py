@@ -13,8 +13,8 @@ from talka.control.jobs.job_view import SETTLE_WINDOWS, facts_of, fitting, updat
 from talka.stats.tally import MetricTally, StepTally, Tally
 from talka.stats.windows import WINDOW_NS, StepWindow, Window
 from talka.units import SECOND
-from talka.wire.entries import Grant, JobEntry, JobOrder
-from talka.wire.jobs import BundleFacts
+from talka.wire.entries import Grant, JobEntry
+from talka.wire.orders import BundleFacts, JobOrder
 from talka.wire.shards import Settings
 from talka.wire.views import JobFacts, JobUpdate, LostPart, WorkflowUpdate
 from talka.work.lifecycle import JobState, TaskState

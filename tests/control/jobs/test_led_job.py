@@ -17,13 +17,12 @@ from talka.control.member.clock_offsets import ClockOffsets
 from talka.stats.tally import StepTally, Tally
 from talka.testing.trust import keys_of_workers, trust_of_worker
 from talka.units import SECOND
-from talka.wire.entries import Grant, JobEntry, JobOrder, WorkflowOrder, decode_checkpoint
+from talka.wire.entries import Grant, JobEntry, decode_checkpoint
 from talka.wire.jobs import (
     CHANNEL,
     Acknowledge,
     Assign,
     AttemptResult,
-    BundleFacts,
     CheckpointStored,
     Finished,
     Halt,
@@ -39,6 +38,7 @@ from talka.wire.jobs import (
     Synced,
     encode_result,
 )
+from talka.wire.orders import BundleFacts, JobOrder, WorkflowOrder
 from talka.wire.shards import Armed, FromCore, Hello, Refused, Settings, StepTotals, Totals, encode, encode_unread
 from talka.wire.views import LogLine
 from talka.work.lifecycle import JobState, TaskState

@@ -15,13 +15,12 @@ from talka.control.member.clock_offsets import ClockOffsets
 from talka.stats.tally import Tally
 from talka.testing.trust import keys_of_workers
 from talka.units import SECOND
-from talka.wire.entries import Grant, JobEntry, JobOrder, WorkflowOrder, decode_checkpoint
+from talka.wire.entries import Grant, JobEntry, decode_checkpoint
 from talka.wire.jobs import (
     CHANNEL,
     Acknowledge,
     Assign,
     AttemptResult,
-    BundleFacts,
     CheckpointStored,
     Finished,
     Halt,
@@ -35,6 +34,7 @@ from talka.wire.jobs import (
     decode_result,
     encode_result,
 )
+from talka.wire.orders import BundleFacts, JobOrder, WorkflowOrder
 from talka.wire.shards import Armed, Refused, Settings, Totals, encode
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.shapes import ConstantRate, LoadShape, SharedIterations

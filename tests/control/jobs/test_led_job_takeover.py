@@ -21,10 +21,8 @@ from talka.wire.entries import (
     Grant,
     JobCheckpoint,
     JobEntry,
-    JobOrder,
     ShardEntry,
     WorkflowEntry,
-    WorkflowOrder,
     encode_checkpoint,
 )
 from talka.wire.jobs import (
@@ -32,7 +30,6 @@ from talka.wire.jobs import (
     Acknowledge,
     Assign,
     AttemptResult,
-    BundleFacts,
     CheckpointStored,
     Finished,
     Halt,
@@ -48,6 +45,7 @@ from talka.wire.jobs import (
     WorkerSnapshot,
     encode_result,
 )
+from talka.wire.orders import BundleFacts, JobOrder, WorkflowOrder
 from talka.wire.shards import Armed, Gap, Settings, Totals, encode
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.shapes import ConstantRate

@@ -18,8 +18,7 @@ from talka.control.jobs.orders import (
 )
 from talka.control.jobs.queue import PRIORITY_LEAST, PRIORITY_MOST
 from talka.errors import Invalid
-from talka.wire.entries import JobOrder, WorkflowOrder
-from talka.wire.jobs import BundleFacts
+from talka.wire.orders import BundleFacts, JobOrder, WorkflowOrder
 from talka.wire.shards import Settings
 from talka.work.specs import NodeOutline
 

@@ -27,11 +27,10 @@ from talka.control.jobs.queue import QUEUE_LIMIT, QUEUE_TIMEOUT_NS, JobQueue
 from talka.control.jobs.registry import LEAD_AGAIN_NS, OWNER_SILENCE_NS, SETTLE_NS, Registry
 from talka.testing.trust import SIGNER
 from talka.units import NEVER, SECOND
-from talka.wire.entries import ORDER_LIMIT_BYTES, Grant, JobEntry, JobOrder, decode_entry
+from talka.wire.entries import ORDER_LIMIT_BYTES, Grant, JobEntry, decode_entry
 from talka.wire.jobs import (
     CHANNEL,
     Beat,
-    BundleFacts,
     CheckpointStored,
     Lead,
     Leaderless,
@@ -58,6 +57,7 @@ from talka.wire.manager_calls import (
     ResultTold,
     SubmitJob,
 )
+from talka.wire.orders import BundleFacts, JobOrder
 from talka.wire.security.access import own
 from talka.wire.shards import UrlRequest
 from talka.wire.views import ClusterView, JobFacts, JobsPage, ManagerView, WorkerView

@@ -4,7 +4,8 @@ import pytest
 
 from talka.control.jobs.worker_keys import WORKERS_LIMIT, CannotSeal, WorkerKeys
 from talka.control.worker.variables import WorkerVariables
-from talka.wire.jobs import Assign, BundleFacts
+from talka.wire.jobs import Assign
+from talka.wire.orders import BundleFacts
 from talka.wire.security.envelopes import BadEnvelope, Opener, Purpose, SealingKey, vouched_for
 from talka.wire.shards import Settings
 from talka.work.shapes import ConstantVUs

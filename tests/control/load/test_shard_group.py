@@ -16,7 +16,8 @@ from talka.control.worker.core_pool import CorePool
 from talka.control.worker.shards import ORDERED_SLACK_NS, WorkerShards
 from talka.stats.tally import Tally
 from talka.units import SECOND
-from talka.wire.jobs import Assign, BundleFacts, Start
+from talka.wire.jobs import Assign, Start
+from talka.wire.orders import BundleFacts
 from talka.wire.shards import Armed, FileSource, Settings, Totals
 from talka.work.shapes import ConstantRate
 

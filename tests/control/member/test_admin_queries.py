@@ -19,7 +19,7 @@ from talka.control.member.admin_queries import answer, metrics_text
 from talka.control.member.admission import Admission, RingChanged
 from talka.control.member.announcement import Announcement
 from talka.control.member.composite import ClusterMember, QuestionAsked
-from talka.control.member.key_distribution import NotThereYet, StillNeeded
+from talka.control.member.key_distribution import NotConfirmed
 from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.voter import Voter
 from talka.errors import Invalid
@@ -401,9 +401,9 @@ def test_what_would_shut_somebody_out_is_refused_unless_by_force() -> None:
     hear(member, Alive("c", 3, 0, "at-c"))
     answer(member, 0, AddKey(NEW))
 
-    with pytest.raises(NotThereYet, match="c did not confirm"):
+    with pytest.raises(NotConfirmed, match="c did not confirm"):
         answer(member, 0, UseKey(K2))
-    with pytest.raises(StillNeeded, match="c, d did not confirm"):
+    with pytest.raises(NotConfirmed, match="c, d did not confirm"):
         answer(member, 0, RetireKey(K2), expected=("d",))
     content, _ = answer(member, 0, RetireKey(K2, force=True), expected=("d",))
     assert json.loads(content)["keys"] == [{"id": K1, "is_primary": True}]

@@ -13,20 +13,16 @@ from talka.cluster.effects import Lane, Transmit
 from talka.cluster.leadership.news import LeadershipAlarm
 from talka.control.member import admission as porter_module
 from talka.control.member.admission import (
-    ASK_AGAIN_NS,
-    HELD_LIMIT,
-    HELD_LIMIT_BYTES,
     HELLOS_LIMIT,
     NAMESAKES_LIMIT,
-    PROOF_NS,
     SHARE_NS,
-    WAITING_LIMIT,
     WELCOME_NS,
     Admission,
     HelloDeclined,
     RingChanged,
     Welcomed,
 )
+from talka.control.member.life_proofs import ASK_AGAIN_NS, HELD_LIMIT, HELD_LIMIT_BYTES, PROOF_NS, WAITING_LIMIT
 from talka.control.member.replay_guard import ReplayGuard
 from talka.units import SECOND
 from talka.wire import asking, greeting, leadership, leases, membership
@@ -146,7 +142,7 @@ def test_a_frame_of_an_unknown_life_is_held_and_its_sender_challenged_and_it_is_
     assert a.read(proof.frame)[1] == Proof(message.nonce, 0)
     assert b.get(proof.frame, source="at-a") == []
     assert b.heard == [1]
-    assert (b.replay_guard.admitted, b.replay_guard.refused, b.admission.challenged) == (1, {}, 1)
+    assert (b.replay_guard.admitted, b.replay_guard.refused, b.admission.lives.challenged) == (1, {}, 1)
 
 
 def test_after_the_proof_frames_are_heard_at_once_and_each_of_them_once() -> None:
@@ -230,7 +226,7 @@ def test_a_life_is_asked_again_with_the_same_nonce_and_not_with_every_frame() ->
     assert b.get(a.frame(), ASK_AGAIN_NS - 1) == []
     (second,) = b.get(a.frame(), ASK_AGAIN_NS)
     assert a.read(second.frame)[1] == a.read(first.frame)[1]
-    assert b.admission.challenged == 1
+    assert b.admission.lives.challenged == 1
 
 
 # -- recordings
@@ -379,18 +375,18 @@ def test_what_is_held_for_a_proof_that_never_comes_is_forgotten() -> None:
     b = Node("b", boot=2)
     for number in range(5):
         b.get(Node("a", boot=100 + number).frame(), number)
-    assert len(b.admission._waiting) == 5
+    assert len(b.admission.lives._lives) == 5
 
     b.get(Node("c", boot=3).frame(), PROOF_NS + 3)
 
-    assert [boot for _, boot in b.admission._waiting] == [103, 104, 3]
+    assert [boot for _, boot in b.admission.lives._lives] == [103, 104, 3]
 
 
 def test_only_so_many_lives_are_asked_at_once_and_the_one_asked_longest_ago_is_forgotten_first() -> None:
     b = Node("b", boot=2)
     lives = [Node("a", boot=100 + number) for number in range(WAITING_LIMIT + 1)]
     challenges = [b.get(life.frame())[0] for life in lives]
-    assert len(b.admission._waiting) == WAITING_LIMIT
+    assert len(b.admission.lives._lives) == WAITING_LIMIT
 
     for life, challenge in zip(lives[:2], challenges[:2], strict=True):
         b.get(life.get(challenge.frame)[0].frame)
@@ -404,7 +400,7 @@ def test_a_flood_of_hellos_is_bounded_too() -> None:
     for number in range(WAITING_LIMIT + 50):
         assert len(b.get(Node("a", boot=100 + number).greet(GreetingHello(ME, bytes(NONCE_BYTES))))) == 1
 
-    assert len(b.admission._waiting) == WAITING_LIMIT
+    assert len(b.admission.lives._lives) == WAITING_LIMIT
 
 
 def test_only_so_many_of_its_own_hellos_are_remembered() -> None:
@@ -485,7 +481,7 @@ def test_a_hello_that_does_not_fit_is_refused_with_a_sentence_that_names_both_an
     assert isinstance(message, GreetingRefusal)
     assert (refusal.to, message.echo, message.reason) == ("at-a", bytes(NONCE_BYTES), word)
     assert all(name in message.text for name in names), message.text
-    assert (b.replay_guard.refused, b.admission.challenged, b.heard) == ({word: 1}, 0, [])
+    assert (b.replay_guard.refused, b.admission.lives.challenged, b.heard) == ({word: 1}, 0, [])
 
 
 def test_a_role_that_may_not_connect_is_refused_and_both_roles_are_named() -> None:
@@ -586,7 +582,7 @@ def test_whatever_another_cluster_or_environment_says_is_counted_so_before_anyth
     stranger = Node("b", boot=1, me=changed(**{word: "other"}))
 
     assert b.get(say(stranger), proven="x") == []  # type: ignore[operator]
-    assert (b.replay_guard.refused, b.admission.challenged) == ({word: 1}, 0)
+    assert (b.replay_guard.refused, b.admission.lives.challenged) == ({word: 1}, 0)
 
 
 def test_another_protocol_is_counted_so() -> None:
@@ -627,7 +623,7 @@ def test_a_control_frame_that_is_not_addressed_is_not_even_held() -> None:
     a, b = pair()
 
     assert b.get(a.frame(channel=leases.CHANNEL.number)) == []
-    assert (b.replay_guard.refused, b.admission.challenged) == ({"unaddressed": 1}, 0)
+    assert (b.replay_guard.refused, b.admission.lives.challenged) == ({"unaddressed": 1}, 0)
 
 
 @pytest.mark.parametrize("channel", [leadership.CHANNEL.number, leases.CHANNEL.number, asking.CHANNEL.number])
@@ -778,7 +774,7 @@ def test_a_frame_of_its_own_name_is_refused_whatever_it_says() -> None:
     ]
 
     assert [b.get(frame) for frame in frames] == [[]] * len(frames)
-    assert (b.replay_guard.refused, b.admission.challenged) == ({"own": len(frames)}, 0)
+    assert (b.replay_guard.refused, b.admission.lives.challenged) == ({"own": len(frames)}, 0)
 
 
 def test_another_node_of_its_own_name_that_asks_to_be_let_in_gets_a_sentence_and_each_address_is_told_once() -> None:
@@ -957,7 +953,7 @@ def test_a_hello_and_frames_before_its_proof_share_one_nonce() -> None:
 
     assert isinstance(welcomed, GreetingWelcome) and isinstance(challenged, Challenge)
     assert welcomed.nonce == challenged.nonce
-    assert b.admission.challenged == 1
+    assert b.admission.lives.challenged == 1
 
 
 # -- keys

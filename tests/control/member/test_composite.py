@@ -62,7 +62,7 @@ def member_of(
     seed: int = 1,
 ) -> ClusterMember:
     stored = stored or {}
-    return ClusterMember(
+    member = ClusterMember(
         group=group,
         name=name,
         boot=seed,
@@ -75,9 +75,11 @@ def member_of(
         receiver=Receiver(stored) if has_receiver else None,
         owner=Owner(voters=voters, rng=Random(seed)) if has_owner else None,
         seeds=seeds,
-        addresses=addresses,
         watchers=watchers,
     )
+    for known, address in (addresses or {}).items():
+        member.note_address(known, address)
+    return member
 
 
 class Peer:
@@ -248,30 +250,6 @@ def test_of_too_many_addresses_the_one_known_longest_is_forgotten(monkeypatch: p
     assert [to for to, _ in said(member.act(0, replies))] == ["x", "from-y", "from-z"]
 
 
-def test_a_configured_address_is_never_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("talka.control.member.composite.ADDRESSES_LIMIT", 2)
-    member = member_of("b", has_voter=True, addresses={"x": "at-x", "y": "at-y", "z": "at-z"})
-    for number in range(5):
-        Peer(f"p{number}").say(member, 0, ReleaseLease("k", 1))
-    Peer("x").say(member, 0, ReleaseLease("k", 1))  # nobody is forgotten for one that is known anyway
-
-    replies: list[object] = [
-        Send(CHANNEL, name, LeaseAnswer("k", 1, "busy"), Lane.CONTROL) for name in ("x", "y", "z", "p2", "p3", "p4")
-    ]
-
-    assert [to for to, _ in said(member.act(0, replies))] == ["at-x", "at-y", "at-z", "p2", "from-p3", "from-p4"]
-
-
-def test_a_configured_address_is_not_replaced_by_what_membership_says() -> None:
-    member = member_of("x", has_owner=True, has_membership=True, voters=("a",), addresses={"a": "configured"})
-    assert member.owner is not None
-    Peer("c").say(member, 0, Gossip(), Alive("a", 77, 0, "at-a"), Alive("c", 77, 0, "at-c"))
-
-    ((to, _),) = said(member.act(0, member.owner.want(0, "k", TTL)))
-
-    assert to == "configured"
-
-
 def test_an_answer_goes_to_where_the_question_came_from() -> None:
     member = member_of("b", has_voter=True)
 
@@ -279,14 +257,6 @@ def test_an_answer_goes_to_where_the_question_came_from() -> None:
 
     assert to == "from-x"
     assert answer == LeaseAnswer("k", 3, "elsewhere")
-
-
-def test_a_configured_address_is_not_replaced_by_what_a_frame_came_from() -> None:
-    member = member_of("b", has_voter=True, addresses={"x": "at-x"})
-
-    ((to, _),) = said(Peer("x").say(member, 0, AcquireLease("k", 3, 0, TTL)))
-
-    assert to == "at-x"
 
 
 def test_a_peer_of_no_known_address_is_sent_to_by_its_name() -> None:
@@ -367,7 +337,7 @@ def test_a_receiver_alone_keeps_what_it_has_seen_over_a_restart() -> None:
 
 def test_a_ticket_is_answered_once_and_another_answer_is_a_mistake_of_the_shell() -> None:
     voter = member_of("b", has_voter=True)
-    (persist,) = [effect for effect in voter.start(0) if isinstance(effect, Persist)]
+    (persist,) = [effect for effect in voter.tick(0) if isinstance(effect, Persist)]
     voter.on_persisted(0, persist.ticket)
 
     with pytest.raises(KeyError):

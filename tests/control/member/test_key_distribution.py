@@ -15,16 +15,17 @@ from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.news import StateLearned
 from talka.cluster.membership.presets import PRESETS
 from talka.control.member import key_distribution as keyholder_module
-from talka.control.member.admission import Admission, ArrivedPacket, RingChanged, Welcomed
+from talka.control.member.admission import Admission, RingChanged, Welcomed
 from talka.control.member.announcement import Announcement, standing_of
 from talka.control.member.composite import ClusterMember
 from talka.control.member.key_distribution import (
     AGAIN_LIMIT,
     AGAIN_NS,
     KeyDistribution,
-    NotThereYet,
-    StillNeeded,
+    NotConfirmed,
+    _some,
 )
+from talka.control.member.life_proofs import ArrivedPacket
 from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.ring_guard import KEPT_LIMIT, RingGuard
 from talka.units import SECOND
@@ -133,7 +134,7 @@ class Group:
             try:
                 self.act(name, self.key_distribution(name).seal_with(key_id))
                 return
-            except NotThereYet:
+            except NotConfirmed:
                 self.run(0.5)
         raise AssertionError(f"{name} may not use {key_id}")
 
@@ -210,10 +211,9 @@ def test_a_key_is_not_used_before_all_that_are_alive_have_confirmed_it() -> None
     group = group_of()
     group.act("a", group.key_distribution("a").add(NEW))
 
-    with pytest.raises(NotThereYet, match=f"^key {K2} cannot be used yet: b, c, d, e did not confirm it") as caught:
+    with pytest.raises(NotConfirmed, match=f"^key {K2} cannot be used yet: b, c, d, e did not confirm it"):
         group.key_distribution("a").seal_with(K2)
 
-    assert caught.value.names == ["b", "c", "d", "e"]
     assert group.named("a").key_distribution is not None
     assert group.key_distribution("a").ring.primary_id == K1
     group.run(3)
@@ -237,11 +237,8 @@ def test_one_that_is_dead_does_not_hinder_the_use_of_a_key_but_that_an_old_one_i
     group.use("a", K2, tries=1)
     group.run(3)
 
-    with pytest.raises(
-        StillNeeded, match=f"^key {K1} cannot be retired yet: c did not confirm the newer keys"
-    ) as caught:
+    with pytest.raises(NotConfirmed, match=f"^key {K1} cannot be retired yet: c did not confirm the newer keys"):
         group.key_distribution("a").retire(K1)
-    assert caught.value.names == ["c"]
     group.act("a", group.key_distribution("a").retire(K1, force=True))
     group.run(3)
     (ring,) = group.rings()
@@ -256,9 +253,8 @@ def test_a_key_is_not_retired_while_a_remembered_member_has_not_confirmed() -> N
     group.run(3)
 
     assert group.key_distribution("a").missing(("b", "a")) == []
-    with pytest.raises(StillNeeded) as caught:
+    with pytest.raises(NotConfirmed, match=f"^key {K1} cannot be retired yet: x, z did not confirm"):
         group.key_distribution("a").retire(K1, expected=("z", "b", "a", "x"))
-    assert caught.value.names == ["x", "z"]
     group.act("a", group.key_distribution("a").retire(K1, expected=("b", "a")))
     group.run(3)
     (ring,) = group.rings()
@@ -289,10 +285,8 @@ def test_one_that_said_good_bye_needs_no_key_any_more() -> None:
 def test_many_names_are_told_by_some_and_their_number() -> None:
     names = [f"m{number:02}" for number in range(13)]
 
-    assert str(StillNeeded(K1, names)).startswith(
-        f"key {K1} cannot be retired yet: m00, m01, m02, m03, m04, m05, m06, m07, m08, m09 and 3 more did not confirm"
-    )
-    assert "m09 did not confirm" in str(NotThereYet(K1, names[:10]))
+    assert _some(names) == "m00, m01, m02, m03, m04, m05, m06, m07, m08, m09 and 3 more"
+    assert _some(names[:10]).endswith(", m09")
 
 
 @pytest.mark.parametrize("greets", [True, False], ids=["greets", "only joins"])
@@ -396,7 +390,7 @@ def test_in_whatever_order_frames_come_keys_become_the_same_at_all_of_five_membe
         else:
             try:
                 group.act(name, key_distribution.seal_with(key_id(secret)))
-            except NotThereYet:
+            except NotConfirmed:
                 pass
         group.run(data.draw(st.sampled_from([0.0, 0.1, 0.7])))
 

@@ -47,7 +47,6 @@ from talka.wire.jobs import (
     Assign,
     AttemptResult,
     Beat,
-    BundleFacts,
     Elsewhere,
     Finished,
     Goodbye,
@@ -75,6 +74,7 @@ from talka.wire.jobs import (
     decode_result,
     encode_result,
 )
+from talka.wire.orders import BundleFacts
 from talka.wire.security.bundles import BundleSigner
 from talka.wire.security.envelopes import Purpose, read_sealing_key, seal_variables
 from talka.wire.shards import (

@@ -17,7 +17,8 @@ from talka.control.worker.shards import ORDERED_SLACK_NS, WorkerShards, encoded_
 from talka.stats.tally import CheckTally, MetricTally, StepTally, Tally
 from talka.stats.windows import Window
 from talka.units import NEVER, SECOND
-from talka.wire.jobs import Assign, AttemptResult, BundleFacts, Start, decode_result, encode_result
+from talka.wire.jobs import Assign, AttemptResult, Start, decode_result, encode_result
+from talka.wire.orders import BundleFacts
 from talka.wire.shards import (
     Ack,
     Arm,

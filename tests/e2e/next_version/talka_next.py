@@ -54,11 +54,11 @@ from talka.control.manager import Manager  # noqa: E402
 from talka.control.member.admission import Admission, Welcomed  # noqa: E402
 from talka.control.member.composite import ClusterMember  # noqa: E402
 from talka.control.worker.composite import Worker  # noqa: E402
-from talka.nodes import job_events, runtime  # noqa: E402
-from talka.wire.versions import Offer, ProtocolVersion, negotiate  # noqa: E402
+from talka.nodes import runtime  # noqa: E402
+from talka.wire.versions import ProtocolVersion  # noqa: E402
 
 runtime.CAPABILITIES = (*runtime.CAPABILITIES, CAPABILITY)  # type: ignore[assignment,misc]
-put_out, receive, job_event_of = ClusterMember._out, Admission.receive, job_events.job_event_of
+put_out, receive, carry_out = ClusterMember._out, Admission.receive, runtime.NodeRuntime.do
 known: dict[tuple[str, str], None] = {}
 
 
@@ -112,18 +112,25 @@ def tell(sender: str, what: str) -> list[object]:
 def greeted(self: Admission, *arguments: Any) -> tuple[Any, list[object]]:
     arrivals, out = receive(self, *arguments)
     for one in [one for one in out if isinstance(one, Welcomed)]:
-        theirs = Offer(ProtocolVersion.parse(one.who.version), tuple(one.who.capabilities), tuple(one.who.required))
-        agreed = negotiate(self._offer, theirs)
-        facts = {"name": one.name, "version": str(agreed.version), "capabilities": list(agreed.capabilities)}
+        version = min(self._offer.version, ProtocolVersion.parse(one.who.version))
+        capabilities = sorted({*self._offer.capabilities} & {*one.who.capabilities})
+        facts = {"name": one.name, "version": str(version), "capabilities": capabilities}
         out.append(Told({"event": "agreed", **facts}))
     return arrivals, out
+
+
+def tell_and_do(self: Any, effects: list[object]) -> None:
+    for effect in effects:
+        if isinstance(effect, Told):
+            self.tell(effect.event)
+    carry_out(self, [effect for effect in effects if not isinstance(effect, Told)])
 
 
 ClusterMember._out = say_more  # type: ignore[method-assign]
 Admission.receive = greeted  # type: ignore[assignment,method-assign]
 heard(Manager)
 heard(Worker)
-job_events.job_event_of = lambda news: news.event if isinstance(news, Told) else job_event_of(news)
+runtime.NodeRuntime.do = tell_and_do  # type: ignore[assignment,method-assign]
 
 if __name__ == "__main__":
     from talka.__main__ import main

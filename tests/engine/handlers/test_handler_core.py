@@ -28,10 +28,10 @@ from talka.engine.handlers.handler_run import (
 from talka.engine.handlers.kin import is_of_command, kin
 from talka.errors import sendable
 from talka.units import SECOND
+from talka.wire.channels import BadMessage
 from talka.wire.tasks import (
     ERROR_LIMIT,
     LOG_LINE_LIMIT,
-    BadTaskMessage,
     FromHandlers,
     HandedTask,
     Load,
@@ -786,9 +786,9 @@ async def test_frames_are_read_however_they_are_cut() -> None:
         bench.core.data_received(bytes([byte]))
 
     await bench.heard.until(lambda: bench.heard.results)
-    with pytest.raises(BadTaskMessage, match="loads its files once"):
+    with pytest.raises(BadMessage, match="loads its files once"):
         bench.core.on_message(Load(()))
-    with pytest.raises(BadTaskMessage):
+    with pytest.raises(BadMessage):
         bench.core.data_received((1).to_bytes(4, "big") + b"?")
 
 
@@ -822,7 +822,7 @@ def test_other_first_words_are_refused_and_none_at_all_is_the_end(
 ) -> None:
     ours, theirs = ends
     ours.sendall(framed_message(RunTasks(())))
-    with pytest.raises(BadTaskMessage, match="RunTasks came before Load"):
+    with pytest.raises(BadMessage, match="RunTasks came before Load"):
         first_word(theirs)
     ours.shutdown(socket.SHUT_WR)
     assert first_word(theirs) is None

@@ -16,7 +16,6 @@ import psutil
 import pytest
 
 from talka.control.worker.effects import (
-    Drained,
     EndHandlers,
     ExitFacts,
     HandlersBroken,
@@ -29,7 +28,8 @@ from talka.engine.handlers import handler_supervisor
 from talka.engine.handlers.handler_supervisor import HandlerSupervisor
 from talka.errors import Invalid
 from talka.nodes import cores as node_cores
-from talka.nodes.cores import HandlerProcesses, files_of, handler_event_of, short_of_disk
+from talka.nodes.cores import HandlerProcesses, files_of, short_of_disk
+from talka.nodes.job_events import worker_event_of
 from talka.nodes.member_events import sentence_of
 from talka.wire.tasks import FromHandlers, HandedTask, Load, Loaded, Ran, RunTasks, Said, Spent, StopTasks, TaskResult
 
@@ -694,9 +694,8 @@ def test_little_room_on_the_disk_is_told(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_news_of_handlers_are_events_with_words() -> None:
-    loaded = handler_event_of(HandlersLoaded(("a", "b")))
-    broken = handler_event_of(HandlersBroken("etl.py:3: syntax error"))
+    loaded = worker_event_of(HandlersLoaded(("a", "b")))
+    broken = worker_event_of(HandlersBroken("etl.py:3: syntax error"))
 
     assert loaded is not None and sentence_of(loaded) == "has the handlers a, b"
     assert broken is not None and sentence_of(broken) == "the handlers cannot be used: etl.py:3: syntax error"
-    assert handler_event_of(Drained()) is None

@@ -22,13 +22,13 @@ from talka.engine.loader import in_memory
 from talka.engine.process_start import new_event_loop
 from talka.stats.windows import Window
 from talka.units import MILLISECOND, SECOND
+from talka.wire.channels import BadMessage
 from talka.wire.framing import FRAME_LIMIT_BYTES, Deframer, FrameTooLong, framed
 from talka.wire.shards import (
     VALUE_LIMIT_BYTES,
     Ack,
     Arm,
     Armed,
-    BadMessage,
     FileSource,
     FromCore,
     Go,

@@ -9,8 +9,8 @@ import talka
 from talka.cli.nodes.life import OWN_WORDS, sentence
 from talka.control.tasks.store_effects import RaiseEpoch
 from talka.control.worker.effects import AttemptsDropped
-from talka.nodes.cores import handler_event_of
 from talka.nodes.dags.dag_events import dag_ended_event, dropped_event, new_life_event, raised_event, too_old_event
+from talka.nodes.job_events import worker_event_of
 from talka.nodes.member_events import WORDS, sentence_of
 from talka.wire.attempts import Dropped, StoreLife
 from talka.work.lifecycle import JobState
@@ -49,7 +49,7 @@ from talka.work.lifecycle import JobState
             "worker w2 held 3 attempts and 1 result of store ab, life cd: dropped",
         ),
         (
-            handler_event_of(AttemptsDropped(Dropped(1, 2, 1, 0))),
+            worker_event_of(AttemptsDropped(Dropped(1, 2, 1, 0))),
             "held 1 attempt and 0 results of store 1, life 2: dropped",
         ),
         (

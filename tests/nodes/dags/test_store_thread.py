@@ -198,7 +198,7 @@ async def test_a_file_that_cannot_be_written_now_is_tried_again(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(store_thread, "AGAIN_S", 0.001)
-    failures = [StoreFailed(tmp_path, "the disk is full")]
+    failures = [StoreFailed("the disk is full")]
     put = scene.blobs.put
 
     def fail_once(digest: str, content: bytes) -> None:

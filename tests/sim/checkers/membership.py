@@ -169,7 +169,7 @@ class MembershipWithinLimits(Observer):
                 continue
             for what, count, limit in (
                 ("news to pass on", len(membership._queue), gossip.QUEUE_LIMIT),
-                ("verdicts kept", len(membership.audit.entries()), verdicts.LIMIT),
+                ("verdicts kept", len(membership.audit), verdicts.LIMIT),
                 ("members", len(membership._members), membership.config.members_limit),
                 ("pings for others", len(membership._prober._relays), RELAYS_LIMIT),
             ):

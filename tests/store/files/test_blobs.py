@@ -11,6 +11,7 @@ import pytest
 
 from talka.errors import Unavailable
 from talka.store.files import blobs as blobs_module
+from talka.store.files import folder as folder_module
 from talka.store.files.blobs import BadBlob, Blobs
 from talka.store.files.folder import StoreFailed
 
@@ -35,7 +36,8 @@ def fail(patch: pytest.MonkeyPatch, name: str, number: int) -> None:
     def failed(*arguments: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    patch.setattr(blobs_module, "os", SimpleNamespace(**{**vars(os), name: failed}))
+    for module in (blobs_module, folder_module):
+        patch.setattr(module, "os", SimpleNamespace(**{**vars(os), name: failed}))
 
 
 @pytest.fixture
@@ -116,7 +118,7 @@ def test_a_file_is_synced_before_it_takes_its_name_and_its_name_after(
         steps.append("rename")
         os.replace(source, target)
 
-    monkeypatch.setattr(blobs_module, "sync_file", lambda descriptor: steps.append("file"))
+    monkeypatch.setattr(folder_module, "sync_file", lambda descriptor: steps.append("file"))
     monkeypatch.setattr(blobs_module, "sync_folder", lambda path: steps.append(f"folder {path.name}"))
     monkeypatch.setattr(blobs_module, "os", SimpleNamespace(**{**vars(os), "replace": replace}))
     kept(blobs, b"content")
@@ -145,7 +147,7 @@ def test_damage_that_two_find_at_once_is_absent_for_both(blobs: Blobs, monkeypat
 
     def overtaken(path: Path) -> Path:
         path.unlink()
-        raise StoreFailed(path, "gone")
+        raise StoreFailed("gone")
 
     monkeypatch.setattr(blobs_module, "set_aside", overtaken)
     assert blobs.get(digest) is None
@@ -156,7 +158,7 @@ def test_damage_that_cannot_be_set_aside_is_said(blobs: Blobs, monkeypatch: pyte
     blobs.path(digest).write_bytes(b"contend")
 
     def refused(path: Path) -> Path:
-        raise StoreFailed(path, "it stays")
+        raise StoreFailed("it stays")
 
     monkeypatch.setattr(blobs_module, "set_aside", refused)
     with pytest.raises(StoreFailed, match="it stays"):

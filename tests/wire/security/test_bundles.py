@@ -16,7 +16,7 @@ quick = settings(deadline=None, derandomize=True, max_examples=100)
 DIGEST = "5e" * 32
 GROUP = "shop/staging"
 SEED = bytes(range(KEY_BYTES))
-SECRET = b"a key of the cluster, long enough"
+SECRET = "a key of the cluster, long enough"
 RELEASED = (
     "869d9103a6aa15641c55915c340ea855cd926123b9c87e37428f96a456b9e042"
     "74bd2727f5eaf964ebb315af5704c3ce446bd784c64f52405eb1652bec732306"
@@ -114,7 +114,7 @@ def test_any_key_and_any_signature_are_checked_and_hold_for_nothing(key: bytes, 
 
 
 def test_what_workers_of_protocol_1_0_look_for_is_an_hmac_under_a_key_derived_from_the_secret() -> None:
-    derived = HKDF(SHA256(), 32, salt=b"talka cluster secret 1", info=b"talka bundle").derive(SECRET)
+    derived = HKDF(SHA256(), 32, salt=b"talka cluster secret 1", info=b"talka bundle").derive(SECRET.encode())
     signature = sign_for_earlier(SECRET, DIGEST)
 
     assert signature == hmac.digest(derived, DIGEST.encode(), "sha256")

@@ -209,7 +209,7 @@ async def live_up(options: ManagerOptions, api: Api, worker_at: Callable[[str], 
     """`worker_at` makes the options of the worker, given the address of the manager."""
     with told_life(as_json, brief_sentence) as life:
         manager = ManagerNode(options, life.tell_event)
-        worker = WorkerNode(worker_at(manager.address), life.tell_event)
+        worker = WorkerNode(worker_at(manager.runtime.address), life.tell_event)
         life.add_manager(manager, api, worker)
         life.add_worker(worker)
 

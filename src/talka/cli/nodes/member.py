@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import click
 
@@ -137,7 +137,7 @@ async def live(options: Any, as_json: bool) -> int:
 
     loop = asyncio.get_running_loop()
     printer = Printer(loop, as_json, sentence_of)
-    node = MemberNode(options, audited(printer.event, options.data_dir))
+    node: MemberNode[Never] = MemberNode(options, audited(printer.event, options.data_dir))
     loop.set_exception_handler(lambda _, context: tell(mishap(context)))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, node.stop)

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from talka.errors import Untrusted
+from talka.wire.channels import BadMessage, Codec
 from talka.wire.leadership import RegisterEntry
 
 CONFIG_KEY: Final = "config"
@@ -46,22 +46,8 @@ class VoterConfig(msgspec.Struct, frozen=True, array_like=True):
         return VoterConfig(self.group_id, self.epoch + 1, tuple(voter for voter in self.voters if voter.name != name))
 
 
-_decoder = msgspec.msgpack.Decoder(VoterConfig)
-
-
-def encode_config(config: VoterConfig) -> bytes:
-    return msgspec.msgpack.encode(config)
-
-
-class BadConfig(Untrusted):
-    """Bytes that are no configuration of voters."""
-
-
-def decode_config(content: bytes) -> VoterConfig:
-    try:
-        return _decoder.decode(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadConfig(f"a voter sent a malformed configuration of voters: {error}") from None
+CONFIGS: Final[Codec[VoterConfig]] = Codec(VoterConfig, "a voter sent a malformed configuration of voters")
+encode_config, decode_config = CONFIGS.encode, CONFIGS.decode
 
 
 def config_problem(entries: tuple[RegisterEntry, ...]) -> str:
@@ -70,7 +56,7 @@ def config_problem(entries: tuple[RegisterEntry, ...]) -> str:
         if entry.key == CONFIG_KEY:
             try:
                 decode_config(entry.value)
-            except BadConfig as problem:
+            except BadMessage as problem:
                 return str(problem)
     return ""
 

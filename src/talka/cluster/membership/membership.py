@@ -20,16 +20,17 @@ from talka.cluster.membership.news import MembershipEffect
 from talka.cluster.membership.presets import MembershipConfig
 from talka.cluster.membership.prober import Prober
 from talka.cluster.membership.updates import UPDATES_LIMIT, Updates
+from talka.cluster.membership.verdicts import LIMIT as VERDICTS_LIMIT
 from talka.cluster.membership.verdicts import VerdictLog
 from talka.cluster.membership.vouched import Notary, Vouched
 from talka.errors import Invalid
 from talka.units import NEVER, SECOND
+from talka.wire.channels import BadMessage
 from talka.wire.membership import (
     CHANNEL,
     PAYLOAD_LIMIT_BYTES,
     PEERS_LIMIT,
     Alive,
-    BadMembershipMessage,
     Gossip,
     GroupMessage,
     MemberHasLeft,
@@ -93,7 +94,7 @@ class Membership:
             raise Invalid(f"member {name}: its metadata has {len(meta)} bytes; give at most {PAYLOAD_LIMIT_BYTES}")
         self.config = config
         self.health = LocalHealth(config)
-        self.audit = VerdictLog()
+        self.audit = VerdictLog(maxlen=VERDICTS_LIMIT)
         self.refused_updates = 0
         """Updates of others that could not be read."""
         self._rng = rng
@@ -237,7 +238,7 @@ class Membership:
         for raw in updates[:UPDATES_LIMIT]:
             try:
                 update = decode_update(raw)
-            except BadMembershipMessage:
+            except BadMessage:
                 self.refused_updates += 1
                 break
             self._updates.apply(now, update, raw, sender, sender_boot, out)

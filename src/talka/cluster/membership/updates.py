@@ -39,7 +39,7 @@ from talka.cluster.membership.news import (
 )
 from talka.cluster.membership.presets import MembershipConfig
 from talka.cluster.membership.suspicion import Suspicion, SuspicionBounds, bounds
-from talka.cluster.membership.verdicts import VerdictLog
+from talka.cluster.membership.verdicts import MemberVerdict, VerdictLog
 from talka.cluster.membership.vouched import Vouched, plain
 from talka.units import NEVER, SECOND
 from talka.wire.membership import (
@@ -176,7 +176,7 @@ class Updates:
             if before != ALIVE:
                 member.refuted(now)
                 self._members.move(member, ALIVE, now)
-                self._audit.add(now, alive.name, alive.boot, alive.incarnation, "alive", alive.name, "refuted", False)
+                self._put_down(now, alive, "alive", alive.name, "refuted")
                 out.append(MemberReturned(alive.name, alive.boot))
         if not quiet:
             self._queue.push(alive.name, bytes(raw) if raw is not None else encode_update(alive), priority)
@@ -214,7 +214,7 @@ class Updates:
                 return
             if not suspicion.confirm(now, suspect.accuser, self._zone_of(suspect.accuser, self._bounds().wanted)):
                 return
-        self._audit_accusation(now, suspect, "suspect", own)
+        self._put_down(now, suspect, "suspect", suspect.accuser, suspect.reason, own)
         self._watch(member, suspicion)
         self._queue.push(suspect.name, bytes(raw) if raw is not None else encode_update(suspect), Priority.SUSPECT)
 
@@ -232,7 +232,7 @@ class Updates:
         member.incarnation = dead.incarnation
         member.accuser, member.reason = dead.accuser, dead.reason
         self._members.move(member, DEAD, now)
-        self._audit_accusation(now, dead, "dead", own)
+        self._put_down(now, dead, "dead", dead.accuser, dead.reason, own)
         self._queue.push(dead.name, bytes(raw) if raw is not None else encode_update(dead), Priority.DEAD)
         self._queue.forget(_state_key(dead.name))
         out.append(MemberLost(dead.name, dead.boot, dead.accuser, dead.reason, own))
@@ -242,7 +242,7 @@ class Updates:
         if member is None or member.boot != left.boot or member.status == LEFT:
             return
         self._members.move(member, LEFT, now)
-        self._audit.add(now, left.name, left.boot, left.incarnation, "left", left.name, "left", False)
+        self._put_down(now, left, "left", left.name, "left")
         self._queue.push(left.name, bytes(raw) if raw is not None else encode_update(left), Priority.JOINED_OR_LEFT)
         self._queue.forget(_state_key(left.name))
         out.append(MemberLeft(left.name, left.boot))
@@ -346,9 +346,7 @@ class Updates:
         claim = claim_of(alive.boot, member.former, member.status, direct)
         if claim is StatusClaim.TAKE:
             if member.status <= SUSPECT:
-                self._audit.add(
-                    now, member.name, member.boot, member.incarnation, "dead", member.name, "restarted", False
-                )
+                self._put_down(now, member, "dead", member.name, "restarted")
                 out.append(MemberLost(member.name, member.boot, member.name, "restarted", False))
             self._members.replace(member, alive, now)
             self._queue.forget(_state_key(member.name))
@@ -379,7 +377,7 @@ class Updates:
             return
         self.me = me = msgspec.structs.replace(me, incarnation=accusation.incarnation + 1)
         self._health.refuted()
-        self._audit_accusation(now, accusation, "refuted", False)
+        self._put_down(now, accusation, "refuted", accusation.accuser, accusation.reason)
         self._queue.push(me.name, self.sign_of_life(), Priority.JOINED_OR_LEFT)
         out.append(Refuted(me.incarnation))
 
@@ -427,17 +425,17 @@ class Updates:
         if expires_at < self.next_expiry_at:
             self.next_expiry_at = expires_at
 
-    def _audit_accusation(self, now: int, accusation: Suspect | Dead, verdict: str, own: bool) -> None:
-        self._audit.add(
-            now,
-            accusation.name,
-            accusation.boot,
-            accusation.incarnation,
-            verdict,
-            accusation.accuser,
-            accusation.reason,
-            own,
-        )
+    def _put_down(
+        self,
+        now: int,
+        about: Alive | Suspect | Dead | MemberHasLeft | Member,
+        verdict: str,
+        accuser: str,
+        reason: str,
+        own: bool = False,
+    ) -> None:
+        life = (about.name, about.boot, about.incarnation)
+        self._audit.append(MemberVerdict(now, *life, verdict, accuser, reason, own))
 
 
 def _state_key(name: str) -> str:

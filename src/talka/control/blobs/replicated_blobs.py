@@ -103,8 +103,6 @@ class ReplicatedBlobs:
         self._keeping: dict[str, _Keeping] = {}
         self._incoming: dict[str, bytearray] = {}
         self._fetches: dict[str, BlobFetch] = {}
-        self._unsized: dict[str, None] = {}
-        """Fetches of blobs whose size the first piece tells."""
         self.next_tick_at = NEVER
 
     def has(self, digest: str) -> bool:
@@ -241,9 +239,7 @@ class ReplicatedBlobs:
             # Whoever was asked first may have forgotten it since.
             self._fetches[digest].also(now, sources)
             return []
-        if not size_bytes:
-            self._unsized[digest] = None
-        fetch = self._fetches[digest] = BlobFetch(digest, size_bytes or BLOB_LIMIT_BYTES, sources, self._rng)
+        fetch = self._fetches[digest] = BlobFetch(digest, size_bytes, sources, self._rng)
         return [*fetch.start(now), *self._over(digest, fetch)]
 
     def on_loaded(self, now: int, digest: str, content: bytes | None) -> list[BlobEffect]:
@@ -256,8 +252,6 @@ class ReplicatedBlobs:
         fetch = self._fetches.get(message.digest)
         if fetch is None:
             return []
-        if message.digest in self._unsized and not message.offset and 0 < message.size_bytes <= BLOB_LIMIT_BYTES:
-            fetch.size_bytes = message.size_bytes
         return [*fetch.on_piece(now, sender, message), *self._over(message.digest, fetch)]
 
     def _over(self, digest: str, fetch: BlobFetch) -> list[BlobEffect]:
@@ -265,7 +259,6 @@ class ReplicatedBlobs:
         if not fetch.is_over:
             return []
         del self._fetches[digest]
-        self._unsized.pop(digest, None)
         self._set_timer()
         return [BlobReady(digest, fetch.content)]
 

@@ -16,7 +16,8 @@ from talka.control.load.shard_run import ShardAttempt
 from talka.control.member.clock_offsets import ClockOffsets
 from talka.units import SECOND
 from talka.wire.entries import JobEntry
-from talka.wire.jobs import CHANNEL, Acknowledge, Assign, BundleFacts, Fence, Halt, JobMessage, Start, Sync
+from talka.wire.jobs import CHANNEL, Acknowledge, Assign, Fence, Halt, JobMessage, Start, Sync
+from talka.wire.orders import BundleFacts
 from talka.wire.shards import Go
 
 AGAIN_NS: Final = SECOND

@@ -13,7 +13,8 @@ import msgspec
 from talka.cluster.leadership.news import WriteEnded
 from talka.control.jobs.effects import Alarmed, JobsEffect
 from talka.control.member.voter import Voter
-from talka.wire.entries import SLOTS, BadEntry, JobEntry, decode_entry, encode_entry
+from talka.wire.channels import BadMessage
+from talka.wire.entries import SLOTS, JobEntry, decode_entry, encode_entry
 from talka.work.lifecycle import is_final
 
 PREFIX: Final = "job/"
@@ -48,7 +49,7 @@ class EntryBook:
     def _read(self, key: str, value: bytes) -> None:
         try:
             entry, slot = decode_entry(value), int(key.removeprefix(PREFIX))
-        except (BadEntry, ValueError) as problem:
+        except (BadMessage, ValueError) as problem:
             self.alarms.append(Alarmed(f"{key}: {problem}"))
             return
         self.decided[entry.job] = self.written[entry.job] = entry

@@ -8,8 +8,9 @@ from talka.control.load.load_job import ENDED, JobSpec, LoadJob
 from talka.control.load.shard_group import ShardGroup
 from talka.control.load.shard_run import LostShard, ShardAttempt, ShardRun
 from talka.units import MILLISECOND
-from talka.wire.entries import AttemptEntry, JobCheckpoint, JobOrder, ShardEntry, WorkflowEntry
+from talka.wire.entries import AttemptEntry, JobCheckpoint, ShardEntry, WorkflowEntry
 from talka.wire.jobs import AttemptResult
+from talka.wire.orders import JobOrder
 from talka.wire.shards import BundleSource, Source, UrlSource
 from talka.work.lifecycle import TaskState
 from talka.work.load import PlanSlice

@@ -7,7 +7,7 @@ from typing import Final
 
 from talka.control.jobs.queue import PRIORITY_LEAST, PRIORITY_MOST
 from talka.errors import Invalid
-from talka.wire.entries import JobOrder
+from talka.wire.orders import JobOrder
 
 WORKFLOWS_LIMIT: Final = 256
 NODES_LIMIT: Final = 1024

@@ -41,16 +41,7 @@ from talka.errors import Invalid, TalkaError
 from talka.ids import new_job_id
 from talka.units import MILLISECOND, SECOND
 from talka.wire import manager_calls as calls
-from talka.wire.entries import (
-    ORDER_LIMIT_BYTES,
-    SLOTS,
-    Grant,
-    JobEntry,
-    JobOrder,
-    encode_entry,
-    encode_order,
-    shown,
-)
+from talka.wire.entries import ORDER_LIMIT_BYTES, SLOTS, Grant, JobEntry, encode_entry, encode_order
 from talka.wire.jobs import (
     CHANNEL,
     Beat,
@@ -62,6 +53,7 @@ from talka.wire.jobs import (
     Renew,
     StoreCheckpoint,
 )
+from talka.wire.orders import JobOrder, shown
 from talka.wire.security.access import objection
 from talka.wire.views import ClusterView, JobFacts, JobsPage, ManagerView, WorkerView
 from talka.work.lifecycle import JobState, is_final, move

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from talka.wire.entries import JobOrder, WorkflowOrder
+from talka.wire.orders import JobOrder, WorkflowOrder
 from talka.work.dsl import Priority
 from talka.work.graph import ancestors_of
 from talka.work.load import RATE_PER_S

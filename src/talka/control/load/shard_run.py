@@ -9,18 +9,9 @@ import msgspec
 
 from talka.stats.tally import MetricTally, StepTally, Tally
 from talka.stats.windows import Window
+from talka.wire.channels import BadMessage
 from talka.wire.jobs import AttemptResult
-from talka.wire.shards import (
-    BadMessage,
-    Gap,
-    MetricTotals,
-    StepTotals,
-    Totals,
-    UnreadMetric,
-    UnreadStep,
-    read_metric,
-    read_step,
-)
+from talka.wire.shards import Gap, MetricTotals, StepTotals, Totals, UnreadMetric, UnreadStep, read_metric, read_step
 from talka.work.load import PlanSlice, Shard
 
 Kind: TypeAlias = Literal["steps", "actions", "metrics", "calls"]

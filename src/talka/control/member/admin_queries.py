@@ -1,5 +1,6 @@
 """What a member answers to those who ask it: its view, its leader, its verdicts, its keys and its figures."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -223,7 +224,7 @@ def _audit(member: ClusterMember[Any], now: int) -> list[VerdictFacts]:
             str(verdict.boot),
             verdict.incarnation,
         )
-        for verdict in member.membership.audit.entries()
+        for verdict in member.membership.audit
     ]
 
 
@@ -269,9 +270,7 @@ def metrics_text(member: ClusterMember[Any], now: int, counts: Mapping[str, Mapp
         put("local_health_score", "gauge", "0 is well; the higher, the more it doubts itself.", {"": health.score})
         put("lag_gate_closed", "gauge", "1 while it gives no verdict.", {"": int(health.gate_closed(now))})
         put("incarnation", "gauge", "Times this member refuted an accusation.", {"": membership.incarnation})
-        verdicts: dict[str, int] = {}
-        for verdict in membership.audit.entries():
-            verdicts[verdict.verdict] = verdicts.get(verdict.verdict, 0) + 1
+        verdicts = Counter(verdict.verdict for verdict in membership.audit)
         put("recent_verdicts", "gauge", "The last verdicts given or heard, by kind.", verdicts, "verdict")
         blocked = sum(1 for other in membership.members() if other.blocked)
         put("datagrams_blocked", "gauge", "Members that are reached over the stream only.", {"": blocked})
@@ -285,15 +284,11 @@ def metrics_text(member: ClusterMember[Any], now: int, counts: Mapping[str, Mapp
         put("voters_answering", "gauge", "Voters heard from lately.", {"": len(election.electorate.answering(now))})
     put("frames_admitted_total", "counter", "Frames let in.", {"": member.frames_admitted})
     put("frames_refused_total", "counter", "Frames turned away, by reason.", member.replay_guard.refused, "reason")
-    put(
-        "frames_refused_by_role_total",
-        "counter",
-        "What a role may not say, by message.",
-        member.roles.refused,
-        "message",
-    )
+    unsaid = member.roles.refused
+    put("frames_refused_by_role_total", "counter", "What a role may not say, by message.", unsaid, "message")
     if member.admission is not None:
-        put("challenges_total", "counter", "Lives asked to prove that they live.", {"": member.admission.challenged})
+        challenged = {"": member.admission.lives.challenged}
+        put("challenges_total", "counter", "Lives asked to prove that they live.", challenged)
         put("keys", "gauge", "Keys in use.", {"": len(member.admission.ring.accepted())})
         rings = member.admission.rings
         put("rings_unexpected_total", "counter", "Changes of keys that were not expected.", {"": rings.unexpected})

@@ -6,7 +6,7 @@ sooner, a member that doubts itself leads later or not at all. What a node runs 
 docs/decisions/0015-one-member-one-loop.md.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Generic, Never, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -17,14 +17,15 @@ from talka.cluster.leases import HolderNews, LeaseExpired
 from talka.cluster.membership.federation import FederatedProber, FederationNews
 from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.news import MemberJoined, MemberLost, MemberNews, StateLearned
-from talka.control.member.admission import Admission, ArrivedPacket, HelloDeclined, RingChanged, Welcomed
+from talka.control.member.admission import Admission, HelloDeclined, RingChanged, Welcomed
 from talka.control.member.announcement import Announcer
 from talka.control.member.key_distribution import KeyDistribution
+from talka.control.member.life_proofs import ArrivedPacket
 from talka.control.member.owner import Owner
 from talka.control.member.receiver import FENCE_KEY, Applied, Receiver
 from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.role_check import NotForThisRole, RoleCheck, RoleRefused, why_not
-from talka.control.member.voter import CommandEnded, QuorumFailed, Voter
+from talka.control.member.voter import CommandEnded, Voter
 from talka.errors import Untrusted
 from talka.units import NEVER
 from talka.wire import asking, greeting, jobs, leadership, leases, membership
@@ -57,25 +58,14 @@ class QuestionAsked(msgspec.Struct, frozen=True):
     proven: Proven = NOBODY
 
 
-MemberEffect: TypeAlias = (
-    Transmit
-    | Persist
-    | PersistBlob
-    | MemberNews
-    | LeadershipNews
-    | FederationNews
-    | HolderNews
-    | LeaseExpired
-    | QuorumFailed
-    | CommandEnded
-    | Applied
-    | Welcomed
-    | HelloDeclined
-    | RingChanged
-    | RoleRefused
-    | QuestionAsked
+NodeNews: TypeAlias = (
+    MemberNews | LeadershipNews | FederationNews | HolderNews | LeaseExpired | CommandEnded | Applied | RoleRefused
 )
-"""What a member's shell carries out or tells of, beside what its jobs part tells."""
+"""What a member's shell tells of."""
+MemberEffect: TypeAlias = (
+    Transmit | Persist | PersistBlob | Welcomed | HelloDeclined | RingChanged | QuestionAsked | NodeNews
+)
+"""What a member's shell carries out or tells of, beside what its jobs part asks for."""
 PartEffect = TypeVar("PartEffect")
 PartEffect_co = TypeVar("PartEffect_co", covariant=True)
 
@@ -113,7 +103,6 @@ class ClusterMember(Generic[PartEffect]):
         receiver: Receiver | None = None,
         owner: Owner | None = None,
         part: JobsPart[PartEffect] | None = None,
-        addresses: Mapping[str, str] | None = None,
         seeds: tuple[str, ...] = (),
         watchers: tuple[str, ...] = (),
         replay_guard: ReplayGuard | None = None,
@@ -142,7 +131,6 @@ class ClusterMember(Generic[PartEffect]):
         self.next_tick_at = NEVER
         self._timed = [part for part in (membership, prober, voter, owner, self.jobs) if part is not None]
         self._seeds = seeds
-        self._configured = dict(addresses or {})
         self._addresses: dict[str, str] = {}
         """Where other peers are: told by membership, or learned from the frames they sent."""
         self._connections: dict[str, str] = {}
@@ -164,7 +152,7 @@ class ClusterMember(Generic[PartEffect]):
         if self.membership is not None:
             effects += self.membership.join(now, list(self._seeds))
         if self.voter is not None:
-            effects += self.voter.start(now)
+            effects += self.voter.tick(now)
         return self._out(now, effects)
 
     def tick(self, now: int) -> list[MemberEffect | PartEffect]:
@@ -197,10 +185,6 @@ class ClusterMember(Generic[PartEffect]):
         """A write that the node can do without failed; only those of the part that has to do with jobs are such."""
         _, own = self._ticket_of.pop(ticket)
         return [] if self.jobs is None else self._out(now, self.jobs.on_not_persisted(now, own, text))
-
-    def set_address(self, name: str, address: str) -> None:
-        """Where a node is that was greeted there."""
-        self._note_address(name, address)
 
     def on_frame(
         self, now: int, source: str, frame: bytes, lane: Lane, age_ns: int, proven: Proven = NOBODY
@@ -304,15 +288,14 @@ class ClusterMember(Generic[PartEffect]):
     def _admit(self, arrival: ArrivedPacket, message: object) -> None:
         """Whoever may say this is answered where it speaks from."""
         self.roles.check(arrival.proven, message)
-        self._note_address(arrival.packet.sender, arrival.source)
+        self.note_address(arrival.packet.sender, arrival.source)
 
-    def _note_address(self, name: str, address: str) -> None:
+    def note_address(self, name: str, address: str) -> None:
+        """Where a node was greeted, or speaks from."""
         if address.startswith(HANDLE):
             if name not in self._connections and len(self._connections) >= ADDRESSES_LIMIT:
                 del self._connections[next(iter(self._connections))]
             self._connections[name] = address
-            return
-        if name in self._configured:
             return
         if name not in self._addresses and len(self._addresses) >= ADDRESSES_LIMIT:
             del self._addresses[next(iter(self._addresses))]
@@ -376,7 +359,7 @@ class ClusterMember(Generic[PartEffect]):
                 if isinstance(effect, MemberLost) and self.voter is not None:
                     effects += self.voter.suspect_leader(now, effect.name)
                 elif isinstance(effect, MemberJoined):
-                    self._note_address(effect.name, effect.address)
+                    self.note_address(effect.name, effect.address)
                 elif isinstance(effect, StateLearned | RingChanged) and self.key_distribution is not None:
                     effects += self.key_distribution.hear(now, effect)
                 elif isinstance(effect, Elected | SteppedDown) and self.announcer is not None:
@@ -423,8 +406,7 @@ class ClusterMember(Generic[PartEffect]):
         return self._spoken[1]
 
     def _address_of(self, name: str) -> str:
-        known = self._configured.get(name) or self._addresses.get(name) or self._connections.get(name)
-        return known or name
+        return self._addresses.get(name) or self._connections.get(name) or name
 
     def _set_timer(self) -> None:
         at = NEVER

@@ -14,8 +14,9 @@ from talka.cluster.leadership.news import LeadershipAlarm
 from talka.cluster.membership.members import LEFT, SUSPECT, Member
 from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.news import MembershipEffect, StateLearned
-from talka.control.member.admission import Admission, ArrivedPacket, RingChanged
+from talka.control.member.admission import Admission, RingChanged
 from talka.control.member.announcement import Announcer, standing_of
+from talka.control.member.life_proofs import ArrivedPacket
 from talka.errors import Invalid
 from talka.units import SECOND
 from talka.wire.greeting import CHANNEL, ShareRing
@@ -31,27 +32,8 @@ AGAIN_LIMIT: Final = 8
 KeyEffect: TypeAlias = Send[ShareRing] | MembershipEffect | RingChanged | LeadershipAlarm
 
 
-class NotThereYet(Invalid):
-    """A key is to be used that some could not read."""
-
-    def __init__(self, key_id: str, names: list[str]) -> None:
-        super().__init__(
-            f"key {key_id} cannot be used yet: {_some(names)} did not confirm it. "
-            "That takes a second or two after it was added: ask again"
-        )
-        self.names = names
-
-
-class StillNeeded(Invalid):
-    """Members have not confirmed the keys in use."""
-
-    def __init__(self, key_id: str, names: list[str]) -> None:
-        super().__init__(
-            f"key {key_id} cannot be retired yet: {_some(names)} did not confirm the newer keys. Bring them back "
-            "first, "
-            "or retire it by force: then they must be given the new secret by hand"
-        )
-        self.names = names
+class NotConfirmed(Invalid):
+    """Members have not confirmed the keys in use: one of them cannot be sealed with, or retired, yet."""
 
 
 def _some(names: list[str]) -> str:
@@ -152,7 +134,10 @@ class KeyDistribution:
         ring = self.ring.with_primary(key_id)
         lacking = [member.name for member in self._membership.alive() if not self._confirmed(member)]
         if lacking:
-            raise NotThereYet(key_id, sorted(lacking))
+            raise NotConfirmed(
+                f"key {key_id} cannot be used yet: {_some(sorted(lacking))} did not confirm it. "
+                "That takes a second or two after it was added: ask again"
+            )
         return self._admission.use(ring)
 
     def retire(self, key_id: str, *, expected: Iterable[str] = (), force: bool = False) -> list[RingChanged]:
@@ -160,7 +145,10 @@ class KeyDistribution:
         ring = self.ring.without(key_id)
         missing = self.missing(expected)
         if missing and not force:
-            raise StillNeeded(key_id, missing)
+            raise NotConfirmed(
+                f"key {key_id} cannot be retired yet: {_some(missing)} did not confirm the newer keys. Bring them back "
+                "first, or retire it by force: then they must be given the new secret by hand"
+            )
         return self._admission.use(ring)
 
     def missing(self, expected: Iterable[str] = ()) -> list[str]:

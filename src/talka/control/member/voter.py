@@ -16,7 +16,7 @@ from talka.cluster.fencing import Token
 from talka.cluster.leadership.election import Election
 from talka.cluster.leadership.lease_terms import OwnLease
 from talka.cluster.leadership.news import Elected, LeadershipEffect, SteppedDown, WriteEnded
-from talka.cluster.leadership.quorum import QuorumBreakerOpen, QuorumTimeout, QuorumUnavailable, majority
+from talka.cluster.leadership.quorum import breaker_text, majority
 from talka.cluster.leadership.timings import LAN, LeadershipConfig
 from talka.cluster.leadership.voters import CONFIG_KEY, LEADER_KEY
 from talka.cluster.leases import Busy, Ended, GrantedNow, HeldLease, LeaseExpired, LeasesFull, LeaseTable, Write
@@ -40,13 +40,6 @@ OWN_REFS: Final = 1 << 40
 """References from here on are of the voter's own writes; callers use smaller ones."""
 
 
-class QuorumFailed(msgspec.Struct, frozen=True):
-    """A caller's write failed because too few voters answered. `WriteEnded` of the same reference comes before it."""
-
-    ref: int
-    error: QuorumUnavailable | QuorumTimeout | QuorumBreakerOpen
-
-
 class CommandEnded(msgspec.Struct, frozen=True):
     """A receiver applied a command, or refused it because it has seen the token `highest`."""
 
@@ -56,7 +49,7 @@ class CommandEnded(msgspec.Struct, frozen=True):
     highest: Token
 
 
-VoterEffect: TypeAlias = LeadershipEffect | Send[LeaseMessage] | QuorumFailed | CommandEnded | LeaseExpired
+VoterEffect: TypeAlias = LeadershipEffect | Send[LeaseMessage] | CommandEnded | LeaseExpired
 
 
 class Voter:
@@ -87,7 +80,6 @@ class Voter:
         )
         self.leases = LeaseTable()
         self.token: Token | None = None
-        self._timeout_ns = config.write_timeout_ns
         self._breaker = _new_breaker()
         self._ref = OWN_REFS
         self._writes: dict[int, int] = {}  # callers' references; bounded like the grants
@@ -96,9 +88,6 @@ class Voter:
     @property
     def next_tick_at(self) -> int:
         return min(self.election.next_tick_at, self.leases.next_tick_at)
-
-    def start(self, now: int) -> list[VoterEffect]:
-        return self._route(now, self.election.tick(now))
 
     def tick(self, now: int) -> list[VoterEffect]:
         effects: list[VoterEffect] = []
@@ -131,8 +120,8 @@ class Voter:
             raise Invalid(f"key {key!r} is the group's own: take another")
         if not self._breaker.allows(now):
             retry_in_ns = self._breaker.retry_in_ns(now)
-            error = QuorumBreakerOpen(failures=BREAKER_FAILURES, window_ns=BREAKER_WINDOW_NS, retry_in_ns=retry_in_ns)
-            return [WriteEnded(ref, "refused", reason=str(error)), QuorumFailed(ref, error)]
+            reason = breaker_text(BREAKER_FAILURES, BREAKER_WINDOW_NS, retry_in_ns)
+            return [WriteEnded(ref, "refused", reason=reason)]
         self._writes[ref] = 1
         return self._route(now, self.election.write(now, ref, key, value))
 
@@ -195,7 +184,7 @@ class Voter:
             out.append(effect)
             if isinstance(effect, WriteEnded):
                 if self._writes.pop(effect.ref, 0):
-                    out += self._on_write_ended(now, effect)
+                    self._note_write(now, effect)
             elif isinstance(effect, Elected):
                 self.token = effect.token
                 self._breaker = _new_breaker()  # a majority has just written: what failed before says nothing now
@@ -208,22 +197,17 @@ class Voter:
                 self.leases.stepped_down()
         return out
 
-    def _on_write_ended(self, now: int, ended: WriteEnded) -> list[VoterEffect]:
-        """Tell a lack of voters from other ends of a caller's write, and leave voters alone that keep failing."""
-        voters = self.election.config.names()
+    def _note_write(self, now: int, ended: WriteEnded) -> None:
+        """Leave voters alone that keep failing. One that was refused for what it asked, or because another voter leads,
+        says nothing of them."""
         if ended.outcome == "accepted":
             self._breaker.succeeded(now)
-            return []
-        answering = self.election.electorate.answering(now)
-        error: QuorumUnavailable | QuorumTimeout
-        if ended.outcome == "unknown":
-            error = QuorumTimeout(answered=answering, voters=voters, waited_ns=self._timeout_ns)
-        elif not self.election.leader and len(answering) < majority(len(voters)):
-            error = QuorumUnavailable(answering=answering, voters=voters)
-        else:
-            return []  # refused for what was asked, or because another voter leads
-        self._breaker.failed(now)
-        return [QuorumFailed(ended.ref, error)]
+            return
+        election = self.election
+        answering = len(election.electorate.answering(now))
+        is_lonely = not election.leader and answering < majority(len(election.config.voters))
+        if ended.outcome == "unknown" or is_lonely:
+            self._breaker.failed(now)
 
     def _on_grant_written(self, now: int, ended: WriteEnded) -> list[VoterEffect]:
         write = self._grants.pop(ended.ref)

@@ -31,9 +31,9 @@ from talka.engine.loader import import_file
 from talka.engine.process_start import begin_core, new_event_loop
 from talka.errors import Invalid, sendable
 from talka.units import MILLISECOND, SECOND
+from talka.wire.channels import BadMessage
 from talka.wire.framing import HEADER_BYTES, Deframer
 from talka.wire.tasks import (
-    BadTaskMessage,
     FromHandlers,
     HandedTask,
     HandlerProgress,
@@ -146,7 +146,7 @@ class HandlerCore(asyncio.Protocol):
                 for fence in fences:
                     self._stop(fence, reason)
             case Load():
-                raise BadTaskMessage("a core loads its files once, before everything else")
+                raise BadMessage("a core loads its files once, before everything else")
 
     # What runs.
 
@@ -352,7 +352,7 @@ def first_word(sock: socket.socket) -> tuple[Load, bytes] | None:
         if len(pending) >= end:
             message = decode_to_handlers(pending[HEADER_BYTES:end])
             if not isinstance(message, Load):
-                raise BadTaskMessage(f"{type(message).__name__} came before Load")
+                raise BadMessage(f"{type(message).__name__} came before Load")
             return message, pending[end:]
     return None
 

@@ -18,7 +18,6 @@ from talka.nodes.dags.dag_views import (
     dead_letter,
     event_view,
     facts_of,
-    instant,
     line_view,
     live_facts,
     schedule_view,
@@ -42,6 +41,7 @@ from talka.wire.task_views import (
     TaskView,
     WhyView,
 )
+from talka.wire.views import instant_text
 from talka.work.lifecycle import JobState, TaskState, is_final
 from talka.work.records import AttemptRow, JobRow, TaskKey, TaskRow
 
@@ -142,9 +142,9 @@ class DagReading:
         names = await self._store.read(self._names, row.number, [event.index for event in events])
         items = [event_view(event, names.get(event.index, "")) for event in events[:limit]]
         if not after:
-            items.insert(0, EventView(instant(row.submitted_ms), "started"))
+            items.insert(0, EventView(instant_text(row.submitted_ms), "started"))
         if row.ended_ms and len(events) <= limit:
-            items.append(EventView(instant(row.ended_ms), "ended", "", row.reason or f"It is {row.state}."))
+            items.append(EventView(instant_text(row.ended_ms), "ended", "", row.reason or f"It is {row.state}."))
         return EventsPage(items, str(events[limit - 1].number) if len(events) > limit else "")
 
     def _names(self, job: int, indexes: list[int]) -> dict[int, str]:

@@ -24,10 +24,6 @@ NULL: Final = msgspec.Raw(b"null")
 _spec_decoder = msgspec.json.Decoder(TaskSpec)
 
 
-def instant(ms: int) -> str:
-    return instant_text(ms) if ms else ""
-
-
 def exit_code_of(state: JobState) -> int | None:
     if not is_final(state):
         return None
@@ -43,9 +39,9 @@ def facts_of(row: JobRow, counts: dict[str, int]) -> DagFacts:
         name=row.name,
         state=row.state,
         reason=row.reason,
-        submitted_at=instant(row.submitted_ms),
-        started_at=instant(row.started_ms or row.submitted_ms),
-        ended_at=instant(row.ended_ms),
+        submitted_at=instant_text(row.submitted_ms),
+        started_at=instant_text(row.started_ms or row.submitted_ms),
+        ended_at=instant_text(row.ended_ms),
         submitted_by=row.submitted_by,
         tasks=row.tasks,
         counts=counts,
@@ -61,8 +57,8 @@ def live_facts(job: DagJob, position: int | None) -> DagFacts:
         name=row.name,
         state=JobState.COMPLETING if job.has_ended else job.state,
         reason=job.reason,
-        submitted_at=instant(row.submitted_ms),
-        started_at=instant(row.submitted_ms),
+        submitted_at=instant_text(row.submitted_ms),
+        started_at=instant_text(row.submitted_ms),
         ended_at="",
         submitted_by=row.submitted_by,
         tasks=len(job.tasks),
@@ -89,9 +85,9 @@ def task_view(row: TaskRow, output: bytes) -> TaskView:
         worker=_name_of(row.worker),
         depends_on=list(spec.depends_on),
         priority=spec.priority,
-        ready_at=instant(row.ready_ms) if not row.ended_ms else "",
-        started_at=instant(row.started_ms),
-        ended_at=instant(row.ended_ms),
+        ready_at=instant_text(row.ready_ms) if not row.ended_ms else "",
+        started_at=instant_text(row.started_ms),
+        ended_at=instant_text(row.ended_ms),
         progress=msgspec.Raw(row.checkpoint) if row.checkpoint else NULL,
     )
 
@@ -105,8 +101,8 @@ def attempt_view(row: AttemptRow) -> AttemptView:
     return AttemptView(
         attempt=row.attempt,
         worker=_name_of(row.worker),
-        started_at=instant(row.started_ms),
-        ended_at=instant(row.ended_ms),
+        started_at=instant_text(row.started_ms),
+        ended_at=instant_text(row.ended_ms),
         cause=row.cause,
         error=row.error,
         exit_code=row.exit_code,
@@ -116,11 +112,11 @@ def attempt_view(row: AttemptRow) -> AttemptView:
 
 
 def event_view(row: EventRow, task: str) -> EventView:
-    return EventView(instant(row.at_ms), row.kind, task, row.text, row.number)
+    return EventView(instant_text(row.at_ms), row.kind, task, row.text, row.number)
 
 
 def line_view(row: LogRow) -> LogLineView:
-    return LogLineView(instant(row.at_ms), row.attempt, row.text)
+    return LogLineView(instant_text(row.at_ms), row.attempt, row.text)
 
 
 def dead_letter(job: str, row: TaskRow, attempts: list[AttemptRow]) -> DeadLetter:
@@ -131,10 +127,10 @@ def dead_letter(job: str, row: TaskRow, attempts: list[AttemptRow]) -> DeadLette
         handler=spec_of(row.spec).handler,
         cause=row.cause,
         error=row.error,
-        ended_at=instant(row.ended_ms),
+        ended_at=instant_text(row.ended_ms),
         attempts=[attempt_view(one) for one in attempts],
     )
 
 
 def schedule_view(row: ScheduleRow) -> ScheduleView:
-    return ScheduleView(row.name, row.cron, instant(row.next_ms), row.last_job)
+    return ScheduleView(row.name, row.cron, instant_text(row.next_ms), row.last_job)

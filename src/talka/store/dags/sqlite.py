@@ -15,7 +15,7 @@ import msgspec
 from talka.errors import Invalid
 from talka.store.dags.records import BadRecords, KeyedRow, Lease, StoreTaken
 from talka.store.dags.sqlite_changes import JOB_NUMBERS, TASK_NUMBERS, ChangeStep, drop_jobs, plan
-from talka.store.dags.sqlite_file import INDEX_BITS, LAST_INDEX, QUERIES, SqliteFile, Synchronous
+from talka.store.dags.sqlite_file import INDEX_BITS, LAST_INDEX, QUERIES, Rows, SqliteFile, Synchronous
 from talka.store.sql_text import SCHEME, is_storable
 from talka.work.records import (
     JOB_STATES,
@@ -33,6 +33,7 @@ from talka.work.records import (
 )
 
 Answer = TypeVar("Answer")
+RowType = TypeVar("RowType", bound=msgspec.Struct)
 
 LATER: Final = ("postgresql", "postgres", "redis", "rediss", "valkey")
 SYNCHRONOUS: Final = ("FULL", "NORMAL")
@@ -150,26 +151,16 @@ class SqliteRecords:
         return next((job_of(row) for row in self.file.read("job_by_key", {"key": key})), None)
 
     def jobs(self, states: Sequence[str], before: int, limit: int) -> list[JobRow]:
-        values: dict[str, object] = {
-            "states": packed_states(states, JOB_NUMBERS),
-            "before": before,
-            "limit": max(limit, 0),
-        }
-        rows = self.file.read("jobs", values)
+        packed = packed_states(states, JOB_NUMBERS)
+        rows = self.file.read("jobs", {"states": packed, "before": before, "limit": max(limit, 0)})
         return [job_of(row) for row in rows]
 
     def events(self, job: int, after: int, limit: int) -> list[EventRow]:
         rows = self.file.read("events", {"job": job, "after": after, "limit": max(limit, 0)})
-        return [
-            EventRow(job=job, at_ms=at_ms, kind=kind, index=index, text=text, number=number)
-            for job, at_ms, kind, index, text, number in rows
-        ]
+        return rows_as(EventRow, rows)
 
     def schedules(self) -> list[ScheduleRow]:
-        return [
-            ScheduleRow(name=name, cron=cron, spec=spec, next_ms=next_ms, last_job=last_job, submitted_by=submitted_by)
-            for name, cron, spec, next_ms, last_job, submitted_by in self.file.read("schedules")
-        ]
+        return rows_as(ScheduleRow, self.file.read("schedules"))
 
     # Tasks.
 
@@ -204,17 +195,11 @@ class SqliteRecords:
         return {key: KeyedRow(*rest) for key, *rest in rows}
 
     def attempts(self, keys: Sequence[TaskKey]) -> list[AttemptRow]:
-        return [
-            AttemptRow(**dict(zip(AttemptRow.__struct_fields__, row, strict=True)))
-            for row in self.file.read("attempts", {"keys": packed_keys(keys)})
-        ]
+        return rows_as(AttemptRow, self.file.read("attempts", {"keys": packed_keys(keys)}))
 
     def logs(self, job: int, index: int, after: int, limit: int) -> list[LogRow]:
         values: dict[str, object] = {"key": job << INDEX_BITS | index, "after": after, "limit": max(limit, 0)}
-        return [
-            LogRow(job=job, index=index, attempt=attempt, at_ms=at_ms, text=text, number=number)
-            for job, index, attempt, at_ms, text, number in self.file.read("logs", values)
-        ]
+        return rows_as(LogRow, self.file.read("logs", values))
 
     def blobs(self, after: str, limit: int) -> list[str]:
         """Digests of large outputs that are kept, in order, those above `after`: all others may go."""
@@ -304,6 +289,11 @@ def place_of(url: str) -> tuple[str, Synchronous]:
 # Rows as they are read.
 
 _counts: Final = msgspec.json.Decoder(dict[str, int])
+
+
+def rows_as(kind: type[RowType], rows: Rows) -> list[RowType]:
+    """The columns are its fields, in order."""
+    return [kind(**dict(zip(kind.__struct_fields__, row, strict=True))) for row in rows]
 
 
 def job_of(row: tuple[Any, ...]) -> JobRow:

@@ -109,4 +109,4 @@ def inode_of(place: str) -> int:
     except FileNotFoundError:
         return 0
     except OSError as error:
-        raise StoreFailed(Path(place), f"{place} cannot be looked at ({error.strerror or error})") from error
+        raise StoreFailed(f"{place} cannot be looked at ({error.strerror or error})") from error

@@ -15,17 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from talka.errors import Invalid
-from talka.store.files.folder import (
-    FILE_MODE,
-    FOLDER_MODE,
-    StoreFailed,
-    failed,
-    read_file,
-    set_aside,
-    sync_file,
-    sync_folder,
-    write_all,
-)
+from talka.store.files.folder import FOLDER_MODE, StoreFailed, failed, read_file, set_aside, sync_folder, write_file
 from talka.wire.jobs import BLOB_LIMIT_BYTES
 
 DIGEST: Final = re.compile(r"[0-9a-f]{64}")
@@ -75,12 +65,7 @@ class Blobs:
         beside = path.with_name(f"{digest}.{next(self._numbers)}{UNFINISHED}")  # another thread may keep the same one
         try:
             try:
-                descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
-                try:
-                    write_all(descriptor, content)
-                    sync_file(descriptor)
-                finally:
-                    os.close(descriptor)
+                write_file(beside, content)
                 os.replace(beside, path)
             except BaseException:
                 with contextlib.suppress(OSError):  # also of one that could not even be made

@@ -36,10 +36,6 @@ NOT_USABLE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENA
 class StoreFailed(Unavailable):
     """The disk did not do what was asked: full, broken, or closed to this user."""
 
-    def __init__(self, path: Path, text: str) -> None:
-        super().__init__(text)
-        self.path = path
-
 
 class BadFolder(Invalid):
     """This path cannot be a data folder."""
@@ -51,12 +47,12 @@ class FolderInUse(Invalid):
     def __init__(self, path: Path, pid: str) -> None:
         holder = f"process {pid}" if pid else "another process"
         super().__init__(f"the data folder {path} is in use by {holder}: stop that one or name another --data-dir")
-        self.path, self.pid = path, pid
+        self.pid = pid
 
 
 def failed(path: Path, doing: str, error: OSError) -> StoreFailed:
     advice = ADVICE.get(error.errno or 0, "fix that and start again")
-    return StoreFailed(path, f"{path} could not be {doing} ({error.strerror or error}): {advice}")
+    return StoreFailed(f"{path} could not be {doing} ({error.strerror or error}): {advice}")
 
 
 def write_all(descriptor: int, content: bytes) -> None:
@@ -93,16 +89,21 @@ def read_file(path: Path, limit_bytes: int) -> bytes | None:
         raise failed(path, "read", error) from error
 
 
+def write_file(path: Path, content: bytes) -> None:
+    """A file of its owner alone. Its content is durable when this returns, its name is not."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+    try:
+        write_all(descriptor, content)
+        sync_file(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def replace_file(path: Path, content: bytes) -> None:
     """Put this content in place of the file's: after a crash one of the two is there, whole."""
     beside = path.with_name(path.name + ".new")
     try:
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
-        try:
-            write_all(descriptor, content)
-            sync_file(descriptor)
-        finally:
-            os.close(descriptor)
+        write_file(beside, content)
         os.replace(beside, path)
         sync_folder(path.parent)
     except OSError as error:
@@ -121,9 +122,8 @@ def set_aside(path: Path) -> Path:
                 raise failed(path, "set aside", error) from error
             return aside
     raise StoreFailed(
-        path,
         f"{path} is damaged, and {MOST_SET_ASIDE} damaged copies lie beside it: look after the disk, "
-        "move the copies away and start again",
+        "move the copies away and start again"
     )
 
 

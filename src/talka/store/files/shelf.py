@@ -34,7 +34,6 @@ class BadShelf(Invalid):
 
     def __init__(self, path: Path, text: str) -> None:
         super().__init__(f"{path} {text}")
-        self.path = path
 
 
 class Shelf:
@@ -64,7 +63,7 @@ class Shelf:
                 raise Invalid(f"{self._path} has been closed: nothing can be written to it")
             if self._failure:
                 raise StoreFailed(
-                    self._path, f"nothing more is written to {self._path} by this process: {self._failure}; start again"
+                    f"nothing more is written to {self._path} by this process: {self._failure}; start again"
                 )
             connection = self._connection
             with self._sentences(), transaction(connection):
@@ -130,15 +129,13 @@ class Shelf:
     def _problem(self, error: sqlite3.Error) -> TalkaError:
         match primary_code(error):
             case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-                return StoreFailed(self._path, f"{self._path} is in use by another process: stop that one")
+                return StoreFailed(f"{self._path} is in use by another process: stop that one")
             case sqlite3.SQLITE_FULL:
-                return StoreFailed(
-                    self._path, f"{self._path} could not be written (the disk is full): free some space there"
-                )
+                return StoreFailed(f"{self._path} could not be written (the disk is full): free some space there")
             case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
                 problem: TalkaError = BadShelf(self._path, f"is damaged ({error}): {ADVICE}")
             case _:
-                problem = StoreFailed(self._path, f"{self._path} could not be used ({error}): fix that and start again")
+                problem = StoreFailed(f"{self._path} could not be used ({error}): fix that and start again")
         self._failure = f"an earlier write failed ({error})"
         return problem
 

@@ -99,7 +99,6 @@ class OtherGroup(Invalid):
             f"the data folder {folder} belongs to a voter of group {found!r}, not {wanted!r}: "
             "name another --data-dir, or the --cluster and --environment of that group"
         )
-        self.found, self.wanted = found, wanted
 
 
 class LaterFormat(Invalid):
@@ -110,7 +109,6 @@ class LaterFormat(Invalid):
             f"{path} was written by a later version of talka (its format is {found}, known here is {FORMAT}): "
             "use that version or a newer one"
         )
-        self.found = found
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -248,7 +246,7 @@ class VoterFile:
         if self._is_closed:
             raise Invalid(f"{path} has been closed: nothing can be written to it")
         if self._failure:
-            raise StoreFailed(path, f"nothing more is written to {path} by this process: {self._failure}")
+            raise StoreFailed(f"nothing more is written to {path} by this process: {self._failure}")
         payload = _encode(puts)
         grown_bytes = sum(len(value or b"") - len(self.stored.get(key, b"")) for key, value in puts)
         if max(self._stored_bytes + grown_bytes, len(payload)) > MOST_BYTES:

@@ -45,7 +45,6 @@ class NewerStore(BadStore):
             f"{place} was written by a later version of talka (its schema is {found}, known here is {known}): "
             "use that version or a newer one, or name another --store"
         )
-        self.found, self.known = found, known
 
 
 class StoreUnavailable(Unavailable):
@@ -62,7 +61,6 @@ class AmbiguousRun(Invalid):
     def __init__(self, id: str, ids: Sequence[str]) -> None:
         shown = ", ".join(ids[:SHOWN_IDS]) + (", …" if len(ids) > SHOWN_IDS else "")
         super().__init__(f"several kept runs begin with {id!r} ({shown}): write more of the id")
-        self.id = id
 
 
 class BadBaseline(Invalid):

@@ -15,6 +15,8 @@ import msgspec
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from talka.wire.security.keys import derived
+
 KEY_BYTES: Final = 32
 VOUCHER_LIMIT_BYTES: Final = 10 * 1024
 """A certificate and a signature: see `net/vouching.py`."""
@@ -23,8 +25,6 @@ SIGNER_PURPOSE: Final = "signs bundles"
 """Of a voucher for the key of a manager."""
 
 _PURPOSE: Final = b"talka bundle 2\x00"
-_SALT: Final = b"talka cluster secret 1"
-"""As for every key that is derived from a cluster's secret."""
 _LABEL: Final = b"talka bundle"
 
 
@@ -74,9 +74,7 @@ def _said(group: str, digest: str) -> bytes:
     return _PURPOSE + group.encode() + b"\x00" + digest.encode()
 
 
-def sign_for_earlier(secret: bytes, digest: str) -> bytes:
+def sign_for_earlier(secret: str, digest: str) -> bytes:
     """What workers of protocol 1.0 look for: an HMAC under a key derived from the secret. Later ones do not look at
     it."""
-    extracted = hmac.digest(_SALT, secret, "sha256")  # HKDF-SHA256 (RFC 5869) of one block
-    derived = hmac.digest(extracted, _LABEL + b"\x01", "sha256")
-    return hmac.digest(derived, digest.encode(), "sha256")
+    return hmac.digest(derived(secret, _LABEL), digest.encode(), "sha256")

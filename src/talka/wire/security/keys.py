@@ -49,7 +49,7 @@ _ID_LABEL: Final = b"talka key id 1"
 _BOOT_LABEL: Final = b"talka boot key 1"
 
 
-def _derived(secret: str, information: bytes) -> bytes:
+def derived(secret: str, information: bytes) -> bytes:
     """HKDF-SHA256 (RFC 5869) of one block: 32 bytes."""
     extracted = hmac.digest(_SALT, secret.encode(), "sha256")
     return hmac.digest(extracted, information + b"\x01", "sha256")
@@ -57,12 +57,12 @@ def _derived(secret: str, information: bytes) -> bytes:
 
 def key_id(secret: str) -> str:
     """The name of a key in headers and tables: 8 hexadecimal characters that tell nothing of the key."""
-    return _derived(secret, _ID_LABEL)[:4].hex()
+    return derived(secret, _ID_LABEL)[:4].hex()
 
 
 def boot_key(secret: str, boot: int) -> bytes:
     """The key that one life of one member seals with: 32 bytes."""
-    return _derived(secret, _BOOT_LABEL + boot.to_bytes(8, "big"))
+    return derived(secret, _BOOT_LABEL + boot.to_bytes(8, "big"))
 
 
 def weakness(secret: str) -> str:

@@ -94,27 +94,8 @@ TABLE: Final[dict[type, Senders]] = {
     asking.ChangeLease: MANAGERS,
     asking.AskAnswer: MANAGERS,
     # Only managers vote, hold keys and are commanded by whom they elected.
-    leadership.VoterHello: MANAGERS,
-    leadership.VoterWelcome: MANAGERS,
-    leadership.PreVote: MANAGERS,
-    leadership.PreVoteReply: MANAGERS,
-    leadership.Vote: MANAGERS,
-    leadership.VoteReply: MANAGERS,
-    leadership.Heartbeat: MANAGERS,
-    leadership.HeartbeatReply: MANAGERS,
-    leadership.Collect: MANAGERS,
-    leadership.Collected: MANAGERS,
-    leadership.Propose: MANAGERS,
-    leadership.ProposalAccepted: MANAGERS,
-    leadership.ProposalRefused: MANAGERS,
-    leadership.RegisterSnapshot: MANAGERS,
-    leadership.SnapshotReply: MANAGERS,
-    leadership.Released: MANAGERS,
-    leases.AcquireLease: MANAGERS,
-    leases.LeaseAnswer: MANAGERS,
-    leases.ReleaseLease: MANAGERS,
-    leases.LeaseCommand: MANAGERS,
-    leases.CommandAnswer: MANAGERS,
+    **dict.fromkeys(leadership.CHANNEL.kinds, MANAGERS),
+    **dict.fromkeys(leases.CHANNEL.kinds, MANAGERS),
     # What a worker tells of itself and of what it was given.
     jobs.Beat: WORKERS,
     jobs.Goodbye: WORKERS,
@@ -164,11 +145,7 @@ OWN: Final = {jobs.WantBlob: "bundles of jobs of which it was granted cores"}
 
 
 def may_say(role: Column, message: object) -> bool:
-    return role in senders_of(message)
-
-
-def senders_of(message: object) -> Senders:
-    return TABLE.get(type(_spoken(message)), NOBODY_MAY)
+    return role in TABLE.get(type(_spoken(message)), NOBODY_MAY)
 
 
 def name_of(message: object) -> str:
