@@ -22,3 +22,17 @@ class Unavailable(TalkaError):
 
 class Superseded(TalkaError):
     """Somebody else acts now: stop."""
+
+
+def text_of(error: BaseException) -> str:
+    """Of any error, also of a user's own."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - the user's own __str__ may raise anything
+        return ""
+
+
+def sendable(text: str, limit: int) -> str:
+    """So many characters at most, and without the halves of characters that no message can carry."""
+    text = text[:limit]
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

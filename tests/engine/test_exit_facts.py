@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from talka.control.worker.effects import ExitFacts
-from talka.engine.containment import MemoryGroup, own_groups, processes_in
-from talka.engine.exit_facts import KillCount, facts_of, memory_kills, peak_of
+from talka.engine.containment import MemoryGroup, own_groups, peak_of, processes_in
+from talka.engine.exit_facts import KillCount, facts_of, memory_kills
 
 MEBIBYTE = 1024 * 1024
 

@@ -22,7 +22,7 @@ import uvloop
 
 from talka.clock import monotonic_ns
 from talka.engine.calls import ExchangeFailed, current_call
-from talka.engine.clients import http, opening
+from talka.engine.clients import deadlines, http, opening
 from talka.engine.clients.connection import Connection
 from talka.engine.clients.deadlines import BadTimeout, Timeout
 from talka.engine.clients.http import HTTPEngine, TooManyConnections
@@ -398,8 +398,8 @@ async def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         await client.get(server.url(), headers=prepare_headers({"N": 1}))
         assert len(engine.prepared) == 1
         for number in range(100):
-            engine.timeout_for(number + 1.0)
-        assert len(engine._timeouts) <= 64
+            deadlines.kept_timeout(number + 1.0)
+        assert deadlines._timeout_of_seconds.cache_info().currsize <= 64
 
 
 @on_both_loops

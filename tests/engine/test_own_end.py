@@ -79,7 +79,7 @@ async def test_core_that_never_lets_go_of_its_interpreter_is_ended_by_the_guard(
     owner.hand("hold")
     assert await owner.child() == pid
 
-    owner.supervisor.tell_end(soon())
+    owner.supervisor.children.tell_end(soon())
 
     assert (await owner.next(ExitFacts)).signal == "SIGKILL"
 
@@ -88,7 +88,7 @@ async def test_core_that_is_told_a_later_end_goes_on(owner: Owner) -> None:
     await owner.start()
     ends = [boottime_ns() + (200 + 40 * number) * MILLISECOND for number in range(10)]
     for end_ns in ends:
-        owner.supervisor.tell_end(end_ns)
+        owner.supervisor.children.tell_end(end_ns)
         while boottime_ns() < end_ns - 100 * MILLISECOND:
             assert (await owner.result_of("give", 1)).outcome == "completed"
 
@@ -97,7 +97,7 @@ async def test_core_that_is_told_a_later_end_goes_on(owner: Owner) -> None:
 
 
 async def test_core_that_is_started_when_there_is_no_lease_any_more_has_no_end(owner: Owner) -> None:
-    owner.supervisor.tell_end(boottime_ns() - 1)
+    owner.supervisor.children.tell_end(boottime_ns() - 1)
 
     await owner.start()
 
@@ -105,7 +105,7 @@ async def test_core_that_is_started_when_there_is_no_lease_any_more_has_no_end(o
 
 
 async def test_core_has_the_end_that_was_told_before_it_was_started(owner: Owner) -> None:
-    owner.supervisor.tell_end(boottime_ns() + 2 * SECOND)
+    owner.supervisor.children.tell_end(boottime_ns() + 2 * SECOND)
     owner.supervisor.start(1)
     owner.supervisor.children.guard.close()
 
@@ -137,7 +137,7 @@ async def test_load_core_ends_itself_at_the_end_it_was_told_also_while_it_is_bus
         for shared in supervisor._processes.values():
             shared.runs.tell_end(soon())
         assert await happened.get() == "was killed by SIGKILL"
-        supervisor.tell_end(boottime_ns() - 1)
+        supervisor.children.tell_end(boottime_ns() - 1)
         await supervisor.start(2, arm)
         causes = [await happened.get()]
         while isinstance(causes[-1], Hello):

@@ -106,7 +106,8 @@ def test_trial_names_the_first_file_that_cannot_be_read(tmp_path: Path) -> None:
     there = tmp_path / "there.py"
     there.touch()
     own = CoreUser("own", os.geteuid(), os.getegid())
-    words = [core_user.sys.executable, "-P", "-m", "talka.engine.core_user", str(there), str(tmp_path / "away.py")]
+    files = [str(there), str(tmp_path / "away.py")]
+    words = [core_user.sys.executable, "-P", "-m", "talka.engine.load.core_trial", *files]
 
     done = subprocess.run(words, capture_output=True, text=True)
 

@@ -13,7 +13,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -103,25 +103,21 @@ class Packer:
 
     # The user's own modules.
 
-    def add_sources(self) -> dict[str, "Scan"]:
+    def add_sources(self) -> dict[str, "SourceReader"]:
         """Add the test file and every module of the user's that it needs; what each of them says, by its name."""
-        scans: dict[str, Scan] = {}
-        open_names = [self.file, *self._loaded()]
+        scans: dict[str, SourceReader] = {}
+        # Also those that were imported, and that no import statement names.
+        loaded = [self._place(module) for module in sorted(sys.modules) if self.is_own(module)]
+        open_names = [self.file, *(place for place in loaded if place is not None)]
         while open_names:
             name = open_names.pop()
             if name in scans:
                 continue
             self._files[name] = self.root / name
-            scans[name] = scan(self._files[name], package_of(name))
+            scans[name] = scan(self._files[name], name.rpartition("/")[0].replace("/", "."))
             for found in scans[name].imports:
                 open_names += self._places(found.module)
         return {name: scans[name] for name in sorted(scans)}
-
-    def _loaded(self) -> Iterator[str]:
-        """Modules of the user's that were imported, also those that no import statement names."""
-        for module in sorted(sys.modules):
-            if (place := self._place(module)) is not None and self.is_own(module):
-                yield place
 
     def _places(self, module: str) -> list[str]:
         """The files of the user's that importing this module runs: its own, and those of the packages around it."""
@@ -285,7 +281,7 @@ class Packer:
 # Modules and variables.
 
 
-def missing_modules(packer: Packer, scans: Mapping[str, "Scan"], allowed: Sequence[str]) -> list[SpecProblem]:
+def missing_modules(packer: Packer, scans: Mapping[str, "SourceReader"], allowed: Sequence[str]) -> list[SpecProblem]:
     missing: dict[tuple[str, str], int] = {}
     for name, found in scans.items():
         has_run = name == packer.file or module_of(name) in sys.modules
@@ -312,7 +308,7 @@ def missing_modules(packer: Packer, scans: Mapping[str, "Scan"], allowed: Sequen
 
 
 def unsent_variables(
-    packer: Packer, scans: Mapping[str, "Scan"], sent: Mapping[str, str], environment: Mapping[str, str]
+    packer: Packer, scans: Mapping[str, "SourceReader"], sent: Mapping[str, str], environment: Mapping[str, str]
 ) -> list[SpecProblem]:
     return [
         SpecProblem(
@@ -369,11 +365,6 @@ def module_of(name: str) -> str:
     return name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def package_of(name: str) -> str:
-    """The package that relative imports of a file start from."""
-    return name.rpartition("/")[0].replace("/", ".")
-
-
 # What a source says without being run.
 
 
@@ -387,28 +378,24 @@ class Import(msgspec.Struct, frozen=True):
     """The source itself says what happens without it."""
 
 
-class Scan(msgspec.Struct, frozen=True):
-    imports: list[Import] = []
-    variables: dict[str, int] = {}
-    """Variables of the environment that it reads by name, each with the first line that does."""
-
-
-def scan(path: Path, package: str) -> Scan:
+def scan(path: Path, package: str) -> "SourceReader":
+    reader = SourceReader(package)
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
-        return Scan()  # it was never run here, or it would have been refused already
-    reader = SourceReader(package)
+        return reader  # it was never run here, or it would have been refused already
     reader.visit(tree)
-    return Scan(reader.imports, dict(reader.variables))
+    return reader
 
 
 class SourceReader(ast.NodeVisitor):
     """Reads the imports of a source and the variables it wants."""
 
     def __init__(self, package: str) -> None:
+        """`package` is what relative imports start from."""
         self.imports: list[Import] = []
         self.variables: dict[str, int] = {}
+        """Variables of the environment that it reads by name, each with the first line that does."""
         self._package = package
         self._functions = 0
         self._guards = 0
@@ -440,16 +427,12 @@ class SourceReader(ast.NodeVisitor):
     def _found(self, module: str, line: int) -> None:
         self.imports.append(Import(module, line, self._functions > 0, self._guards > 0))
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        self._deferred(node)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
-        self._deferred(node)
-
-    def _deferred(self, node: ast.AST) -> None:
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         self._functions += 1
         self.generic_visit(node)
         self._functions -= 1
+
+    visit_AsyncFunctionDef = visit_FunctionDef
 
     def visit_If(self, node: ast.If) -> None:
         if ast.unparse(node.test).rpartition(".")[2] == "TYPE_CHECKING":

@@ -6,6 +6,7 @@ See docs/decisions/0027 for what is counted.
 
 from collections.abc import Container
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Protocol
 
 from talka.errors import TalkaError
@@ -24,21 +25,19 @@ class CallRows(Protocol):
     def cut(self, name: str | None) -> None: ...
 
 
+@dataclass(slots=True, eq=False)
 class NodeRun:
     """One run of one method: when it should have started, which answers it accepts, and what its calls came to."""
 
-    __slots__ = ("intended_ns", "expect", "failure", "has_waited", "_rows")
-
-    def __init__(self, intended_ns: int, rows: CallRows, expect: Container[int] = ()) -> None:
-        self.intended_ns = intended_ns
-        """Taken by the first call, which sets it to 0: later ones start when they are made."""
-        self.expect = expect
-        """Statuses of 400 and above that are no failure."""
-        self.failure: Sample | None = None
-        """Of the first call that failed."""
-        self.has_waited = False
-        """A call was answered or timed out: somebody waited for the target."""
-        self._rows = rows
+    intended_ns: int
+    """Taken by the first call, which sets it to 0: later ones start when they are made."""
+    _rows: CallRows
+    expect: Container[int] = ()
+    """Statuses of 400 and above that are no failure."""
+    failure: Sample | None = None
+    """Of the first call that failed."""
+    has_waited: bool = False
+    """A call was answered or timed out: somebody waited for the target."""
 
     def answered(self, name: str | None, response: Response) -> None:
         self.has_waited = True

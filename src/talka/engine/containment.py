@@ -31,6 +31,7 @@ for group in $groups; do kill -s KILL -- "-$group" 2>/dev/null; done
 TIMED_GUARD = [sys.executable, "-P", "-m", "talka.engine.guard"]
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 OWN_CGROUPS = Path("/proc/self/cgroup")
+PROCESSES = Path("/proc")
 KILL_ROUNDS = 10
 """Of looking who is in a group: one that is killed may have started another meanwhile."""
 
@@ -151,13 +152,9 @@ class ControlGroup:
 
     def remove(self) -> bool:
         """True once it is gone; the kernel refuses while a killed process is still leaving."""
-        try:
+        with contextlib.suppress(OSError):
             self.folder.rmdir()
-        except FileNotFoundError:
-            return True
-        except OSError:
-            return False
-        return True
+        return not self.folder.exists()
 
 
 class MemoryGroup(ControlGroup):
@@ -266,9 +263,10 @@ def signal_name(number: int) -> str:
         return f"signal {number}"  # real-time signals have no names
 
 
-def peak_in(status: str) -> int:
-    """The most bytes of memory a process has had, out of its /proc/PID/status; 0: it does not tell."""
-    for line in status.splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    return 0
+def peak_of(pid: int | str = "self") -> int:
+    """The most bytes of memory that a living process has had; 0: not known."""
+    try:
+        lines = (PROCESSES / str(pid) / "status").read_text().splitlines()
+        return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
+    except (OSError, ValueError):
+        return 0

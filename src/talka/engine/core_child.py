@@ -46,6 +46,7 @@ class CoreChild:
     """One core process, leader of a process group and, where the system lends one, alone in a control group."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", guard: Guard, end: EndPipe | None, group_bytes: int) -> None:
+        self.pid = process.pid
         self._process = process
         self._guard = guard
         self._end = end
@@ -53,10 +54,6 @@ class CoreChild:
         self.group: ControlGroup | None = MemoryGroup.bounded(self.pid, group_bytes) if group_bytes else None
         if self.group is None:
             self.group = ControlGroup.around(self.pid)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     @property
     def is_over(self) -> bool:
@@ -171,7 +168,7 @@ class CoreChildren:
         )
 
     def tell_end(self, end_ns: int) -> None:
-        """Of every core there is."""
+        """Of every core there is, and of those to come while it has not come."""
         self.end_ns = end_ns
         self.guard.tell_end(end_ns)
         for child in self._living:

@@ -1,5 +1,5 @@
 """Another user for the cores of a worker, so that code of users cannot read what the worker may: who that is, whether
-it can run here at all, and folders that it has. `python -m talka.engine.core_user FILE…` is the trial, as that user."""
+it can run here at all, and folders that it has. The trial, as that user: `engine/load/core_trial.py`."""
 
 import contextlib
 import os
@@ -49,7 +49,7 @@ def obstacle(user: CoreUser, files: Sequence[str], env: Mapping[str, str]) -> st
     """What keeps this user from running cores with these files; empty when nothing does."""
     try:
         tried = subprocess.run(
-            [sys.executable, "-P", "-m", "talka.engine.core_user", *files],
+            [sys.executable, "-P", "-m", "talka.engine.load.core_trial", *files],
             user=user.uid,
             group=user.gid,
             extra_groups=[],
@@ -72,15 +72,6 @@ def obstacle(user: CoreUser, files: Sequence[str], env: Mapping[str, str]) -> st
         return f"the user {user.name} cannot read {unread}"
     last = tried.stderr.strip().splitlines()[-1:] or [f"exit status {tried.returncode}"]
     return f"the user {user.name} cannot load Talka: {last[0]}"
-
-
-def main() -> None:
-    import talka.engine.load.core_process  # noqa: F401 - what every core needs
-
-    for file in sys.argv[1:]:
-        if not os.access(file, os.R_OK):
-            sys.stdout.write(file)
-            sys.exit(1)
 
 
 class CoreFolders:
@@ -127,7 +118,3 @@ def _own_root(name: str) -> Path:
         root = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=places[0]))
     root.chmod(PASSAGE_MODE)
     return root
-
-
-if __name__ == "__main__":
-    main()

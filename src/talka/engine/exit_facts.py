@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from talka.control.worker.effects import ExitFacts
-from talka.engine.containment import own_groups, peak_in, signal_name
+from talka.engine.containment import own_groups, signal_name
 
 MEBIBYTE: Final = 1024 * 1024
-PROCESSES: Final = Path("/proc")
 
 
 def memory_kills(folder: Path) -> int | None:
@@ -50,14 +49,6 @@ class KillCount:
 
     def _count(self) -> int:
         return sum(memory_kills(folder) or 0 for folder in self._folders)
-
-
-def peak_of(pid: int) -> int:
-    """The most memory that a living process had; 0: not known."""
-    try:
-        return peak_in((PROCESSES / str(pid) / "status").read_text())
-    except (OSError, ValueError):
-        return 0
 
 
 def facts_of(

@@ -47,7 +47,9 @@ class EndWait:
 
     def wait(self, end_ns: int) -> bool:
         """True: there are words, or nobody will say any. False: the instant has come. 0: it never comes."""
-        self._set(end_ns)
+        if self._timer >= 0:
+            at_s, at_ns = divmod(end_ns, SECOND)
+            self._libc.timerfd_settime(self._timer, TFD_TIMER_ABSTIME, TimerSetting(0, 0, at_s, at_ns), None)
         while True:
             left_ns = end_ns - boottime_ns() if end_ns else SECOND
             # What was said counts before what is late: whoever wakes up late itself may have been told of more time.
@@ -56,11 +58,6 @@ class EndWait:
                 return True
             if end_ns and boottime_ns() >= end_ns:
                 return False
-
-    def _set(self, end_ns: int) -> None:
-        if self._timer >= 0:
-            at_s, at_ns = divmod(end_ns, SECOND)
-            self._libc.timerfd_settime(self._timer, TFD_TIMER_ABSTIME, TimerSetting(0, 0, at_s, at_ns), None)
 
     def _look_ms(self, left_ns: int) -> int:
         return max(0, min(LOOK_EVERY_MS, -(-left_ns // MILLISECOND)))

@@ -44,7 +44,8 @@ def load(source: Source) -> tuple[WorkflowSpec, ...]:
             return inspect_workflows([url_workflow(url, request)])
         case MemorySource(key=key):
             classes = in_memory[key]
-            return inspect_workflows(classes, load=load_beside(classes))
+            beside = sys.modules.get(classes[0].__module__) if classes else None
+            return inspect_workflows(classes, load=getattr(beside, "load", None))
         case BundleSource():
             return load_file(unpack(source))
 
@@ -93,11 +94,6 @@ def load_file(path: Path) -> tuple[WorkflowSpec, ...]:
     if problems:
         raise BadWorkflows(problems)
     return specs
-
-
-def load_beside(classes: Sequence[type[Workflow]]) -> object:
-    """What the module of the classes has under the name `load`."""
-    return getattr(sys.modules.get(classes[0].__module__), "load", None) if classes else None
 
 
 def workflows_of(module: ModuleType, path: Path) -> list[type[Workflow]]:

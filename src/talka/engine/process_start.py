@@ -3,10 +3,10 @@
 import asyncio
 import contextlib
 import ctypes
+import io
 import os
 import signal
 import sys
-from collections.abc import Sequence
 
 from talka.engine.hiding import hide
 from talka.engine.own_end import end_in_time
@@ -31,14 +31,20 @@ def go_first_out_of_memory() -> None:
             file.write(OUT_OF_MEMORY_FIRST)
 
 
-def begin_core(parent: int, end_fds: Sequence[str]) -> None:
-    """What every core process does first. One of a worker is told its end in a pipe."""
+def begin_core() -> tuple[int, int]:
+    """What every core process does first: the descriptor of its socket, and its parent. One of a worker is told its end
+    in a pipe."""
+    fd, parent, *end_fds = map(int, sys.argv[1:])
     die_with_parent(parent)
     if end_fds:
         go_first_out_of_memory()
         hide()
-    for fd in end_fds:
-        end_in_time(int(fd))
+    for end_fd in end_fds:
+        end_in_time(end_fd)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the owner decides what Ctrl-C means
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # what the user's code prints is wanted when it is printed
+    return fd, parent
 
 
 def wake_in_time() -> None:

@@ -7,6 +7,7 @@ bundles from doing harm by accident.
 import hashlib
 import os
 import re
+import shutil
 import stat
 import sys
 import zlib
@@ -141,8 +142,7 @@ def extract(archive: ZipFile, entry: ZipInfo, path: Path) -> None:
     # Never through what is there already.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     with open(descriptor, "wb") as target, archive.open(entry) as content:
-        while chunk := content.read(CHUNK_BYTES):
-            target.write(chunk)
+        shutil.copyfileobj(content, target, CHUNK_BYTES)
 
 
 def check_variables(env: Mapping[str, str]) -> None:

@@ -178,7 +178,7 @@ class LocalRunner:
                 # Checked after every arrival: a flood of messages must not starve the timer.
                 if now >= job.next_tick_at:
                     effects += job.tick(now)
-                    self._supervisor.check_guard()
+                    self._supervisor.children.guard.restart_if_gone()
                 await self._carry_out(effects)
                 has_news = (job.origin_ns and not was_running) or (job.is_stopping and not was_stopping)
                 if self._on_progress is not None and (has_news or now >= progress_at):

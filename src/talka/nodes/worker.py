@@ -296,8 +296,8 @@ class WorkerNode:
             case PersistBlob(ticket=ticket, digest=digest, content=content, removed=removed):
                 self.runtime.persist(ticket, self._write_blob, digest, content, removed, is_vital=False)
             case CoresUntil(end_ns=end_ns):
-                self._cores.supervisor.tell_end(end_ns)
-                self._handlers.supervisor.tell_end(end_ns)
+                self._cores.supervisor.children.tell_end(end_ns)
+                self._handlers.supervisor.children.tell_end(end_ns)
             case TellHandlers() | StartHandlers() | EndHandlers():
                 self._handlers.do(effect)
             case StartCore() | TellCore() | KillCore():
@@ -356,7 +356,7 @@ class WorkerNode:
         while True:
             self._look_at_disk()
             await asyncio.sleep(FACTS_EVERY_S)
-            self._cores.supervisor.check_guard()
+            self._cores.supervisor.children.guard.restart_if_gone()
             self._handlers.supervisor.look()
             load = min(100, round(psutil.cpu_percent()))
             self.worker.set_facts(msgspec.structs.replace(self.worker.facts, load_percent=load))

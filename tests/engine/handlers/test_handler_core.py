@@ -24,9 +24,9 @@ from talka.engine.handlers.handler_run import (
     TooMuchDetail,
     classes_of,
     described,
-    sendable,
 )
 from talka.engine.handlers.kin import is_of_command, kin
+from talka.errors import sendable
 from talka.units import SECOND
 from talka.wire.channels import BadMessage
 from talka.wire.tasks import (

@@ -185,6 +185,10 @@ async def happens(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(LOOK_EVERY_S)
 
 
+def pids_of(supervisor: HandlerSupervisor) -> dict[int, int]:
+    return {core: process.child.pid for core, process in supervisor._cores.items()}
+
+
 class Owner:
     """Starts cores and keeps what happened, in its order."""
 
@@ -251,7 +255,7 @@ async def owner(tmp_path: Path) -> AsyncIterator[Owner]:
 async def test_core_loads_its_files_and_runs_what_it_is_told(owner: Owner) -> None:
     pid = await owner.start()
 
-    assert owner.supervisor.pids() == {1: pid}
+    assert pids_of(owner.supervisor) == {1: pid}
     for handler in ("give", "give-plainly"):
         result = await owner.result_of(handler, {"a": 1})
         assert (result.outcome, result.output) == ("completed", b'{"a":1}')
@@ -373,7 +377,7 @@ async def test_exit_is_told_with_its_code(owner: Owner, code: int) -> None:
 
     facts = await owner.next(ExitFacts)
     assert (facts.cause, facts.exit_code, facts.signal) == ("exit", code, "")
-    assert owner.supervisor.pids() == {}
+    assert pids_of(owner.supervisor) == {}
 
 
 async def test_segmentation_fault_is_told(owner: Owner) -> None:
@@ -616,7 +620,7 @@ async def main():
     await heard.wait()
     for fence, handler in enumerate(("leave", "block")):
         supervisor.tell(1, RunTasks((HandedTask({os.getpid()} << 20 | fence, "job", "task", handler, 1, b"null"),)))
-    print(supervisor.pids()[1], flush=True)
+    print(supervisor._cores[1].child.pid, flush=True)
     await asyncio.Event().wait()
 
 asyncio.run(main())
@@ -650,7 +654,7 @@ async def test_closing_ends_every_core(owner: Owner) -> None:
 
     await owner.supervisor.close()
 
-    assert all(is_gone(pid) for pid in pids) and owner.supervisor.pids() == {}
+    assert all(is_gone(pid) for pid in pids) and pids_of(owner.supervisor) == {}
 
 
 # As a worker's node uses them.
@@ -662,7 +666,7 @@ async def test_orders_of_the_pool_are_carried_out(owner: Owner) -> None:
         cores.do(StartHandlers(1))
         cores.do(TellHandlers(1, Load((str(owner.file),))))
         loaded = await owner.next(Loaded)
-        assert cores.supervisor.pids() == {1: loaded.pid}
+        assert pids_of(cores.supervisor) == {1: loaded.pid}
         cores.do(TellHandlers(1, RunTasks((HandedTask(1, "job", "task", "limits", 1, b"null"),))))
         limits = msgspec.json.decode((await owner.next(Ran)).results[0].output)
         assert limits["RLIMIT_DATA"][0] == 1024 * MEBIBYTE

@@ -9,7 +9,7 @@ import pytest
 
 from talka.engine.handlers import pipeline_file
 from talka.engine.handlers.pipeline_file import read_pipeline
-from talka.engine.handlers.positions import read_yaml
+from talka.engine.handlers.positions import read_located
 from talka.engine.loader import NoSuchFile
 from talka.work.dag import DagSettings, DagSpec, Limit, Retry, TaskSpec, Timeouts
 from talka.work.pipeline import BadPipeline
@@ -239,7 +239,7 @@ def test_an_alias_of_a_text_may_be_a_key(tmp_path: Path) -> None:
 
 
 def test_a_path_leads_as_far_as_there_is_something() -> None:
-    found, problems = read_yaml("a:\n  b:\n    - 1\n    - 2\n", "p.yaml")
+    found, problems = read_located("a:\n  b:\n    - 1\n    - 2\n", "p.yaml")
 
     assert found is not None and problems == []
     assert [found.at(path).line for path in ("a.b[1]", "a.b[2]", "a.c", "a.b.c", "x")] == [4, 3, 2, 3, 1]

@@ -17,6 +17,7 @@ from talka.engine.load.recorder import (
     SAMPLE_CHARACTERS_LIMIT,
     BadMetric,
     Recorder,
+    StepRecords,
     described,
     kind_of,
 )
@@ -82,7 +83,7 @@ def test_each_node_is_counted_in_its_own_place() -> None:
 
 def test_a_call_is_counted_with_both_of_its_times_and_its_status_under_its_name() -> None:
     of = recorder()
-    rows = of.rows_of("buy")
+    rows = StepRecords(of, "buy")
     assert rows.answered(None, response(ORIGIN_NS + 10 * MILLISECOND)) is None
     assert rows.answered("page", response(ORIGIN_NS + 10 * MILLISECOND, status=201)) is None
     of.settle()
@@ -95,7 +96,7 @@ def test_an_unaccepted_answer_that_is_not_http_has_failed_too() -> None:
     of = recorder()
     answer: CustomResponse[Any] = CustomResponse(None)
     answer.accepted = False
-    failure = of.rows_of("buy").answered(None, answer)
+    failure = StepRecords(of, "buy").answered(None, answer)
     row = of.tally.calls["buy"]["buy"]
     assert (row.failed, row.errors, row.status_codes, row.samples) == (1, {"status": 1}, {}, [failure])
     assert row.samples[0].text == "the answer was not accepted"
@@ -103,13 +104,13 @@ def test_an_unaccepted_answer_that_is_not_http_has_failed_too() -> None:
 
 def test_a_call_that_was_cut_is_interrupted() -> None:
     of = recorder()
-    of.rows_of("buy").cut("page")
+    StepRecords(of, "buy").cut("page")
     assert of.tally.calls["buy"]["page"].interrupted == 1
 
 
 def test_calls_beyond_two_hundred_names_are_counted_together_and_one_of_them_is_shown() -> None:
     of = recorder()
-    rows, others = of.rows_of("buy"), of.rows_of("prepare_it")
+    rows, others = StepRecords(of, "buy"), StepRecords(of, "prepare_it")
     for number in range(CALL_NAMES_KEPT + 5):
         rows.answered(f"/item/{number}", response(ORIGIN_NS))
     rows.answered(None, response(ORIGIN_NS))
@@ -126,7 +127,7 @@ def test_calls_beyond_two_hundred_names_are_counted_together_and_one_of_them_is_
 def test_a_name_as_long_as_a_book_is_cut_and_costs_one_row() -> None:
     of = recorder()
     for number in range(3):
-        of.rows_of("buy").answered("x" * 1_000_000 + str(number), response(ORIGIN_NS))
+        StepRecords(of, "buy").answered("x" * 1_000_000 + str(number), response(ORIGIN_NS))
     assert {len(name): row.ok for name, row in of.tally.calls["buy"].items()} == {NAME_CHARACTERS_LIMIT: 3}
 
 
@@ -328,8 +329,8 @@ def test_only_the_first_few_failures_of_a_kind_are_kept_as_samples() -> None:
     buy, cheap = of.tally.steps["buy"], of.tally.checks["is_cheap"]
     for number in range(50):
         now = ORIGIN_NS + number
-        of.error(buy, ValueError(number), now)
-        of.error(buy, ExchangeFailed("reset", str(number)), now)
+        buy.fail(of.sample(ValueError(number), now))
+        buy.fail(of.sample(ExchangeFailed("reset", str(number)), now))
         step_ended(of, now, of.rejected(response(now, status=500)))
         of.check_failed("is_cheap", str(number), now)
     assert buy.errors == {"exception": 50, "reset": 50, "status": 50}
@@ -343,8 +344,8 @@ def test_samples_are_short_and_can_be_sent_whatever_they_say() -> None:
     of = recorder()
     buy = of.tally.steps["buy"]
     text = "\ud800" + "x" * 100_000
-    of.error(buy, ValueError(text), ORIGIN_NS)
-    of.error(buy, ExchangeFailed("reset", text), ORIGIN_NS)
+    buy.fail(of.sample(ValueError(text), ORIGIN_NS))
+    buy.fail(of.sample(ExchangeFailed("reset", text), ORIGIN_NS))
     step_ended(of, ORIGIN_NS, of.rejected(response(ORIGIN_NS, status=500, url=text)))
     of.check_failed("is_cheap", text, ORIGIN_NS)
     samples = [*buy.samples, *of.tally.checks["is_cheap"].samples]
@@ -354,7 +355,7 @@ def test_samples_are_short_and_can_be_sent_whatever_they_say() -> None:
 
 def test_a_timeout_is_part_of_the_response_times_of_its_calls_and_a_refusal_is_not() -> None:
     of = recorder()
-    rows = of.rows_of("buy")
+    rows = StepRecords(of, "buy")
     rows.failed(None, ExchangeFailed("timeout", "no answer"), monotonic_ns() - 30 * MILLISECOND)
     rows.failed(None, ExchangeFailed("refused", "nobody listens"), monotonic_ns() - 30 * MILLISECOND)
     of.settle()
@@ -364,7 +365,7 @@ def test_a_timeout_is_part_of_the_response_times_of_its_calls_and_a_refusal_is_n
 
 
 def test_somebody_waited_if_a_call_was_answered_or_timed_out() -> None:
-    rows = recorder().rows_of("buy")
+    rows = StepRecords(recorder(), "buy")
     without_calls, refused, answered, timed_out = (NodeRun(1, rows) for _ in range(4))
     refused.failed(None, ExchangeFailed("refused", "nobody listens"), 1)
     answered.answered(None, response(ORIGIN_NS))
@@ -373,7 +374,7 @@ def test_somebody_waited_if_a_call_was_answered_or_timed_out() -> None:
 
 
 def test_the_first_failed_call_is_the_failure_of_its_step() -> None:
-    run = NodeRun(1, recorder().rows_of("buy"))
+    run = NodeRun(1, StepRecords(recorder(), "buy"))
     run.answered(None, response(ORIGIN_NS))
     assert run.failure is None
     run.answered(None, response(ORIGIN_NS, status=503))

@@ -400,11 +400,11 @@ async def test_a_core_may_set_aside_no_more_than_its_share() -> None:
 async def test_a_guard_that_was_killed_is_replaced(owner: Owner) -> None:
     await owner.start("pass", FOREVER)
     [guard] = guards()
-    owner.supervisor.check_guard()
+    owner.supervisor.children.guard.restart_if_gone()
     assert guards() == [guard]
     guard.kill()
     await happens(lambda: is_gone(guard.pid))
-    owner.supervisor.check_guard()
+    owner.supervisor.children.guard.restart_if_gone()
     [successor] = guards()
     assert successor != guard
 

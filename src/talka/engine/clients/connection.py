@@ -8,6 +8,7 @@ Decision: docs/decisions/0006-the-http-client.md.
 
 import asyncio
 import socket
+from dataclasses import dataclass, field
 from typing import Final
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
@@ -52,18 +53,16 @@ class SharedPool:
         """Grows with every exchange that ended, so that one can tell whether anything was awaited meanwhile."""
 
 
+@dataclass(slots=True, eq=False)
 class Pool:
     """The connections of one virtual user to one origin."""
 
-    __slots__ = ("idle", "open", "opening", "lost")
-
-    def __init__(self) -> None:
-        self.idle: list[Connection] = []
-        self.open: list[Connection] = []
-        """Idle and busy ones."""
-        self.opening = 0
-        self.lost = 0
-        """Closed and not yet replaced: the next to be opened are reconnects."""
+    idle: "list[Connection]" = field(default_factory=list)
+    open: "list[Connection]" = field(default_factory=list)
+    """Idle and busy ones."""
+    opening: int = 0
+    lost: int = 0
+    """Closed and not yet replaced: the next to be opened are reconnects."""
 
 
 class Connection(asyncio.BufferedProtocol):

@@ -8,7 +8,7 @@ Decision: docs/decisions/0006-the-http-client.md.
 import re
 from collections.abc import Container
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 MAX_COOKIES: Final = 300
 MAX_COOKIE_BYTES: Final = 4096
@@ -21,15 +21,12 @@ MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", 
 ADDRESS: Final = re.compile(r"[0-9.]+|.*:.*")
 
 
-class Cookie:
-    __slots__ = ("value", "is_host_only", "is_secure", "expires_s")
-
-    def __init__(self, value: bytes, is_host_only: bool, is_secure: bool, expires_s: float | None) -> None:
-        self.value = value
-        self.is_host_only = is_host_only
-        self.is_secure = is_secure
-        self.expires_s = expires_s
-        """None: kept as long as the jar."""
+class Cookie(NamedTuple):
+    value: bytes
+    is_host_only: bool
+    is_secure: bool
+    expires_s: float | None
+    """None: kept as long as the jar."""
 
 
 class CookieJar:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, Protocol
 
 from talka.clock import monotonic_ns
@@ -42,8 +43,16 @@ class Timeout:
             object.__setattr__(self, f"{part}_ns", max(1, round(seconds * SECOND)))
 
 
-def timeout_of(value: "Timeout | float") -> Timeout:
+def timeout_of(value: Timeout | float) -> Timeout:
     return value if isinstance(value, Timeout) else Timeout(value, value, value)
+
+
+_timeout_of_seconds = lru_cache(64, typed=True)(timeout_of)
+
+
+def kept_timeout(value: Timeout | float) -> Timeout:
+    """As `timeout_of`, for every call."""
+    return value if isinstance(value, Timeout) else _timeout_of_seconds(value)
 
 
 class Item(Protocol):

@@ -6,14 +6,14 @@ connections of its own and never repeats a request by itself: what the report co
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urljoin
 
 from talka.clock import monotonic_ns, utc_now
 from talka.engine.calls import ExchangeFailed, NodeRun, checked_name, current_call
 from talka.engine.clients.connection import MAX_BODY_BYTES, Connection, Pool, SharedPool
 from talka.engine.clients.cookies import CookieJar
-from talka.engine.clients.deadlines import Timeout, timeout_of
+from talka.engine.clients.deadlines import Timeout, kept_timeout, timeout_of
 from talka.engine.clients.opening import Resolver, open_connection, tls_context
 from talka.engine.clients.requests import (
     PREPARED,
@@ -31,6 +31,7 @@ from talka.engine.clients.requests import (
     without,
 )
 from talka.engine.clients.urls import Address, BadURL, PreparedURL, parse_url
+from talka.engine.waits import within
 from talka.errors import Invalid
 from talka.stats.tally import Exchanges
 from talka.units import SECOND
@@ -46,6 +47,7 @@ MAX_ORIGINS: Final = 256
 """Origins one user keeps connections to; redirects could name any number."""
 MAX_CONNECTIONS: Final = 64
 """Open at the same time for one user and origin."""
+MAX_REDIRECTS: Final = 10
 CLOSE_S: Final = 1.0
 DEFAULT_TIMEOUT: Final = Timeout()
 
@@ -56,6 +58,8 @@ ORIGIN_HEADERS: Final = ("authorization", "cookie", "host", "proxy-authorization
 
 Headers = Mapping[str, Any] | None
 Auth = str | tuple[str, str] | PreparedAuth | None
+Arguments = tuple[Headers, Headers, Headers, Auth, Any, Any]
+"""Headers, parameters, cookies, credentials, data and JSON of a request."""
 TimeoutLike = Timeout | float | None
 Answer = Coroutine[Any, Any, HTTPResponse]
 Trace = Callable[[HTTPResponse | ExchangeFailed, bytes], None]
@@ -75,7 +79,6 @@ class HTTPEngine(SharedPool):
         version: str,
         verify: bool | str = True,
         timeout: Timeout | float = DEFAULT_TIMEOUT,
-        max_redirects: int = 10,
         max_body_bytes: int = MAX_BODY_BYTES,
         trace: Trace | None = None,
     ) -> None:
@@ -84,7 +87,6 @@ class HTTPEngine(SharedPool):
         self.verify = verify
         """True: the system's authorities; False: trust anybody; a path: the authorities in that file."""
         self.timeout = timeout_of(timeout)
-        self.max_redirects = max_redirects
         self.trace = trace
         """Called after every exchange, and after every one that failed before it began."""
         # What is hot comes back at once, so full caches just start afresh.
@@ -92,11 +94,14 @@ class HTTPEngine(SharedPool):
         self.prepared: dict[tuple[object, ...], tuple[Request, tuple[object, ...]]] = {}
         self._prepared_bytes = 0
         self._urls: dict[str, PreparedURL] = {}
-        self._timeouts: dict[float, Timeout] = {}
         self._resolver = Resolver(self.loop)
         self._tls: SSLContext | None = None
+        self._begin()
 
-    def new_client(self) -> "AnyClient":
+    def _begin(self) -> None:
+        """For an engine that has more than this."""
+
+    def new_client(self) -> "Caller":
         """A client for one virtual user."""
         return HTTPClient(self)
 
@@ -132,11 +137,7 @@ class HTTPEngine(SharedPool):
                 part(connection)
             if self.connections:
                 self.all_gone.clear()
-                try:
-                    async with asyncio.timeout(CLOSE_S):
-                        await self.all_gone.wait()
-                except TimeoutError:
-                    continue
+                await within(CLOSE_S, self.all_gone)
         await self._resolver.close()
         self.deadlines.close()
 
@@ -160,7 +161,7 @@ class HTTPEngine(SharedPool):
         kept[text] = request
         return request
 
-    def keep(self, key: tuple[object, ...], request: Request, arguments: tuple[object, ...]) -> None:
+    def keep(self, key: tuple[object, ...], request: Request, arguments: Arguments) -> None:
         """Remember a request made of prepared arguments. They are held too, so that no other object gets their id."""
         if all(argument is None or isinstance(argument, PREPARED) for argument in arguments):
             self._prepared_bytes += len(request.payload)
@@ -168,17 +169,6 @@ class HTTPEngine(SharedPool):
                 self.prepared.clear()
                 self._prepared_bytes = len(request.payload)
             self.prepared[key] = (request, arguments)
-
-    def timeout_for(self, value: Timeout | float) -> Timeout:
-        if isinstance(value, Timeout):
-            return value
-        timeout = self._timeouts.get(value)
-        if timeout is None:
-            timeout = timeout_of(value)
-            if len(self._timeouts) >= 64:
-                self._timeouts.clear()
-            self._timeouts[value] = timeout
-        return timeout
 
 
 def method(verb: str) -> Callable[..., Answer]:
@@ -204,35 +194,11 @@ def method(verb: str) -> Callable[..., Answer]:
     return call
 
 
-class AnyClient(Protocol):
-    """What a virtual user's client can do, whatever engine it is on; the types users see are in `work.clients`."""
-
-    @property
-    def get(self) -> Callable[..., Answer]: ...
-    @property
-    def post(self) -> Callable[..., Answer]: ...
-    @property
-    def put(self) -> Callable[..., Answer]: ...
-    @property
-    def patch(self) -> Callable[..., Answer]: ...
-    @property
-    def delete(self) -> Callable[..., Answer]: ...
-    @property
-    def head(self) -> Callable[..., Answer]: ...
-    @property
-    def options(self) -> Callable[..., Answer]: ...
-    def forget(self, *, cookies: bool, connections: bool) -> None: ...
-    def close(self) -> None: ...
-
-
 class Caller:
     """What clients of either engine have in common: requests, cookies, redirects, pools. Where they keep it is theirs.
 
     Calls return once the answer is complete. They raise `ExchangeFailed` when there is none, and `Invalid` when the
     arguments make no request; an answer with an error status is an answer.
-
-    `redirects` is how many to follow: by default the engine's bound, none for False. `auth` is (user, password) or a
-    token. `data` is bytes, text, a `Form`, a file, or anything that can be JSON; `json` is always JSON.
     """
 
     __slots__ = ()
@@ -297,6 +263,12 @@ class Caller:
         if key is not None:
             engine.keep(key, request, (headers, params, cookies, auth, data, json))
         return request
+
+    def _not_made(self, url: object, error: Exception) -> Exception:
+        """Counts a call that makes no request; what it raises."""
+        self._engine.exchanges.not_sent += 1
+        is_of_url = isinstance(error, TypeError) and not isinstance(url, str)
+        return BadURL(url, "is not a text") if is_of_url else error
 
     async def _connect(self, request: Request, limits: Timeout, total_due_ns: int) -> Connection:
         """A new connection. If there is none, the call was not sent and is counted so.
@@ -376,7 +348,7 @@ class Caller:
         if not locations:
             return None
         status, method = response.status, request.method
-        bound = self._engine.max_redirects if redirects is None or redirects is True else redirects
+        bound = MAX_REDIRECTS if redirects is None or redirects is True else redirects
         if hops >= bound:
             raise ExchangeFailed(
                 "protocol", f"{method} {url}: more than {bound} redirects; the last to {locations[0]!r}"
@@ -439,7 +411,7 @@ class HTTPClient(Caller):
         try:
             if name is not None:
                 checked_name(name)
-            limits = engine.timeout if timeout is None else engine.timeout_for(timeout)
+            limits = engine.timeout if timeout is None else kept_timeout(timeout)
             if (
                 self._jar is None
                 and headers is None
@@ -453,10 +425,7 @@ class HTTPClient(Caller):
             else:
                 request = self._request(method, url, headers, params, cookies, auth, data, json)
         except (Invalid, TypeError) as error:
-            exchanges.not_sent += 1
-            if isinstance(error, TypeError) and not isinstance(url, str):
-                raise BadURL(url, "is not a text") from None
-            raise
+            raise self._not_made(url, error) from None
         total_due_ns = started_ns + limits.total_ns
         hops = 0
         try:

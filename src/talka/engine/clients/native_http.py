@@ -11,22 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 from talka._native import Client, Connection, Engine, Pool
 from talka.clock import monotonic_ns
 from talka.engine.calls import ExchangeFailed
-from talka.engine.clients.connection import MAX_BODY_BYTES
-from talka.engine.clients.deadlines import Timeout, timeout_of
-from talka.engine.clients.http import (
-    DEFAULT_TIMEOUT,
-    Auth,
-    Caller,
-    Headers,
-    HTTPEngine,
-    TimeoutLike,
-    Trace,
-)
+from talka.engine.clients.deadlines import Timeout, kept_timeout
+from talka.engine.clients.http import Arguments, Caller, HTTPEngine, TimeoutLike
 from talka.engine.clients.opening import connected_socket, reason_of
 from talka.engine.clients.requests import Request
-from talka.engine.clients.urls import BadURL, PreparedURL
+from talka.engine.clients.urls import PreparedURL
 from talka.errors import Invalid
-from talka.stats.tally import Exchanges
 
 if TYPE_CHECKING:
     from ssl import MemoryBIO, SSLContext, SSLObject
@@ -41,31 +31,12 @@ class NativeHTTPEngine(HTTPEngine):
     to date in between.
     """
 
-    def __init__(
-        self,
-        exchanges: Exchanges,
-        *,
-        version: str,
-        verify: bool | str = True,
-        timeout: Timeout | float = DEFAULT_TIMEOUT,
-        max_redirects: int = 10,
-        max_body_bytes: int = MAX_BODY_BYTES,
-        trace: Trace | None = None,
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        self.core = Engine(self, loop, exchanges, timeout_of(timeout), max_body_bytes, trace)
-        super().__init__(
-            exchanges,
-            version=version,
-            verify=verify,
-            timeout=timeout,
-            max_redirects=max_redirects,
-            max_body_bytes=max_body_bytes,
-            trace=trace,
-        )
+    def _begin(self) -> None:
+        self.core = Engine(self, self.loop, self.exchanges, self.timeout, self.max_body_bytes, self.trace)
         # Under the direct driver it needs no Task. One call less for each pause than a method would be.
         self.pause = self.core.pause  # type: ignore[assignment, method-assign]
-        loop.add_reader(self.core.fileno(), self.core.pump)
+        self.on_all_gone = self.all_gone.set  # which the core calls
+        self.loop.add_reader(self.core.fileno(), self.core.pump)
 
     @property
     def pulse(self) -> int:
@@ -73,7 +44,7 @@ class NativeHTTPEngine(HTTPEngine):
 
     @pulse.setter
     def pulse(self, value: int) -> None:
-        self.core.pulse = value
+        """The core has its own."""
 
     @property
     def connections(self) -> set[Any]:
@@ -110,9 +81,6 @@ class NativeHTTPEngine(HTTPEngine):
             connection.tls_ns = monotonic_ns() - connected_ns
         return connection
 
-    def on_all_gone(self) -> None:
-        self.all_gone.set()
-
     async def close(self) -> None:
         """Close every connection at once, politely under TLS; nobody waits for the other end."""
         if (descriptor := self.core.fileno()) >= 0:
@@ -127,34 +95,20 @@ class NativeHTTPClient(Caller, Client):
 
     __slots__ = ()
 
-    def _made(
-        self,
-        method: str,
-        url: str,
-        headers: Headers,
-        params: Headers,
-        cookies: Headers,
-        auth: Auth,
-        data: Any,
-        json: Any,
-    ) -> Request:
+    def _made(self, method: str, url: str, *arguments: *Arguments) -> Request:
         """A request that is not at hand."""
         engine = self._engine
         try:
-            arguments = (headers, params, cookies, auth, data, json)
             if self._jar is None and all(argument is None for argument in arguments):
                 return engine.bare[method].get(url) or engine.bare_request(method, url)
-            return self._request(method, url, headers, params, cookies, auth, data, json)
+            return self._request(method, url, *arguments)
         except (Invalid, TypeError) as error:
-            engine.exchanges.not_sent += 1
-            if isinstance(error, TypeError) and not isinstance(url, str):
-                raise BadURL(url, "is not a text") from None
-            raise
+            raise self._not_made(url, error) from None
 
     def _limits(self, timeout: TimeoutLike) -> Timeout:
         assert timeout is not None
         try:
-            return self._engine.timeout_for(timeout)
+            return kept_timeout(timeout)
         except (Invalid, TypeError):
             self._engine.exchanges.not_sent += 1
             raise

@@ -8,7 +8,7 @@ import base64
 import dataclasses
 import mimetypes
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, Final, NoReturn, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -255,19 +255,17 @@ def prepare_file(path: str) -> PreparedFile:
     return file
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Request:
     """One request, ready for the wire."""
 
-    __slots__ = ("method", "url", "payload", "is_head", "is_last")
-
-    def __init__(self, method: str, url: PreparedURL, payload: bytes, is_last: bool) -> None:
-        self.method = method
-        self.url = url
-        self.payload = payload
-        self.is_head = method == "HEAD"
-        """An answer to HEAD has no body, whatever its headers say."""
-        self.is_last = is_last
-        """The request itself asks to close the connection."""
+    method: str
+    url: PreparedURL
+    payload: bytes
+    is_head: bool
+    """An answer to HEAD has no body, whatever its headers say."""
+    is_last: bool
+    """The request itself asks to close the connection."""
 
 
 def serialise(
@@ -309,15 +307,12 @@ def serialise(
     lines.append(b"\r\n")
     lines.append(body)
     is_last = "connection" in names and asks_to_close(headers or {})
-    return Request(method, url, b"".join(lines), is_last)
+    return Request(method, url, b"".join(lines), method == "HEAD", is_last)
 
 
-def without(headers: Mapping[str, object] | None, names: Iterable[str]) -> Mapping[str, object] | None:
+def without(headers: Mapping[str, object] | None, names: Container[str]) -> Mapping[str, object] | None:
     """The same headers less some, named in lower case."""
-    if headers is None:
-        return None
-    unwanted = frozenset(names)
-    return {name: value for name, value in headers.items() if name.lower() not in unwanted}
+    return None if headers is None else {name: value for name, value in headers.items() if name.lower() not in names}
 
 
 def asks_to_close(headers: Mapping[str, str]) -> bool:

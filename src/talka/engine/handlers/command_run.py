@@ -17,7 +17,8 @@ import msgspec
 from talka.clock import monotonic_ns
 from talka.engine.containment import signal_name
 from talka.engine.handlers.handler_run import NULL, HandlerRun, failure
-from talka.engine.handlers.kin import FENCE
+from talka.engine.handlers.kin import FENCE, kin
+from talka.engine.waits import within
 from talka.wire.tasks import LOG_LINE_LIMIT, TaskResult
 from talka.work.dag import OUTPUT_LIMIT_BYTES
 
@@ -35,7 +36,9 @@ async def run_command(attempt: HandlerRun, arguments: Sequence[str], environment
         return attempt.stopped()
     attempt.began_ns = monotonic_ns()
     command = CommandRun(attempt)
-    environment = {**os.environ, **environment, **named(attempt)}
+    # What tells the command which attempt it is comes last.
+    told = {"TALKA_TASK": attempt.id, "TALKA_JOB": attempt.job, "TALKA_ATTEMPT": str(attempt.attempt)}
+    environment = {**os.environ, **environment, **told, FENCE: str(attempt.fence)}
     start = asyncio.get_running_loop().subprocess_exec(lambda: command, *arguments, env=environment)
     starting = asyncio.ensure_future(start)
     while not starting.done():
@@ -49,16 +52,6 @@ async def run_command(attempt: HandlerRun, arguments: Sequence[str], environment
     result = failure(attempt, error)
     text = f"the command {arguments[0]} cannot be started: {error}"
     return msgspec.structs.replace(result, error=text) if result.outcome == "failed" else result
-
-
-def named(attempt: HandlerRun) -> dict[str, str]:
-    """What tells the command which attempt it is."""
-    return {
-        "TALKA_TASK": attempt.id,
-        "TALKA_JOB": attempt.job,
-        "TALKA_ATTEMPT": str(attempt.attempt),
-        FENCE: str(attempt.fence),
-    }
 
 
 def given(attempt: HandlerRun) -> bytes:
@@ -147,12 +140,12 @@ class CommandRun(asyncio.SubprocessProtocol):
                 raise asyncio.CancelledError
             await self._over.wait()
             if not self._is_too_long:
-                await _within(CLOSE_S, self._silent)
+                await within(CLOSE_S, self._silent)
         except asyncio.CancelledError:
             # Ask, wait, kill. Told a second time to stop, it is killed at once.
             self._signal(signal.SIGTERM)
             with contextlib.suppress(asyncio.CancelledError):
-                await _within(TERMINATE_S, self._exited)
+                await within(TERMINATE_S, self._exited)
         await self._end()
         self._keep(self._line)
         for line in self._lines:
@@ -163,8 +156,8 @@ class CommandRun(asyncio.SubprocessProtocol):
         """Whoever is left is killed; what hangs in the kernel is not waited for."""
         self._signal(signal.SIGKILL)
         with contextlib.suppress(asyncio.CancelledError):
-            await _within(TERMINATE_S, self._exited)
-            await _within(CLOSE_S, self._silent)
+            await within(TERMINATE_S, self._exited)
+            await within(CLOSE_S, self._silent)
         assert self._transport is not None
         self._transport.close()
 
@@ -194,12 +187,6 @@ class CommandRun(asyncio.SubprocessProtocol):
         return attempt.completed(output_of(bytes(self._output)))
 
 
-async def _within(seconds: float, event: asyncio.Event) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()
-
-
 def family(pids: list[int], fence: str) -> Iterator[int]:
     """Processes of this group that carry the fence in their environment, and children of `pids`."""
     import psutil  # a core that runs no commands need not load it
@@ -207,8 +194,7 @@ def family(pids: list[int], fence: str) -> Iterator[int]:
     for pid in pids:
         with contextlib.suppress(psutil.Error):
             yield from (child.pid for child in psutil.Process(pid).children(recursive=True))
-    own, group = os.getpid(), os.getpgid(0)
-    for pid in psutil.pids():
-        with contextlib.suppress(psutil.Error, OSError):
-            if pid != own and os.getpgid(pid) == group and psutil.Process(pid).environ().get(FENCE) == fence:
+    for pid in kin():
+        with contextlib.suppress(psutil.Error):
+            if psutil.Process(pid).environ().get(FENCE) == fence:
                 yield pid

@@ -10,7 +10,6 @@ Decision: docs/decisions/0023-a-core-that-dies.md.
 import asyncio
 import contextvars
 import gc
-import io
 import os
 import queue
 import resource
@@ -22,15 +21,15 @@ from collections import deque
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from talka.clock import cpu_ns, realtime_ns
 from talka.engine.handlers.command_run import run_command
-from talka.engine.handlers.handler_run import HandlerRun, Reason, described, failure, run_async, run_plain, sendable
+from talka.engine.handlers.handler_run import HandlerRun, Reason, described, failure, run_async, run_plain
 from talka.engine.handlers.kin import is_of_command, kin
 from talka.engine.loader import import_file
 from talka.engine.process_start import begin_core, new_event_loop
-from talka.errors import Invalid
+from talka.errors import Invalid, sendable
 from talka.units import MILLISECOND, SECOND
 from talka.wire.channels import BadMessage
 from talka.wire.framing import HEADER_BYTES, Deframer
@@ -68,6 +67,8 @@ LOOK_AFTER_S: Final = 0.05
 DID_NOT_RETURN: Final = ("failed", "cancelled", "timeout")
 PROBLEM_LIMIT: Final = 20_000
 READ_BYTES: Final = 262_144
+EAGER: Final[dict[str, Any]] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
+"""Up to its first wait at once: most handlers that wait for nothing need no turn of the loop."""
 LAST_WORDS_S: Final = 1.0
 """For what runs when the worker wants this core no more."""
 
@@ -162,7 +163,7 @@ class HandlerCore(asyncio.Protocol):
             limit_cpu(handed.cpu_ms)
         if spec.function is not None and spec.is_async:
             work = run_async(attempt, spec.function, self.done, self._roots[handed.handler])
-            attempt.cancel = started(work, self._loop).cancel
+            attempt.cancel = asyncio.Task(work, loop=self._loop, **EAGER).cancel
             return
         if self._threads_wanted:
             self._threads_wanted -= 1
@@ -301,18 +302,6 @@ class HandlerCore(asyncio.Protocol):
             self._transport.write(framed_message(message))
 
 
-if sys.version_info >= (3, 12):
-
-    def started(work: "asyncio._CoroutineLike[None]", loop: asyncio.AbstractEventLoop) -> "asyncio.Task[None]":
-        """Up to its first wait now: most handlers that wait for nothing need no turn of the loop."""
-        return asyncio.Task(work, loop=loop, eager_start=True)
-
-else:
-
-    def started(work: "asyncio._CoroutineLike[None]", loop: asyncio.AbstractEventLoop) -> "asyncio.Task[None]":
-        return asyncio.Task(work, loop=loop)
-
-
 def limit_cpu(cpu_ms: int) -> None:
     """From now on: what importing took is not the task's."""
     seconds = -(-(cpu_ns() + cpu_ms * MILLISECOND) // SECOND)
@@ -378,11 +367,7 @@ async def serve(sock: socket.socket, handlers: Mapping[str, HandlerSpec], thread
 
 
 def main() -> None:
-    fd, parent = int(sys.argv[1]), int(sys.argv[2])
-    begin_core(parent, sys.argv[3:])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the owner decides what Ctrl-C means
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # what a handler prints is wanted when it is printed
+    fd, parent = begin_core()
     sock = socket.socket(fileno=fd)
     # The conversation is this process's alone: a child would read what is meant for its parent, or hold the end back.
     sock.set_inheritable(False)

@@ -3,14 +3,15 @@
 import os
 from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
-from pathlib import Path
+from functools import cached_property
+from traceback import walk_tb
 from typing import Final, Literal, Protocol
 
 import msgspec
 
 from talka.clock import monotonic_ns, realtime_ns
-from talka.engine.containment import peak_in
-from talka.errors import Invalid
+from talka.engine.containment import peak_of
+from talka.errors import Invalid, sendable, text_of
 from talka.units import MICROSECOND, MILLISECOND
 from talka.wire.tasks import ERROR_LIMIT, LOG_LINE_LIMIT, HandedTask, Outcome, TaskLine, TaskResult
 from talka.work.dag import OUTPUT_LIMIT_BYTES
@@ -20,7 +21,6 @@ DETAILS_LIMIT_BYTES: Final = 64 * 1024
 WORD_LIMIT: Final = 200
 CLASSES_LIMIT: Final = 32
 NULL: Final = b"null"
-STATUS: Final = Path("/proc/self/status")
 
 Reason = Literal["cancelled", "timeout"]
 
@@ -39,24 +39,11 @@ class Says(Protocol):
 class HandlerRun:
     """The `task` of a handler. What nobody looks at is not decoded."""
 
-    __slots__ = (
-        "_checkpoint",
-        "_config",
-        "_handed",
-        "_inputs",
-        "_says",
-        "began_ns",
-        "cancel",
-        "is_cancelled",
-        "reason",
-    )
-
     def __init__(self, handed: HandedTask, says: Says) -> None:
-        self._handed = handed
+        self.handed = handed
+        self.id, self.job, self.key = handed.id, handed.job, handed.key
+        self.attempt, self.fence = handed.attempt, handed.fence
         self._says = says
-        self._config: object = msgspec.UNSET
-        self._inputs: dict[str, object] | None = None
-        self._checkpoint: object = msgspec.UNSET
         self.is_cancelled = False
         """Whoever waits for it would rather not: end soon."""
         self.reason: Reason | None = None
@@ -65,49 +52,18 @@ class HandlerRun:
         self.cancel: Callable[[], object] | None = None
         """How a coroutine is told; a plain function looks for itself."""
 
-    @property
-    def handed(self) -> HandedTask:
-        return self._handed
-
-    @property
-    def id(self) -> str:
-        return self._handed.id
-
-    @property
-    def job(self) -> str:
-        return self._handed.job
-
-    @property
-    def attempt(self) -> int:
-        return self._handed.attempt
-
-    @property
-    def fence(self) -> int:
-        return self._handed.fence
-
-    @property
-    def key(self) -> str:
-        return self._handed.key
-
-    @property
+    @cached_property
     def config(self) -> object:
-        if self._config is msgspec.UNSET:
-            self._config = msgspec.json.decode(self._handed.config or NULL)
-        return self._config
+        return msgspec.json.decode(self.handed.config or NULL)
 
-    @property
+    @cached_property
     def inputs(self) -> dict[str, object]:
-        if self._inputs is None:
-            found = {name: msgspec.json.decode(content) for name, content in self._handed.inputs.items()}
-            self._inputs = found
-        return self._inputs
+        return {name: msgspec.json.decode(content) for name, content in self.handed.inputs.items()}
 
-    @property
+    @cached_property
     def checkpoint(self) -> object:
         """What an earlier attempt gave its last heartbeat; None: nothing."""
-        if self._checkpoint is msgspec.UNSET:
-            self._checkpoint = msgspec.json.decode(self._handed.checkpoint or NULL)
-        return self._checkpoint
+        return msgspec.json.decode(self.handed.checkpoint or NULL)
 
     def heartbeat(self, details: object = None) -> None:
         if details is None:
@@ -118,12 +74,12 @@ class HandlerRun:
                 f"a heartbeat of {len(content)} bytes is over the limit of {DETAILS_LIMIT_BYTES}: "
                 "tell where the state is, not what it is"
             )
-        self._says.progress(self._handed.fence, content)
+        self._says.progress(self.fence, content)
 
     def log(self, text: object) -> None:
         at_ms = realtime_ns() // MILLISECOND
         for line in str(text).splitlines():
-            self._says.line(TaskLine(self._handed.fence, at_ms, sendable(line, LOG_LINE_LIMIT)))
+            self._says.line(TaskLine(self.fence, at_ms, sendable(line, LOG_LINE_LIMIT)))
 
     def stop(self, reason: Reason) -> None:
         self.is_cancelled = True
@@ -144,7 +100,7 @@ class HandlerRun:
     ) -> TaskResult:
         """Of one that did not complete."""
         return TaskResult(
-            self._handed.fence,
+            self.fence,
             outcome,
             b"",
             sendable(error, ERROR_LIMIT),
@@ -152,11 +108,11 @@ class HandlerRun:
             exit_code,
             signal,
             self.took_us(),
-            peak_bytes() if self._handed.alone else 0,
+            peak_of() if self.handed.alone else 0,
             False,
             classes,
-            self._handed.job,
-            self._handed.id,
+            self.job,
+            self.id,
         )
 
     def completed(self, output: bytes) -> TaskResult:
@@ -166,23 +122,21 @@ class HandlerRun:
                 "return where it is, not what it is"
             )
             return self.result("failed", text, "output")
-        handed = self._handed
-        memory_bytes = peak_bytes() if handed.alone else 0
         return TaskResult(
-            handed.fence,
+            self.fence,
             "completed",
             output,
             took_us=self.took_us(),
-            memory_bytes=memory_bytes,
-            job=handed.job,
-            task=handed.id,
+            memory_bytes=peak_of() if self.handed.alone else 0,
+            job=self.job,
+            task=self.id,
         )
 
     def stopped(self, text: str = "") -> TaskResult:
         """It ended because it was told to."""
         assert self.reason is not None
         if self.reason == "timeout":
-            why = f"it took longer than the {self._handed.attempt_ms} ms that an attempt may"
+            why = f"it took longer than the {self.handed.attempt_ms} ms that an attempt may"
         else:
             why = "it was cancelled"
         return self.result(self.reason, f"{why}; {text}" if text else why, self.reason)
@@ -240,42 +194,15 @@ def failure(attempt: HandlerRun, error: BaseException, root: str = "") -> TaskRe
 def described(error: BaseException, root: str = "") -> str:
     """The class, its text, and the deepest line that lies below `root`; the deepest of all when none does."""
     text, name = text_of(error), type(error).__name__
-    place = deepest = ""
-    trace = error.__traceback__
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if file != __file__:
-            deepest = f"{os.path.basename(file)}:{trace.tb_lineno}"
-            if root and file.startswith(root):
-                place = deepest
-        trace = trace.tb_next
-    place = place or deepest
+    frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    places = [place for place in frames if place[0] != __file__]
+    own = [place for place in places if root and place[0].startswith(root)] or places
+    place = f"{os.path.basename(own[-1][0])}:{own[-1][1]}" if own else ""
     said = f"{name}: {text}" if text else name
     # The place comes last and must not be what is cut.
     return f"{said[: ERROR_LIMIT - len(place) - 3]} ({place})" if place else said
 
 
-def text_of(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - the user's own __str__ may raise anything
-        return ""
-
-
 def classes_of(error: BaseException) -> tuple[str, ...]:
-    names = (sendable(one.__name__, WORD_LIMIT) for one in type(error).__mro__[:CLASSES_LIMIT] if one is not object)
-    return tuple(names)
-
-
-def sendable(text: str, limit: int) -> str:
-    """Short enough, and without the halves of characters that no message can carry."""
-    text = text[:limit]
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
-
-
-def peak_bytes() -> int:
-    """The most memory this process had, as the kernel counts it; 0 where it does not say."""
-    try:
-        return peak_in(STATUS.read_text())
-    except OSError:
-        return 0
+    classes = type(error).__mro__[:CLASSES_LIMIT]
+    return tuple(sendable(one.__name__, WORD_LIMIT) for one in classes if one is not object)

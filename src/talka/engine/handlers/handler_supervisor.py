@@ -1,7 +1,6 @@
 """Starts cores that run handlers, carries messages to and from them, and sees how they end. Decides nothing."""
 
 import asyncio
-import contextlib
 import signal
 import socket
 from collections.abc import Callable
@@ -9,10 +8,11 @@ from typing import Final, cast
 
 from talka.clock import boottime_ns
 from talka.control.worker.effects import ExitFacts
-from talka.engine.containment import MemoryGroup
+from talka.engine.containment import MemoryGroup, peak_of
 from talka.engine.core_child import Confines, CoreChild, CoreChildren
-from talka.engine.exit_facts import KillCount, facts_of, memory_kills, peak_of
+from talka.engine.exit_facts import KillCount, facts_of, memory_kills
 from talka.engine.handlers.handler_core import framed_message, new_deframer
+from talka.engine.waits import within
 from talka.errors import Untrusted
 from talka.wire.tasks import FromHandlers, ToHandlers, decode_from_handlers
 
@@ -125,9 +125,6 @@ class HandlerSupervisor:
         self._kills = KillCount()
         self._cores: dict[int, HandlerProcess] = {}
 
-    def pids(self) -> dict[int, int]:
-        return {core: process.child.pid for core, process in self._cores.items()}
-
     def start(
         self,
         core: int,
@@ -154,10 +151,6 @@ class HandlerSupervisor:
             child.tell_end(self.children.end_ns)
         process = self._cores[core] = HandlerProcess(child, lambda message: self._on_message(core, message))
         self.children.attend(self._attend(core, process, sock, memory_bytes, cpu_ms))
-
-    def tell_end(self, end_ns: int) -> None:
-        """Until when every core may run, those to come while that has not come, too."""
-        self.children.tell_end(end_ns)
 
     def tell(self, core: int, message: ToHandlers) -> None:
         process = self._cores.get(core)
@@ -193,8 +186,7 @@ class HandlerSupervisor:
     ) -> None:
         await asyncio.get_running_loop().create_unix_connection(lambda: process, sock=sock)
         facts = await process.ended(self._kills, memory_bytes, cpu_ms)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.silent.wait(), LAST_WORDS_S)
+        await within(LAST_WORDS_S, process.silent)
         process.close()
         del self._cores[core]
         self._on_exit(core, facts)

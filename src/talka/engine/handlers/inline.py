@@ -10,9 +10,8 @@ import asyncio
 import heapq
 import inspect
 import selectors
-import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from random import Random
 from types import ModuleType
 from typing import Any, Final, TypeVar, TypeVarTuple
@@ -97,7 +96,9 @@ def run_dag_inline(
         asyncio.get_running_loop()
     except RuntimeError:
         return _in_loop(run)
-    return _in_thread(run)
+    # Beside a loop that runs already, as in an async test, which waits.
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(_in_loop, run).result()
 
 
 def _specs(handlers: Mapping[str, Callable[..., Any]]) -> dict[str, HandlerSpec]:
@@ -110,25 +111,6 @@ def _specs(handlers: Mapping[str, Callable[..., Any]]) -> dict[str, HandlerSpec]
 def _in_loop(run: "Inline") -> InlineRun:
     with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
         return runner.run(run.to_its_end())
-
-
-def _in_thread(run: "Inline") -> InlineRun:
-    """Beside a loop that runs already, as in an async test, which waits."""
-    results: list[InlineRun] = []
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            results.append(_in_loop(run))
-        except BaseException as error:  # noqa: BLE001 - raised again below, where it belongs
-            errors.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
 
 
 class SimulatedClock(selectors.DefaultSelector):
@@ -200,7 +182,8 @@ class Inline:
         self._by_key: dict[str, bytes] = {}
         self._checkpoints: dict[int, bytes] = {}
         self._logs: dict[int, list[str]] = {}
-        self._fence = FENCE
+        self._fenced: dict[int, int] = {}
+        """Indexes of tasks by the fences of their attempts."""
 
     async def to_its_end(self) -> InlineRun:
         """Only in a `SimulatedLoop`."""
@@ -260,8 +243,9 @@ class Inline:
             if task.key and task.key in self._by_key:
                 self._complete(now, task, self._by_key[task.key])
                 continue
-            self._fence += 1
-            job.claimed(now, task, WORKER, self._fence)
+            fence = FENCE + 1 + len(self._fenced)
+            self._fenced[fence] = task.index
+            job.claimed(now, task, WORKER, fence)
             job.began(now, task)
             self._start(task)
 
@@ -279,7 +263,7 @@ class Inline:
             key=task.key,
             checkpoint=self._checkpoints.get(task.index, b""),
         )
-        attempt = self._attempts[task.index] = HandlerRun(handed, Listener(self, task.index))
+        attempt = self._attempts[task.index] = HandlerRun(handed, self)
         running = self._loop.create_task(self._run(task, attempt))
         self._running[task.index] = running
         attempt.cancel = running.cancel
@@ -335,23 +319,10 @@ class Inline:
             progress=None if progress is None else msgspec.json.decode(progress),
         )
 
-    def heard(self, index: int, details: bytes) -> None:
-        self._checkpoints[index] = details
-
-    def logged(self, index: int, text: str) -> None:
-        self._logs.setdefault(index, []).append(text)
-
-
-class Listener:
-    """Hears what one attempt says."""
-
-    __slots__ = ("_index", "_run")
-
-    def __init__(self, run: Inline, index: int) -> None:
-        self._run, self._index = run, index
+    # What attempts say.
 
     def progress(self, fence: int, details: bytes) -> None:
-        self._run.heard(self._index, details)
+        self._checkpoints[self._fenced[fence]] = details
 
     def line(self, line: TaskLine) -> None:
-        self._run.logged(self._index, line.text)
+        self._logs.setdefault(self._fenced[line.fence], []).append(line.text)

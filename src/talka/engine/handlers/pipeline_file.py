@@ -1,17 +1,15 @@
 """Reads a pipeline from a file: YAML, JSON, or Python that builds a `Dag`. Everything wrong is said with file and
 line."""
 
-import difflib
-import types
-import typing
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 import msgspec
+from msgspec.inspect import StructType, UnionType, VarTupleType, type_info
 
-from talka.engine.handlers.positions import Located, read_json, read_yaml
+from talka.engine.handlers.positions import Located, read_located
 from talka.engine.loader import NoSuchFile, import_file
 from talka.errors import Invalid
 from talka.work.cron import Cron
@@ -27,6 +25,7 @@ from talka.work.dag import (
     unknown_field,
 )
 from talka.work.durations import shown
+from talka.work.inspection import no_such
 from talka.work.pipeline import BadPipeline, Dag
 from talka.work.specs import SpecProblem
 
@@ -50,7 +49,7 @@ def read_pipeline(path: Path) -> DagSpec:
     if path.suffix not in SUFFIXES:
         raise BadPipeline([SpecProblem(f"is not a pipeline: its name must end in {', '.join(SUFFIXES)}", str(path))])
     text = _text_of(path)
-    root, problems = (read_json if path.suffix == ".json" else read_yaml)(text, str(path))
+    root, problems = read_located(text, str(path))
     if root is None and not problems:
         problems = [SpecProblem("is empty: write name and tasks", str(path), 1)]
     if root is None:
@@ -83,9 +82,8 @@ def _dag_of(path: Path, name: str) -> Dag:
     dags = dags_of(import_file(path))
     if name:
         if name not in dags:
-            close = difflib.get_close_matches(name, list(dags), n=1)
-            hint = f" (did you mean {close[0]}?)" if close else ""
-            raise BadPipeline([SpecProblem(f"the Dag {name} is asked for, but there is no such one{hint}", str(path))])
+            text = f"the Dag {name} is asked for, {no_such('one', name, dags)}"
+            raise BadPipeline([SpecProblem(text, str(path))])
         return dags[name]
     if not dags:
         raise BadPipeline([SpecProblem('has no Dag: write dag = Dag("name") and dag.task(…)', str(path), 1)])
@@ -263,24 +261,16 @@ class PipelineReader:
                 self.complain(f"{label}: {unknown_field(key, kind)}" if label else unknown_field(key, kind), line)
 
 
+@cache
 def struct_in(kind: Any) -> tuple[type[msgspec.Struct] | None, bool]:
     """The kind of struct that a field holds, and whether it holds a list of them."""
-    for part in parts_of(kind):
-        if isinstance(part, type) and issubclass(part, msgspec.Struct):
-            return part, False
-        if typing.get_origin(part) is tuple:
-            inner = struct_in(typing.get_args(part)[0])[0]
-            if inner is not None:
-                return inner, True
+    info = type_info(kind)
+    for part in info.types if isinstance(info, UnionType) else (info,):
+        match part:
+            case StructType(cls=found):
+                return found, False
+            case VarTupleType(item_type=StructType(cls=found)):
+                return found, True
+            case _:
+                continue
     return None, False
-
-
-def parts_of(kind: Any) -> Iterator[Any]:
-    """The types of a union, without what is only said about them."""
-    if typing.get_origin(kind) is typing.Annotated:
-        yield from parts_of(typing.get_args(kind)[0])
-    elif typing.get_origin(kind) in (typing.Union, types.UnionType):
-        for part in typing.get_args(kind):
-            yield from parts_of(part)
-    else:
-        yield kind

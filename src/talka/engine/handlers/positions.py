@@ -188,12 +188,15 @@ class Builder:
             top.key, top.is_dropped = None, False
 
 
-def read_yaml(text: str, file: str) -> tuple[Located | None, list[SpecProblem]]:
-    """What it holds, None when it is empty or cannot be read, and what is wrong with it."""
+def read_located(text: str, file: str) -> tuple[Located | None, list[SpecProblem]]:
+    """What a file of this name holds, None when it is empty or cannot be read, and what is wrong with it."""
     builder = Builder(file)
     try:
-        for event in _events(text):
-            _take(builder, event)
+        if file.endswith(".json"):
+            _take_json(builder, text)
+        else:
+            for event in _events(text):
+                _take(builder, event)
     except Unreadable as error:
         builder.complain(error.text, error.line)
         return None, builder.problems
@@ -208,8 +211,8 @@ def _events(text: str) -> Iterator[Any]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
-        lines = text.splitlines()
-        if "\t" in _indentation(lines[line - 1]) if line <= len(lines) else False:
+        found = "".join(text.splitlines()[line - 1 : line])
+        if "\t" in found[: len(found) - len(found.lstrip())]:
             raise Unreadable("a tab stands where the line begins: indent with spaces", line) from None
         context = f" ({error.context} of line {error.context_mark.line + 1})" if error.context_mark else ""
         raise Unreadable(f"this is not YAML: {error.problem}{context}", line) from None
@@ -219,10 +222,6 @@ def _line_of(text: str, error: Any) -> int:
     # Where it was read from is told in characters or in bytes, depending on the reader.
     found = text.find(error.character) if isinstance(error.character, str) else text.find(chr(error.character))
     return text.count("\n", 0, max(0, found)) + 1
-
-
-def _indentation(line: str) -> str:
-    return line[: len(line) - len(line.lstrip())]
 
 
 def _take(builder: Builder, event: Any) -> None:
@@ -263,19 +262,6 @@ def _resolved(text: str) -> Scalar:
     return float("nan") if _NO_NUMBER.fullmatch(text) else text
 
 
-def read_json(text: str, file: str) -> tuple[Located | None, list[SpecProblem]]:
-    """As `read_yaml`."""
-    builder = Builder(file)
-    try:
-        if text.strip():
-            _check_syntax(text)
-            _take_tokens(builder, text)
-    except Unreadable as error:
-        builder.complain(error.text, error.line)
-        return None, builder.problems
-    return builder.root, builder.problems
-
-
 def _check_syntax(text: str) -> None:
     def refuse(constant: str) -> None:
         raise Unreadable(f"{constant} is not JSON: write it in quotes", _line_of_word(text, constant))
@@ -294,7 +280,9 @@ def _line_of_word(text: str, word: str) -> int:
     return text.count("\n", 0, max(0, outside_of_text.find(word))) + 1
 
 
-def _take_tokens(builder: Builder, text: str) -> None:
+def _take_json(builder: Builder, text: str) -> None:
+    if text.strip():
+        _check_syntax(text)
     line = 1
     for found in _TOKEN.finditer(text):
         token = found[0]

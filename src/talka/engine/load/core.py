@@ -4,12 +4,12 @@ Decision: docs/decisions/0003-shards-and-lost-cores.md.
 """
 
 import asyncio
-import contextlib
 import os
 import platform
 import resource
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
 
 from talka.clock import cpu_ns, monotonic_ns
 from talka.engine.calls import ExchangeFailed
@@ -18,9 +18,9 @@ from talka.engine.load.machine import MachineReading, machine_between, reading
 from talka.engine.load.recorder import Recorder
 from talka.engine.load.shard_runtime import SetupFailed, ShardRuntime
 from talka.engine.unpack import BundleUnavailable, as_in_bundle
-from talka.errors import Invalid, Untrusted
-from talka.stats.histogram import Histogram
-from talka.stats.tally import StepTally, Tally
+from talka.engine.waits import within
+from talka.errors import Invalid, Untrusted, sendable
+from talka.stats.tally import StepTally
 from talka.stats.windows import COUNTERS_PER_REPORT, WINDOW_NS, Window
 from talka.units import SECOND
 from talka.wire.shards import (
@@ -28,7 +28,6 @@ from talka.wire.shards import (
     Ack,
     Arm,
     Armed,
-    FromCore,
     Go,
     Hello,
     MetricTotals,
@@ -39,7 +38,9 @@ from talka.wire.shards import (
     ToCore,
     Totals,
 )
-from talka.work.specs import WorkflowSpec
+
+if TYPE_CHECKING:
+    from talka.engine.load.core_process import OwnLine
 
 LAST_ACK_WAIT_S = 5
 REFUSAL_CHARACTERS_LIMIT = 20_000
@@ -61,38 +62,14 @@ class CoreRefusal(Exception):
         self.message = message
 
 
-def sendable(text: str) -> str:
-    """Short enough for a frame, and without the halves of characters that no message can carry."""
-    return text[:REFUSAL_CHARACTERS_LIMIT].encode("utf-8", "replace").decode("utf-8")
-
-
 def refusal(reason: Literal["file", "setup", "unreachable"], error: Exception, source: Source) -> CoreRefusal:
-    return CoreRefusal(Refused(reason, sendable(as_in_bundle(str(error), source))))
-
-
-class CoreLine(Protocol):
-    """The conversation of one shard with its owner, and the process that it runs in beside others."""
-
-    def send(self, message: FromCore) -> None: ...
-
-    async def drain(self) -> None: ...
-
-    async def specs(self, arm: Arm) -> Sequence[WorkflowSpec]:
-        """The workflows of its source. A process reads it once."""
-
-    def settle(self) -> None:
-        """Everything is loaded."""
-
-    def watch(self, lag: Histogram) -> None:
-        """Record from now on by how much the event loop wakes up late."""
-
-    def unwatch(self, lag: Histogram) -> None: ...
+    return CoreRefusal(Refused(reason, sendable(as_in_bundle(str(error), source), REFUSAL_CHARACTERS_LIMIT)))
 
 
 class Core:
     """One shard from Arm to its last report."""
 
-    def __init__(self, line: CoreLine) -> None:
+    def __init__(self, line: "OwnLine") -> None:
         self._line = line
         self._inbox: asyncio.Queue[Arm | Go] = asyncio.Queue(1024)
         self._executor: Executor | None = None
@@ -149,7 +126,7 @@ class Core:
             await self._line.drain()
             return
         recorder = self._recorder = stage.recorder
-        self._line.settle()
+        self._line.switchboard.settle()
         self._line.send(Armed(stage.engine))
         go = await self._inbox.get()
         if not isinstance(go, Go):
@@ -166,12 +143,12 @@ class Core:
         self._cpu_before_ns = cpu_ns()
         self._machine_before = reading()
         reporting = asyncio.create_task(self._report_regularly(arm.settings.report_every_ns))
-        self._line.watch(recorder.tally.generator.loop_lag)
+        self._line.switchboard.watch(recorder.tally.generator.loop_lag)
         try:
             await executor.run(go.origin_ns, go.start_at_ns)
         finally:
             reporting.cancel()
-            self._line.unwatch(recorder.tally.generator.loop_lag)
+            self._line.switchboard.unwatch(recorder.tally.generator.loop_lag)
             await asyncio.gather(reporting, return_exceptions=True)
         ended_at_ns = monotonic_ns()
         provided: dict[str, bytes] = {}
@@ -188,12 +165,11 @@ class Core:
             await self._report()
             await self._acknowledged.wait()
         await self._report(final=True, provided=provided, failure=executor.failure or failure, ended_at_ns=ended_at_ns)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._acknowledged.wait(), LAST_ACK_WAIT_S)
+        await within(LAST_ACK_WAIT_S, self._acknowledged)
 
     async def _arm(self, arm: Arm) -> ShardRuntime:
         try:
-            specs = await self._line.specs(arm)
+            specs = await self._line.switchboard.specs(arm)
             self._has_dependents = any(arm.workflow in spec.depends_on for spec in specs)
             spec = next((spec for spec in specs if spec.name == arm.workflow), None)
             if spec is None:
@@ -259,16 +235,7 @@ class Core:
                 self._sent_values[name] = metric.values
                 self._line.send(MetricTotals(self._sequence, name, metric))
         self._sent_windows = self._recorder.log.oldest(WINDOWS_PER_REPORT, COUNTERS_PER_REPORT)
-        rest = Tally(
-            iterations=tally.iterations,
-            started=tally.started,
-            dropped=tally.dropped,
-            interrupted_iterations=tally.interrupted_iterations,
-            busy_ns=tally.busy_ns,
-            exchanges=tally.exchanges,
-            checks=tally.checks,
-            generator=tally.generator,
-        )
+        rest = msgspec.structs.replace(tally, steps={}, actions={}, calls={}, metrics={})
         self._acknowledged.clear()
         self._line.send(
             Totals(

@@ -7,7 +7,6 @@ process is here (its connection, one reading of the test, warm-up, garbage colle
 
 import asyncio
 import gc
-import io
 import os
 import random
 import signal
@@ -132,6 +131,7 @@ class Switchboard:
             return self._read[1]
 
     def settle(self) -> None:
+        """Everything is loaded."""
         if self.has_own_process and not self._is_settled:
             # What was loaded by now stays: the collector need not look at it again.
             gc.collect()
@@ -140,6 +140,7 @@ class Switchboard:
         self._is_settled = True
 
     def watch(self, lag: Histogram) -> None:
+        """Record from now on by how much the event loop wakes up late."""
         self._lags.append(lag)
 
     def unwatch(self, lag: Histogram) -> None:
@@ -147,21 +148,17 @@ class Switchboard:
 
 
 class OwnLine:
-    """The line of one shard."""
+    """The conversation of one shard with its owner, and the process that it runs in beside others."""
 
     def __init__(self, switchboard: Switchboard, number: int) -> None:
-        self._switchboard = switchboard
+        self.switchboard = switchboard
         self._number = number
-        self.specs = switchboard.specs
-        self.settle = switchboard.settle
-        self.watch = switchboard.watch
-        self.unwatch = switchboard.unwatch
 
     def send(self, message: FromCore) -> None:
-        self._switchboard.writer.write(framed(enveloped(self._number, encode(message))))
+        self.switchboard.writer.write(framed(enveloped(self._number, encode(message))))
 
     async def drain(self) -> None:
-        await self._switchboard.writer.drain()
+        await self.switchboard.writer.drain()
 
 
 async def serve(sock: socket.socket, *, has_own_process: bool = False) -> None:
@@ -170,12 +167,8 @@ async def serve(sock: socket.socket, *, has_own_process: bool = False) -> None:
 
 
 def main() -> None:
-    fd, parent = int(sys.argv[1]), int(sys.argv[2])
-    begin_core(parent, sys.argv[3:])
+    fd, _ = begin_core()
     wake_in_time()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the owner decides what Ctrl-C means
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # what a step prints is wanted when it is printed
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         try:
             runner.run(serve(socket.socket(fileno=fd), has_own_process=True))

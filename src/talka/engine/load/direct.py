@@ -398,34 +398,23 @@ class CodeReading:
         target = self._target(call.func)
         if isinstance(target, type):
             self._follow_class(target)
-        is_followed = isinstance(target, FunctionType) and self._look.is_readable(target)
-        if not is_followed:
-            if "workflow" in positional or "workflow" in named.values():
-                self._look.note_escape()
-            if self._is_of_library(call.func, target):
+        owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+        is_own = owner is not None and (self._kind(owner) == "workflow" or ast.unparse(owner) == "super()")
+        if not (isinstance(target, FunctionType) and self._look.is_readable(target)):
+            # A method that the workflow has from another library than this one may do anything with it.
+            is_of_library = is_own and isinstance(target, FunctionType) and target not in vars(Workflow).values()
+            if is_of_library or "workflow" in (*positional, *named.values()):
                 self._look.note_escape()
             if is_coroutine_function(target):
                 self._doubt(call, f"calls {ast.unparse(call.func)}, a coroutine function of a library")
             return
         if any(isinstance(argument, ast.Starred) for argument in call.args):
             positional = []
-        if isinstance(call.func, ast.Attribute) and not isinstance(found, staticmethod):
-            owner = call.func.value
-            is_super = isinstance(owner, ast.Call) and ast.unparse(owner) == "super()"
-            if is_super or self._kind(owner) == "workflow":
-                bound: Kind | None = None if isinstance(found, classmethod) else "workflow"
-                positional = [bound, *positional]
-            elif isinstance(found, classmethod):
-                positional = [None, *positional]
-        self._look.at_function(cast(FunctionType, target), positional, named)
-
-    def _is_of_library(self, func: ast.expr, target: object) -> bool:
-        """Whether it is a method that the workflow has from a library other than this one."""
-        if not isinstance(func, ast.Attribute) or not isinstance(target, FunctionType):
-            return False
-        owner = func.value
-        is_own = self._kind(owner) == "workflow" or (isinstance(owner, ast.Call) and ast.unparse(owner) == "super()")
-        return is_own and target not in vars(Workflow).values()
+        if owner is not None and isinstance(found, classmethod):
+            positional = [None, *positional]
+        elif is_own and not isinstance(found, staticmethod):
+            positional = ["workflow", *positional]
+        self._look.at_function(target, positional, named)
 
     def _follow_class(self, found: type) -> None:
         """What its methods do may happen as soon as there is an object of it."""

@@ -11,6 +11,7 @@ from talka.clock import monotonic_ns, sleep_until
 from talka.engine.load.alarm import Alarm
 from talka.engine.load.recorder import Recorder, described
 from talka.engine.load.steps import Iterations, VirtualUser
+from talka.engine.waits import within
 from talka.units import MICROSECOND, SECOND
 from talka.work.load import Shard
 
@@ -205,12 +206,7 @@ class Executor:
             elapsed_ns = monotonic_ns() - self._origin_ns
             self._set_users(self._shard.vus_at(elapsed_ns))
             change_ns = self._shard.next_change(elapsed_ns)
-            wait_s = None if change_ns is None else max(0, change_ns - elapsed_ns) / SECOND
-            try:
-                async with asyncio.timeout(wait_s):
-                    await self._stopped.wait()
-            except TimeoutError:
-                continue
+            await within(None if change_ns is None else max(0, change_ns - elapsed_ns) / SECOND, self._stopped)
 
     def _set_users(self, wanted: int) -> None:
         before, self._wanted = self._wanted, wanted
@@ -234,20 +230,12 @@ class Executor:
             self._recorder.iteration(now)
             await iterations.run(user, now)
             if self._think is not None:
-                await self._pause(self._think())
+                await within(self._think() / SECOND, self._stopped)
             elif self._pulse() == pulse:
                 await asyncio.sleep(0)
         if not iterations.has_fresh_users:
             await iterations.leave(user)
         user.is_running = False
-
-    async def _pause(self, length_ns: int) -> None:
-        """As long as that, or until the end."""
-        try:
-            async with asyncio.timeout(length_ns / SECOND):
-                await self._stopped.wait()
-        except TimeoutError:
-            return
 
     def _take(self, user: VirtualUser) -> bool:
         """Whether there is another iteration for this user."""

@@ -2,14 +2,17 @@
 is not known."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from talka.clock import monotonic_ns
 from talka.stats.machine import Machine
 from talka.units import MICROSECOND
+
+Value = TypeVar("Value")
 
 PROC: Final = Path("/proc")
 STEAL: Final = 7
@@ -25,30 +28,19 @@ class MachineReading(msgspec.Struct, frozen=True):
 
 
 def reading(proc: Path = PROC) -> MachineReading:
-    return MachineReading(monotonic_ns(), ticks_of(proc), waited_of(proc), load_of(proc))
+    return MachineReading(
+        monotonic_ns(),
+        first_line(proc / "stat", lambda line: tuple(int(word) for word in line.split()[1 : STEAL + 2]), ()),
+        first_line(proc / "pressure" / "cpu", lambda line: int(line.rpartition("total=")[2]), None),
+        first_line(proc / "loadavg", lambda line: float(line.split()[0]), None),
+    )
 
 
-def ticks_of(proc: Path) -> tuple[int, ...]:
+def first_line(file: Path, read: Callable[[str], Value], unknown: Value) -> Value:
     try:
-        words = (proc / "stat").read_text().split("\n", 1)[0].split()
-        return tuple(int(word) for word in words[1 : STEAL + 2])
+        return read(file.read_text().split("\n", 1)[0])
     except (OSError, ValueError, IndexError):
-        return ()
-
-
-def waited_of(proc: Path) -> int | None:
-    try:
-        first = (proc / "pressure" / "cpu").read_text().split("\n", 1)[0]
-        return int(first.rpartition("total=")[2])
-    except (OSError, ValueError):
-        return None
-
-
-def load_of(proc: Path) -> float | None:
-    try:
-        return float((proc / "loadavg").read_text().split()[0])
-    except (OSError, ValueError, IndexError):
-        return None
+        return unknown
 
 
 def machine_between(before: MachineReading, after: MachineReading) -> Machine:

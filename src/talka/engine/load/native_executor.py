@@ -8,6 +8,7 @@ Decision: docs/decisions/0026-direct-driver.md.
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from traceback import walk_tb
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +17,7 @@ from talka.engine.load.direct import Choice, is_users_own
 from talka.engine.load.executor import LEFT_BEHIND_S, Executor
 from talka.engine.load.recorder import Recorder
 from talka.engine.load.steps import Iteration, Iterations, StepNode, VirtualUser
+from talka.engine.waits import within
 from talka.errors import TalkaError
 from talka.stats.histogram import CoarseHistogram, Histogram
 from talka.stats.tally import OTHER_CALLS, Sample, StepTally
@@ -104,6 +106,7 @@ class NativeExecutor(Executor):
             renewal=self._renewal,
         )
         self.open_window(recorder.window_ends_ns)
+        self.roll = recorder.roll
         recorder.sources.append(self)
 
     def stop(self) -> None:
@@ -160,11 +163,7 @@ class NativeExecutor(Executor):
     async def _rest_within(self, seconds: float) -> None:
         if self._driver.under_way:
             self._at_rest.clear()
-            try:
-                async with asyncio.timeout(seconds):
-                    await self._at_rest.wait()
-            except TimeoutError:
-                return
+            await within(seconds, self._at_rest)
 
     # What the driver calls.
 
@@ -176,9 +175,6 @@ class NativeExecutor(Executor):
 
     def new_user(self) -> None:
         self._added_user()
-
-    def roll(self, now: int) -> None:
-        self._recorder.roll(now)
 
     def renewed(self, position: int) -> Workflow:
         """Another user takes the place of one that has run an iteration: its workflow."""
@@ -332,9 +328,7 @@ def add_calls(row: StepTally, drained: "DrainedRow") -> None:
 
 def ended_run(node: StepNode, failure: Sample | None, has_waited: bool) -> NodeRun:
     """What is known of a run in the end: it has made calls, if any of them failed."""
-    run = NodeRun(0, node.rows)
-    run.failure, run.has_waited = failure, has_waited
-    return run
+    return NodeRun(0, node.rows, failure=failure, has_waited=has_waited)
 
 
 def template_of(workflow: Workflow) -> dict[str, Any] | None:
@@ -394,12 +388,8 @@ def place_of(coroutine: Any) -> str:
 
 def without_task(error: RuntimeError) -> ForeignAwait | None:
     """What asyncio raised because no Task was there to do what it was asked for, with the users' own line."""
-    place, file = "", ""
-    trace = error.__traceback__
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if is_users_own(file):
-            place = f"{file}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    is_of_asyncio = Path(file).parent == Path(asyncio.__file__).parent
-    return ForeignAwait(f"{place}: {error}: {ADVICE}") if is_of_asyncio and place else None
+    frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    own = [place for place in frames if is_users_own(place[0])]
+    if not own or Path(frames[-1][0]).parent != Path(asyncio.__file__).parent:
+        return None
+    return ForeignAwait(f"{own[-1][0]}:{own[-1][1]}: {error}: {ADVICE}")

@@ -24,6 +24,14 @@ FILES_LIMIT_BYTES = 256 * 1024 * 1024
 
 Arguments = Mapping[str, Mapping[str, Any]]
 """Node to parameter to prepared value."""
+ENCODERS: Mapping[ArgumentKind, Callable[[Any], Any]] = {
+    "url": parse_url,
+    "headers": prepare_headers,
+    "data": prepare_data,
+    "params": prepare_params,
+    "cookies": prepare_cookies,
+    "auth": prepare_auth,
+}
 
 
 def prepare(spec: WorkflowSpec) -> Arguments:
@@ -52,18 +60,6 @@ def prepared(kind: ArgumentKind, value: Any, base: Path) -> Any:
     if value is None:
         return None
     match kind:
-        case "url":
-            return parse_url(value)
-        case "headers":
-            return prepare_headers(value)
-        case "data":
-            return prepare_data(value)
-        case "params":
-            return prepare_params(value)
-        case "cookies":
-            return prepare_cookies(value)
-        case "auth":
-            return prepare_auth(value)
         case "file":
             path = base / as_path(value)
             return read_files(lambda: [path], f"there is no file {path}")[0]
@@ -77,6 +73,8 @@ def prepared(kind: ArgumentKind, value: Any, base: Path) -> Any:
             # Only relative patterns can be looked for, so an absolute one is taken as relative to the root.
             root, below = base / pattern.anchor, str(pattern.relative_to(pattern.anchor))
             return read_files(lambda: root.glob(below), f"no file matches {pattern} in {root}")
+        case _:
+            return ENCODERS[kind](value)
 
 
 def read_files(find: Callable[[], Iterable[Path]], otherwise: str) -> tuple[PreparedFile, ...]:

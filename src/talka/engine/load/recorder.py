@@ -1,13 +1,14 @@
 """Writes down what the steps of one shard did. Everything on the hot path of measuring is here."""
 
 from collections import Counter
+from traceback import walk_tb
 from types import TracebackType
 from typing import Final, Protocol
 
 from talka.clock import monotonic_ns
 from talka.engine.calls import ExchangeFailed
 from talka.engine.load.direct import is_users_own
-from talka.errors import Invalid
+from talka.errors import Invalid, sendable, text_of
 from talka.stats.histogram import Histogram
 from talka.stats.tally import (
     CALL_NAMES_KEPT,
@@ -97,10 +98,6 @@ class Recorder:
             self.roll(now)
         self.tally.started += 1
 
-    def rows_of(self, node: str) -> "StepRecords":
-        """Where the calls of a method are counted."""
-        return StepRecords(self, node)
-
     def times_of(self, name: str, tally: StepTally) -> list[int]:
         """Where the microseconds of runs that went well go: see `ended_well`."""
         _, times = self._times.setdefault(name, (tally, []))
@@ -135,14 +132,11 @@ class Recorder:
     def rejected(self, response: Response) -> Sample:
         """An answer that counts as a failure, as it is shown."""
         if isinstance(response, HTTPResponse):
-            text, status = printable(f"{response.method} {response.url} answered {response.status}"), response.status
+            text, status = f"{response.method} {response.url} answered {response.status}", response.status
         else:
             text, status = "the answer was not accepted", 0
+        text = sendable(text, SAMPLE_CHARACTERS_LIMIT)
         return Sample(response.done_ns - self._origin_ns, "status", text, status)
-
-    def error(self, tally: StepTally, error: BaseException, now: int) -> None:
-        """What is not measured raised."""
-        tally.fail(self.sample(error, now))
 
     def metric(self, name: str, value: float, kind: MetricKind) -> None:
         """A number that a step told by itself."""
@@ -163,11 +157,11 @@ class Recorder:
     def new_row(self, node: str, name: str) -> tuple[str, StepTally]:
         """For calls under a name that was not seen in this method before, or for those that are too many."""
         rows = self.tally.calls.setdefault(node, {})
-        name = printable(name)[:NAME_CHARACTERS_LIMIT]
+        name = sendable(name, NAME_CHARACTERS_LIMIT)
         if name != node and name not in rows:
             if self._names_left == 0:
                 if OTHER_CALLS not in rows:
-                    self._note(
+                    self.notes.append(
                         f"{node} makes calls under more names than the {CALL_NAMES_KEPT} that are kept: others, such as"
                         f" {name!r}, are counted as {OTHER_CALLS}; leave ids out of name="
                     )
@@ -176,12 +170,9 @@ class Recorder:
                 self._names_left -= 1
         return name, rows.setdefault(name, StepTally())
 
-    def _note(self, text: str) -> None:
-        if text not in self.notes:
-            self.notes.append(text)
-
     def check_failed(self, name: str, text: str, now: int) -> None:
-        self.tally.checks[name].fail(Sample(now - self._origin_ns, "check", printable(text)))
+        text = sendable(text, SAMPLE_CHARACTERS_LIMIT)
+        self.tally.checks[name].fail(Sample(now - self._origin_ns, "check", text))
 
     # Windows.
 
@@ -341,29 +332,16 @@ def kind_of(error: BaseException) -> str:
 
 def described(error: BaseException) -> str:
     """One line: what was raised, and the deepest line of the users' own code that it came from."""
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 - the user's own __str__ may raise anything
-        text = ""
+    text = text_of(error)
     if not isinstance(error, ExchangeFailed | BrokenBody):
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
     if kind_of(error) in ("exception", "check") and (place := place_of(error.__traceback__)):
         text = f"{text[: max(0, SAMPLE_CHARACTERS_LIMIT - len(place) - 3)]} ({place})"
-    return printable(text)
+    return sendable(text, SAMPLE_CHARACTERS_LIMIT)
 
 
 def place_of(trace: TracebackType | None) -> str:
     """File and line of the deepest frame that is the users' own; the deepest of all where none is."""
-    own = deepest = ""
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        deepest = f"{file}:{trace.tb_lineno}"
-        if is_users_own(file):
-            own = deepest
-        trace = trace.tb_next
-    return own or deepest
-
-
-def printable(text: str) -> str:
-    """Short enough to keep, and without the halves of characters that no message can carry."""
-    return text[:SAMPLE_CHARACTERS_LIMIT].encode("utf-8", "replace").decode("utf-8")
+    frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(trace)]
+    own = [place for place in frames if is_users_own(place[0])] or frames
+    return f"{own[-1][0]}:{own[-1][1]}" if own else ""

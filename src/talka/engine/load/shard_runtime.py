@@ -16,7 +16,7 @@ from talka.engine.load.executor import Executor
 from talka.engine.load.feeds import cursors_for, load_feeds
 from talka.engine.load.native_executor import NativeExecutor
 from talka.engine.load.prepare import prepare, urls_in
-from talka.engine.load.recorder import Recorder, described
+from talka.engine.load.recorder import Recorder, StepRecords, described
 from talka.engine.load.steps import Iterations, VirtualUser
 from talka.engine.load.users import (
     VALUES_LIMIT_BYTES,
@@ -132,7 +132,7 @@ class ShardRuntime:
                 async with asyncio.timeout(grace_ns / SECOND):
                     await self._run_once(node, self._first)
             except Exception as error:  # noqa: BLE001 - users' code may raise anything
-                self.recorder.error(self.recorder.tally.actions[node.name], error, monotonic_ns())
+                self.recorder.tally.actions[node.name].fail(self.recorder.sample(error, monotonic_ns()))
 
     def executor(self, shard: Shard, *, grace_ns: int, iterations_done: int = 0) -> Executor:
         """What runs the users. Make it once, after `set_up`."""
@@ -166,7 +166,7 @@ class ShardRuntime:
         await self._engine.close()
 
     async def _run_once(self, node: NodeSpec, user: VirtualUser) -> None:
-        current_call.set(NodeRun(monotonic_ns(), self.recorder.rows_of(node.name)))
+        current_call.set(NodeRun(monotonic_ns(), StepRecords(self.recorder, node.name)))
         result = node.function(user.workflow, **self._arguments.get(node.name, {}))
         if node.is_async:
             await result

@@ -2,29 +2,28 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from talka.clock import monotonic_ns
 from talka.engine.calls import NodeRun, current_call
-from talka.engine.load.recorder import Recorder, described, number
+from talka.engine.load.recorder import Recorder, StepRecords, described, number
 from talka.stats.tally import Sample, StepTally
 from talka.work.dsl import BoundStep, Skip, Workflow
 from talka.work.feeds import FeedUsedUp
 from talka.work.specs import NodeSpec, WorkflowSpec
 
 
+@dataclass(slots=True, eq=False)
 class Iteration:
     """How far one iteration has come."""
 
-    __slots__ = ("results", "passed", "is_over")
-
-    def __init__(self) -> None:
-        self.results: dict[str, Any] = {}
-        """What methods returned, by their names."""
-        self.passed: set[str] = set()
-        """Methods that were skipped: what takes their value is skipped too, what only comes after them runs."""
-        self.is_over = False
-        """A feed has no row left for it."""
+    results: dict[str, Any] = field(default_factory=dict)
+    """What methods returned, by their names."""
+    passed: set[str] = field(default_factory=set)
+    """Methods that were skipped: what takes their value is skipped too, what only comes after them runs."""
+    is_over: bool = False
+    """A feed has no row left for it."""
 
     def clear(self) -> None:
         """For the next one: a user runs one at a time, and a new object each would cost as much as a step."""
@@ -34,54 +33,27 @@ class Iteration:
         self.is_over = False
 
 
+@dataclass(slots=True, eq=False)
 class VirtualUser:
     """One user: a workflow object of its own, with its own client. `position` is its place in the shard."""
 
-    __slots__ = (
-        "position",
-        "workflow",
-        "steps",
-        "iterations_left",
-        "is_running",
-        "has_begun",
-        "is_used",
-        "iteration",
-        "close",
-    )
-
-    def __init__(self, position: int, workflow: Workflow, steps: dict[str, BoundStep[Any]], close: Callable[[], None]):
-        self.position = position
-        self.workflow = workflow
-        self.steps = steps
-        self.iterations_left = -1
-        """Below 0: no limit of its own."""
-        self.is_running = False
-        self.has_begun = False
-        """Its `@on_start` methods went well."""
-        self.is_used = False
-        """It has run an iteration."""
-        self.iteration = Iteration()
-        """The present one, or the last."""
-        self.close = close
+    position: int
+    workflow: Workflow
+    steps: dict[str, BoundStep[Any]]
+    close: Callable[[], None]
+    iterations_left: int = -1
+    """Below 0: no limit of its own."""
+    is_running: bool = False
+    has_begun: bool = False
+    """Its `@on_start` methods went well."""
+    is_used: bool = False
+    """It has run an iteration."""
+    iteration: Iteration = field(default_factory=Iteration)
+    """The present one, or the last."""
 
 
 class StepNode:
     """A node of the graph, ready to run: its prepared arguments and where its results go."""
-
-    __slots__ = (
-        "name",
-        "kind",
-        "function",
-        "is_async",
-        "after",
-        "inputs",
-        "arguments",
-        "measured",
-        "expect",
-        "tally",
-        "times",
-        "rows",
-    )
 
     def __init__(self, spec: NodeSpec, arguments: Mapping[str, Any], tally: StepTally, recorder: Recorder) -> None:
         self.name = spec.name
@@ -95,7 +67,7 @@ class StepNode:
         self.expect = spec.expect
         self.tally = tally
         self.times = recorder.times_of(spec.name, tally) if spec.measured else []
-        self.rows = recorder.rows_of(spec.name)
+        self.rows = StepRecords(recorder, spec.name)
 
 
 class Iterations:
@@ -278,7 +250,7 @@ class Iterations:
         elif node.measured:
             self._failed(node, run, intended_ns, run.failure or self._recorder.sample(error, monotonic_ns()))
         else:
-            self._recorder.error(node.tally, error, monotonic_ns())
+            node.tally.fail(self._recorder.sample(error, monotonic_ns()))
 
     def count_verdict(self, node: StepNode, verdict: Any) -> None:
         """A check returned this, or raised it."""

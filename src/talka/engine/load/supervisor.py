@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import IO
 
 from talka.engine.core_child import Confines, CoreChild, CoreChildren, CoreEnd
@@ -44,16 +45,13 @@ class CoreThread:
     it."""
 
     def __init__(self, sock: socket.socket) -> None:
+        self.pid = os.getpid()
         self._sock = sock
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
         self._end = CoreEnd("ended")
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
-
-    @property
-    def pid(self) -> int:
-        return os.getpid()
 
     def _run(self) -> None:
         try:
@@ -69,29 +67,28 @@ class CoreThread:
         await self._over.wait()
         return self._end
 
-    def terminate(self) -> None:
-        self.kill()
-
     def kill(self) -> None:
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
+    terminate = kill
 
+
+@dataclass(eq=False)
 class SharedProcess:
     """A process, or a thread, and the attempts that it runs."""
 
-    def __init__(self, runs: CoreChild | CoreThread, writer: asyncio.StreamWriter, folder: str | None) -> None:
-        self.runs = runs
-        self.folder = folder
-        self.writer = writer
-        self.arms: dict[int, Arm] = {}
-        """Of the attempts that have not ended."""
-        self.greeted: dict[int, None] = {}
-        """Attempts that it has begun with."""
-        self.over: dict[int, None] = {}
-        """Attempts that have ended and are the last here: their exit is told with the end of the process."""
-        self.blamed = ""
-        """Why it was killed, where one of its attempts is to blame and not the process."""
+    runs: CoreChild | CoreThread
+    writer: asyncio.StreamWriter
+    folder: str | None
+    arms: dict[int, Arm] = field(default_factory=dict)
+    """Of the attempts that have not ended."""
+    greeted: dict[int, None] = field(default_factory=dict)
+    """Attempts that it has begun with."""
+    over: dict[int, None] = field(default_factory=dict)
+    """Attempts that have ended and are the last here: their exit is told with the end of the process."""
+    blamed: str = ""
+    """Why it was killed, where one of its attempts is to blame and not the process."""
 
     def say(self, core: int, content: bytes = b"") -> None:
         self.writer.write(framed(enveloped(core, content)))
@@ -145,10 +142,6 @@ class Supervisor:
 
     def pids(self) -> dict[int, int]:
         return {core: shared.runs.pid for core, shared in self._cores.items()}
-
-    def tell_end(self, end_ns: int) -> None:
-        """Of every core there is, and of those to come while it has not come."""
-        self.children.tell_end(end_ns)
 
     async def start(self, core: int, arm: Arm, process: int = 0, folder: str | None = None) -> None:
         """In the process of this number, if it lives; in a new one that has the number from now on, if not, which is in
@@ -233,9 +226,6 @@ class Supervisor:
         for shared in list(self._cores.values()):
             shared.runs.kill()
         await self.children.close(END_WAIT_S)
-
-    def check_guard(self) -> None:
-        self.children.guard.restart_if_gone()
 
     async def _attend(self, process: int, shared: SharedProcess, reader: asyncio.StreamReader) -> None:
         reading = asyncio.create_task(self._read(shared, reader))

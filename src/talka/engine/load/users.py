@@ -10,7 +10,6 @@ from talka.engine.clients.custom import CustomClient
 from talka.engine.clients.http import HTTPEngine
 from talka.engine.load.recorder import Recorder, described
 from talka.errors import Invalid
-from talka.stats.tally import MetricKind
 from talka.wire.shards import CONTEXT_PREFIX, VALUE_LIMIT_BYTES
 from talka.work.feeds import Between, between
 from talka.work.specs import WorkflowSpec
@@ -37,7 +36,7 @@ class ShardHooks:
     """What `self.pause` and `self.metric` of the users of a shard reach."""
 
     def __init__(self, recorder: Recorder, engine: HTTPEngine, random: Random) -> None:
-        self._recorder = recorder
+        self.metric = recorder.metric
         self._pause = engine.pause
         self._random = random
         self._pauses: dict[tuple[str | float, str | float | None], Between] = {}
@@ -50,9 +49,6 @@ class ShardHooks:
                 self._pauses.clear()
             self._pauses[low, high] = found
         return self._pause(found.draw_ns(self._random))
-
-    def metric(self, name: str, value: float, kind: MetricKind) -> None:
-        self._recorder.metric(name, value, kind)
 
 
 def received_values(spec: WorkflowSpec, values: Mapping[str, Mapping[str, bytes]]) -> dict[str, dict[str, Any]]:
