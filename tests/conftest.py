@@ -1,9 +1,14 @@
-"""The order of tests that run beside each other."""
+"""The order of tests that run beside each other, and what no test is judged by."""
 
 import os
 from itertools import islice
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long it takes to draw examples says how busy the machine is, and nothing of the code.
+settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy machine")
 
 
 @pytest.hookimpl(trylast=True)

@@ -625,9 +625,12 @@ def test_only_a_worker_that_is_there_can_be_drained() -> None:
     assert not fleet.is_drained("b")
 
 
+def tell(fleet: Fleet, at: int, *running: Running) -> None:
+    fleet.beat(at, "a", 1, "a:8471", Beat(at, WorkerFacts(cores=4, folder=1), running))
+
+
 def working(fleet: Fleet, at: int, started: int) -> None:
-    said = Beat(at, WorkerFacts(cores=4, folder=1), (Running("job", 1, 1, "running", started),))
-    fleet.beat(at, "a", 1, "a:8471", said)
+    tell(fleet, at, Running("job", 1, 1, "running", started))
 
 
 @pytest.mark.parametrize("still_s", [10, 30])
@@ -727,6 +730,35 @@ def test_a_probe_whose_outcome_is_never_told_is_given_up() -> None:
     fleet.tick(21 * SECOND)
 
     assert fleet.total_free() == 3
+
+
+def test_a_worker_that_runs_what_it_was_probed_with_is_trusted_again() -> None:
+    fleet = fleet_of(a=4)
+    failing(fleet)
+    alive(fleet, 11 * SECOND, "a")
+    fleet.tick(11 * SECOND)
+    fleet.reserve("job", "a", 1)
+    tell(fleet, 12 * SECOND, Running("other", 1, 1, "running"), Running("job", 2, 1, "arming"))
+    assert fleet.total_free() == 0, "it may still decline"
+
+    tell(fleet, 13 * SECOND, Running("job", 2, 1, "running"))
+
+    assert fleet.total_free() == 3
+    fleet.reserve("next", "a", 1)
+    assert fleet.total_free() == 2, "as many jobs as there are cores, not one in ten seconds"
+
+
+def test_more_cores_for_a_job_that_runs_there_prove_nothing() -> None:
+    fleet = fleet_of(a=4)
+    fleet.reserve("job", "a", 1)
+    failing(fleet)
+    alive(fleet, 11 * SECOND, "a")
+    fleet.tick(11 * SECOND)
+    fleet.reserve("job", "a", 1)
+
+    tell(fleet, 12 * SECOND, Running("job", 1, 1, "running"))
+
+    assert fleet.total_free() == 0, "this may be what ran there before"
 
 
 def test_the_outcome_of_what_was_given_to_a_worker_that_is_gone_means_nothing() -> None:

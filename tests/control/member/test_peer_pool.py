@@ -419,6 +419,18 @@ def test_a_slower_peer_falls_in_the_order_before_it_is_evicted() -> None:
     assert fell > 5
 
 
+def test_a_pool_that_lost_its_last_peer_does_not_wait_until_the_others_have_rested() -> None:
+    pool = PeerPool(OWN, "worker", Random(1))
+    first, second = near(2)
+    pool.set_peers(0, [first, second])
+    fail(pool, 0, first.name)
+    assert pool.next_tick_at > SECOND, "one is left: the other may rest"
+
+    fail(pool, 0, second.name)
+
+    assert pool.next_tick_at <= 500 * MILLISECOND
+
+
 events = st.lists(st.tuples(st.integers(0, 2 * SECOND), st.integers(0, 3), st.integers(0, 11)), max_size=120)
 
 

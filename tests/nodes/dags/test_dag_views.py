@@ -12,7 +12,6 @@ from talka.nodes.dags.dag_views import (
     event_view,
     exit_code_of,
     facts_of,
-    instant,
     line_view,
     live_facts,
     schedule_view,
@@ -37,7 +36,7 @@ def replaced(row: TaskRow, **fields: object) -> TaskRow:
 
 
 def test_an_instant_that_was_not_is_empty() -> None:
-    assert (instant(0), instant(AT_MS)) == ("", AT)
+    assert (facts_of(ROW, {}).submitted_at, facts_of(ROW, {}).ended_at) == (AT, "")
 
 
 @pytest.mark.parametrize("state", list(JobState), ids=str)

@@ -58,6 +58,8 @@ class WorkerLife(msgspec.Struct, eq=False):
     _advanced_at: int = 0
     _breaker: Breaker | None = None
     """Made at the first failure: most never have one."""
+    _probe: str = ""
+    """The job by which the breaker finds out whether it takes work again."""
 
     # What it is good for.
 
@@ -131,6 +133,8 @@ class WorkerLife(msgspec.Struct, eq=False):
             if self._started != before:  # one that falls is a new count
                 self._advanced_at = now
             self.is_stalled = self._started is not None and now - self._advanced_at >= STALLED_NS
+            if self._probe and any(t.job == self._probe and t.state in ("armed", "running") for t in beat.running):
+                self._probe_succeeded(now)
 
     def lost(self, now: int, cause: str) -> None:
         self.is_lost = True
@@ -142,12 +146,14 @@ class WorkerLife(msgspec.Struct, eq=False):
         self.used = 0
 
     def reserve(self, now: int, job: str, cores: int) -> None:
+        is_new = job not in self.reserved
         self.reserved[job] = self.reserved.get(job, 0) + cores
         self.used += cores
         if self._breaker is not None and self._breaker.state is not BreakerState.CLOSED:
             # This is the probe; nothing more until its outcome is told, or it is given up.
             self._breaker.allows(now)
             self.is_blocked = True
+            self._probe = job if is_new else ""
 
     def release(self, job: str) -> None:
         self.used -= self.reserved.pop(job, 0)
@@ -156,7 +162,14 @@ class WorkerLife(msgspec.Struct, eq=False):
         if self._breaker is None:
             self._breaker = Breaker()
         self._breaker.failed(now)
+        self._probe = ""
         self.is_blocked = self._breaker.state is BreakerState.OPEN
+
+    def _probe_succeeded(self, now: int) -> None:
+        assert self._breaker is not None
+        self._breaker.succeeded(now)
+        self.is_blocked = False
+        self._probe = ""
 
     def unblock(self, now: int) -> None:
         """The breaker has waited long enough: a probe may go there."""

@@ -433,10 +433,11 @@ class PeerPool:
         config = self._config
         if not self._has_vacancy():
             self._replenish_at = NEVER
-        elif self._replenish_at == NEVER:
+        elif self._replenish_at == NEVER or not self._primaries:
+            # Without primaries also those that rest are eligible: what was planned for after a rest is too late.
             pause_ns = self._rng.randint(config.replenish_min_ns, config.replenish_max_ns)
             if self._eligible(now):
-                self._replenish_at = now + pause_ns
+                self._replenish_at = min(self._replenish_at, now + pause_ns)
             else:
                 rests = [record.rests_until for record in self._records.values() if record.rests_until > now]
                 self._replenish_at = min(rests) + pause_ns if rests else NEVER
