@@ -30,7 +30,7 @@ $(BIN)/pip:
 
 $(RUNTIME): pyproject.toml hatch_build.py | $(BIN)/pip
 	@echo "setting up $(VENV) (once)…"
-	@TALKA_NO_NATIVE=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[fast]'
+	@TALKA_NO_NATIVE=apart $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[fast]'
 	@touch $@
 
 # The native engine is compiled beside the Python sources, and again when its own change. Without a compiler it is left out.
@@ -41,7 +41,7 @@ $(NATIVE): native/compile.py $(wildcard native/*.c native/*.h) | $(BIN)/pip
 # Then what developers need.
 $(READY): $(RUNTIME) | $(NATIVE)
 	@echo "installing what tests and checks need (once)…"
-	@TALKA_NO_NATIVE=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@TALKA_NO_NATIVE=apart $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
 demo: ## run a real load test on the bundled server: live view, summary, HTML report

@@ -1,5 +1,6 @@
 """Puts the native engine into the wheel where it can be compiled; where it cannot, the wheel is pure and says so."""
 
+import os
 import runpy
 import tempfile
 from pathlib import Path
@@ -12,6 +13,8 @@ class NativeEngine(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         compile_native = runpy.run_path(str(Path(self.root) / "native" / "compile.py"))
         is_editable = version == "editable"
+        if is_editable and os.environ.get(compile_native["SKIP"]) == "apart":
+            return  # `make` compiles it by a rule of its own, beside this; what that has built stays
         if is_editable:
             folder = compile_native["PACKAGE"]
         else:

@@ -1,8 +1,10 @@
 """Wheels have the native engine where it can be compiled, and work without it."""
 
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -108,3 +110,33 @@ def test_source_distribution_has_what_the_native_engine_is_built_from(tmp_path: 
     sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "native").iterdir() if path.suffix in (".c", ".h")}
     assert sources | {"native/compile.py", "hatch_build.py", "pyproject.toml"} <= there
     assert not [name for name in there if name.endswith(".so")]
+
+
+def test_the_set_up_of_a_clone_keeps_the_engine_that_was_compiled_beside_it(tmp_path: Path) -> None:
+    """As `make` installs it: the engine is compiled by a rule of its own, and may be there first."""
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "native", "src"):
+        source = ROOT / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)
+    built = tmp_path / "src" / "talka" / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
+    built.write_bytes(b"as it was built")
+
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "hatchling",
+            "build",
+            "--target",
+            "wheel:editable",
+            "--hooks-only",
+            "--directory",
+            tmp_path / "made",
+        ],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        timeout=60,
+        env={**os.environ, "TALKA_NO_NATIVE": "apart"},
+    )
+
+    assert built.read_bytes() == b"as it was built"
