@@ -1,12 +1,13 @@
 from collections import Counter
-from math import inf, nan
+from fractions import Fraction
+from math import ceil, inf, nan
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.cluster.placement import Ewma, choose, order
+from talka.cluster.placement import SHARDS, BadWeight, Ewma, assign, choose, order, owner, shard_of
 from talka.errors import Invalid
 
 quick = settings(deadline=None, derandomize=True, max_examples=60)
@@ -23,17 +24,15 @@ def even(*nodes: str) -> dict[str, float]:
     return dict.fromkeys(nodes, 1.0)
 
 
-def owner(key: str, nodes: dict[str, float]) -> str | None:
-    return next(iter(order(key, nodes)), None)
-
-
 # Rendezvous hashing.
 
 
 @given(names, clusters)
 @quick
-def test_an_order_names_every_node_once(key: str, nodes: dict[str, float]) -> None:
-    assert sorted(order(key, nodes)) == sorted(nodes)
+def test_an_order_names_every_node_once_and_starts_with_the_owner(key: str, nodes: dict[str, float]) -> None:
+    ordered = order(key, nodes)
+    assert sorted(ordered) == sorted(nodes)
+    assert owner(key, nodes) == (ordered[0] if nodes else None)
 
 
 @given(names, clusters, st.randoms(use_true_random=False))
@@ -105,15 +104,89 @@ def test_equal_scores_fall_by_name() -> None:
 def test_placements_are_the_same_in_every_process_and_version() -> None:
     nodes = {"a": 1.0, "b": 2.0, "c": 3.0}
     assert [order(key, nodes) for key in ("k", "job", "é")] == PLACED
+    assert [shard_of(job_id) for job_id in ("", "abc", "é")] == SHARDED
 
 
 PLACED = [["a", "c", "b"], ["b", "c", "a"], ["b", "c", "a"]]
+SHARDED = [905, 232, 123]
 
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, inf, nan, 2e9], ids=["zero", "negative", "infinite", "nan", "vast"])
 def test_a_weight_that_is_none_is_refused_by_name(weight: float) -> None:
-    with pytest.raises(Invalid, match="the node 'b' has weight .*: a weight is above 0"):
-        order("key", {"a": 1.0, "b": weight})
+    for place in (
+        lambda nodes: order("key", nodes),
+        lambda nodes: owner("key", nodes),
+        lambda nodes: assign(["key"], nodes),
+    ):
+        with pytest.raises(BadWeight, match="the node 'b' has weight .*: a weight is above 0") as caught:
+            place({"a": 1.0, "b": weight})
+        assert isinstance(caught.value, Invalid)
+        assert caught.value.node == "b"
+
+
+@given(names)
+@quick
+def test_every_job_has_a_shard(job_id: str) -> None:
+    assert 0 <= shard_of(job_id) < SHARDS
+
+
+def test_jobs_spread_over_all_shards() -> None:
+    counts = Counter(shard_of(f"job-{index}") for index in range(16 * SHARDS))
+    assert len(counts) == SHARDS
+    assert max(counts.values()) < 48
+
+
+# Bounded load.
+
+
+@given(some_keys, clusters, st.floats(1.0, 3.0))
+@quick
+def test_every_key_has_a_node_and_no_node_more_than_its_bound(
+    keys: list[str], nodes: dict[str, float], slack: float
+) -> None:
+    chosen = assign(keys, nodes, slack)
+    if not nodes:
+        assert chosen == {}
+        return
+    assert sorted(chosen) == sorted(set(keys))
+    total = sum(map(Fraction, nodes.values()))
+    for node, count in Counter(chosen.values()).items():
+        assert count <= ceil(Fraction(slack) * len(chosen) * Fraction(nodes[node]) / total)
+
+
+@given(some_keys, clusters, st.randoms(use_true_random=False))
+@quick
+def test_an_assignment_depends_on_neither_order(keys: list[str], nodes: dict[str, float], shuffler: Random) -> None:
+    shuffled_keys, shuffled_nodes = [*keys, *keys], list(nodes.items())
+    shuffler.shuffle(shuffled_keys)
+    shuffler.shuffle(shuffled_nodes)
+    assert assign(shuffled_keys, dict(shuffled_nodes)) == assign(keys, nodes)
+
+
+def test_with_room_for_all_every_key_has_its_first_choice() -> None:
+    nodes = even("a", "b", "c")
+    assert assign(KEYS, nodes, slack=3.0) == {key: owner(key, nodes) for key in KEYS}
+
+
+def test_without_slack_the_shares_are_even() -> None:
+    counts = Counter(assign(KEYS, even("a", "b", "c"), slack=1.0).values())
+    assert counts == {"a": 100, "b": 100, "c": 100}
+
+
+def test_a_key_whose_first_choice_is_full_goes_to_the_next_in_its_order() -> None:
+    nodes = even("a", "b", "c")
+    room = dict.fromkeys(nodes, 100)
+    chosen = assign(KEYS, nodes, slack=1.0)
+    assert any(node != owner(key, nodes) for key, node in chosen.items())
+    for key in sorted(KEYS):
+        assert chosen[key] == next(node for node in order(key, nodes) if room[node])
+        room[chosen[key]] -= 1
+
+
+@pytest.mark.parametrize("slack", [0.99, inf, nan], ids=["small", "infinite", "nan"])
+def test_a_slack_that_leaves_keys_without_room_is_refused(slack: float) -> None:
+    with pytest.raises(Invalid, match="slack must be from 1"):
+        assign(["key"], even("a"), slack)
 
 
 # The less loaded of two.

@@ -3,24 +3,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.errors import Invalid
+from talka.errors import Invalid, Untrusted
 from talka.wire.versions import (
     CAPABILITIES_LIMIT,
     CAPABILITY_LIMIT,
     VERSION,
+    Agreed,
+    NotCompatible,
     Offer,
     ProtocolVersion,
+    compatible,
     disagreement,
+    negotiate,
 )
 
 quick = settings(deadline=None, derandomize=True, max_examples=150)
 PARTS = st.integers(0, 9999)
 VERSIONS = st.builds(ProtocolVersion, PARTS, PARTS)
 NAMES = st.lists(st.sampled_from(["relay", "compress", "push", "sync"]), max_size=4).map(tuple)
-
-
-def disagreed(mine: Offer, theirs: Offer) -> str:
-    return disagreement(mine, str(theirs.version), theirs.capabilities, theirs.required)
 
 
 def test_this_is_version_one() -> None:
@@ -57,7 +57,14 @@ def test_nonsense_is_no_version(text: str) -> None:
     ],
 )
 def test_versions_of_one_major_talk_and_no_others(mine, theirs, sentence: str) -> None:
-    assert disagreed(Offer(ProtocolVersion(*mine)), Offer(ProtocolVersion(*theirs))) == sentence
+    assert compatible(ProtocolVersion(*mine), ProtocolVersion(*theirs)) == sentence
+
+
+def test_the_lower_minor_and_the_shared_capabilities_are_used() -> None:
+    mine = Offer(ProtocolVersion(1, 3), ("sync", "relay", "mine-only"), ("relay",))
+    theirs = Offer(ProtocolVersion(1, 2), ("relay", "theirs-only", "sync", "relay"), ("sync",))
+
+    assert negotiate(mine, theirs) == Agreed(ProtocolVersion(1, 2), ("relay", "sync"))
 
 
 @given(versions=st.tuples(VERSIONS, VERSIONS), names=st.tuples(NAMES, NAMES, NAMES, NAMES), is_alike=st.booleans())
@@ -66,32 +73,46 @@ def test_both_sides_come_to_the_same(versions, names, is_alike: bool) -> None:
     one = Offer(versions[0], names[0], names[1])
     two = Offer(ProtocolVersion(versions[0].major, versions[1].minor) if is_alike else versions[1], names[2], names[3])
 
-    assert bool(disagreed(one, two)) is bool(disagreed(two, one))
+    def outcome(mine: Offer, theirs: Offer) -> Agreed | str:
+        try:
+            return negotiate(mine, theirs)
+        except NotCompatible as problem:
+            return problem.reason
+
+    assert outcome(one, two) == outcome(two, one)
 
 
 @pytest.mark.parametrize(
-    ("mine", "theirs", "sentence"),
+    ("mine", "theirs", "reason", "sentence"),
     [
         (
             Offer(VERSION, (), ("relay", "sync")),
             Offer(VERSION, ("sync",)),
+            "capability",
             "the other side lacks 'relay', which this side requires",
         ),
         (
             Offer(VERSION, ("sync",)),
             Offer(VERSION, ("relay",), ("e", "d", "c", "b", "a", "a")),
+            "capability",
             "this side lacks 'a', 'b', 'c' and 2 more, which the other one requires",
         ),
         (
             Offer(VERSION),
             Offer(ProtocolVersion(2, 0), (), ("relay",)),
+            "version",
             "this side speaks protocol 1.0, the other one 2.0. This side needs a newer release",
         ),
     ],
     ids=["theirs", "ours", "another major"],
 )
-def test_what_is_missing_is_said(mine: Offer, theirs: Offer, sentence: str) -> None:
-    assert disagreed(mine, theirs) == sentence
+def test_what_is_missing_is_said(mine: Offer, theirs: Offer, reason: str, sentence: str) -> None:
+    with pytest.raises(NotCompatible) as refusal:
+        negotiate(mine, theirs)
+
+    assert (refusal.value.reason, str(refusal.value)) == (reason, sentence)
+    assert isinstance(refusal.value, Untrusted)
+    assert disagreement(mine, str(theirs.version), list(theirs.capabilities), list(theirs.required)) == sentence
 
 
 def test_sides_that_agree_have_no_disagreement() -> None:

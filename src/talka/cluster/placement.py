@@ -4,18 +4,40 @@ Two members with different views give different answers. So a placement is an or
 permission: ownership is granted by a majority.
 
 Weighted rendezvous hashing: Schindelhauer and Schomaker, "Weighted Distributed Hash Tables", SPAA 2005.
+No node uses `shard_of`, `owner` and `assign` yet: partitions of jobs and slots will.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 from hashlib import blake2b
-from math import log
+from math import ceil, log
 from random import Random
 from typing import Final
 
 from talka.errors import Invalid
 
+SHARDS: Final = 1024
+"""Jobs are owned by the shard, not one by one. Changing it moves every job: never within a running cluster."""
 WEIGHT_LIMIT: Final = 1e9
+# One key for each use: a node's place for a job says nothing about the job's shard.
 _PLACE_KEY: Final = b"talka placement 1"
+_SHARD_KEY: Final = b"talka job shard 1"
+
+
+class BadWeight(Invalid):
+    """A node's weight gives it no share that could be computed."""
+
+    def __init__(self, node: str, weight: float) -> None:
+        super().__init__(
+            f"the node {node!r} has weight {weight}: a weight is above 0 and at most {WEIGHT_LIMIT:.0f};"
+            " leave out a node that should get nothing"
+        )
+        self.node, self.weight = node, weight
+
+
+def shard_of(job_id: str) -> int:
+    """The shard a job belongs to, for ever: 0 to `SHARDS` − 1."""
+    return int.from_bytes(blake2b(job_id.encode(), digest_size=8, key=_SHARD_KEY).digest()) % SHARDS
 
 
 def order(key: str, nodes: Mapping[str, float]) -> list[str]:
@@ -23,7 +45,35 @@ def order(key: str, nodes: Mapping[str, float]) -> list[str]:
 
     A node that comes or goes changes nothing in the order of the others.
     """
-    return [node for _, node in sorted(_scores(key, nodes))]
+    return _ordered(_scores(key, nodes))
+
+
+def owner(key: str, nodes: Mapping[str, float]) -> str | None:
+    """The first of `order`, None without nodes."""
+    return _first(_scores(key, nodes)) if nodes else None
+
+
+def assign(keys: Iterable[str], nodes: Mapping[str, float], slack: float = 1.25) -> dict[str, str]:
+    """A node for every key, none with more than `ceil(slack · its share by weight)` of them; empty without nodes.
+
+    A key whose first choice is full goes to the next with room. Keys choose in the order of their names, so the
+    answer depends on the set of keys alone. Bounded loads: Mirrokni, Thorup, Zadimoghaddam, SODA 2018.
+    """
+    if not 1.0 <= slack <= WEIGHT_LIMIT:
+        raise Invalid(f"slack must be from 1 to {WEIGHT_LIMIT:.0f}, not {slack}: below 1 some keys find no room")
+    wanted = sorted(dict.fromkeys(keys))
+    room = _room(len(wanted), nodes, slack)
+    chosen: dict[str, str] = {}
+    if not room:
+        return chosen
+    for key in wanted:
+        scores = _scores(key, nodes)
+        best = _first(scores)
+        if not room[best]:
+            best = next(node for node in _ordered(scores) if room[node])
+        room[best] -= 1
+        chosen[key] = best
+    return chosen
 
 
 def choose(rng: Random, candidates: Sequence[str], loads: Mapping[str, float]) -> str | None:
@@ -31,11 +81,10 @@ def choose(rng: Random, candidates: Sequence[str], loads: Mapping[str, float]) -
 
     Two choices suffice: all that chose the least loaded of old figures would choose the same one. Mitzenmacher 2001.
     """
-    if len(candidates) < 2:
-        return next(iter(candidates), None)
-    place = rng.randrange(len(candidates))
-    other = rng.randrange(len(candidates) - 1)
-    first, second = candidates[place], candidates[other + (other >= place)]
+    drawn = _draw_two(rng, candidates)
+    if drawn is None:
+        return None
+    first, second = drawn
     return second if loads.get(second, 0.0) < loads.get(first, 0.0) else first
 
 
@@ -58,10 +107,16 @@ class Ewma:
         return self._sum / self._weight if self._weight else 0.0
 
     def add(self, now: int, sample: float) -> None:
-        kept = 0.5 ** (max(0, now - self._at) / self._half_life_ns)
+        kept = self._kept(now)
         self._sum = self._sum * kept + sample
         self._weight = self._weight * kept + 1.0
         self._at = max(self._at, now)
+
+    def _kept(self, now: int) -> float:
+        age_ns = now - self._at
+        if age_ns <= 0:
+            return 1.0
+        return float(0.5 ** (age_ns / self._half_life_ns))
 
 
 def _scores(key: str, nodes: Mapping[str, float]) -> list[tuple[float, str]]:
@@ -76,13 +131,42 @@ def _scores(key: str, nodes: Mapping[str, float]) -> list[tuple[float, str]]:
     scores: list[tuple[float, str]] = []
     for node, weight in nodes.items():
         if not 0.0 < weight <= WEIGHT_LIMIT:
-            raise Invalid(
-                f"the node {node!r} has weight {weight}: a weight is above 0 and at most {WEIGHT_LIMIT:.0f};"
-                " leave out a node that should get nothing"
-            )
+            raise BadWeight(node, weight)
         digest = keyed.copy()
         digest.update(node.encode())
         # 52 bits and a half: exact as a float, and strictly between 0 and 1.
         u = ((int.from_bytes(digest.digest()) >> 12) + 0.5) * 2.0**-52
         scores.append((weight / log(u), node))
     return scores
+
+
+def _first(scores: list[tuple[float, str]]) -> str:
+    return min(scores)[1]
+
+
+def _ordered(scores: list[tuple[float, str]]) -> list[str]:
+    scores.sort()
+    return [node for _, node in scores]
+
+
+def _room(keys: int, nodes: Mapping[str, float], slack: float) -> dict[str, int]:
+    """How many keys each node may get. Exact fractions: rounding could leave one key without a place."""
+    shares: dict[str, Fraction] = {}
+    for node, weight in nodes.items():
+        if not 0.0 < weight <= WEIGHT_LIMIT:
+            raise BadWeight(node, weight)
+        shares[node] = Fraction(weight)
+    total = sum(shares.values(), Fraction())
+    return {node: ceil(Fraction(slack) * keys * share / total) for node, share in shares.items()}
+
+
+def _draw_two(rng: Random, candidates: Sequence[str]) -> tuple[str, str] | None:
+    """Two different places of `candidates`, each pair as likely as any other; the same one twice when it is alone."""
+    count = len(candidates)
+    if count == 0:
+        return None
+    if count == 1:
+        return candidates[0], candidates[0]
+    first = rng.randrange(count)
+    second = rng.randrange(count - 1)
+    return candidates[first], candidates[second + (second >= first)]

@@ -1,4 +1,4 @@
-"""Whether two sides of a connection can talk: by the version of the protocol, and by the capabilities each requires.
+"""What two sides of a connection agree on: the version of the protocol, and the capabilities that both have.
 
 Another MAJOR is another language. A higher MINOR adds what an older side may ignore; the lower one of both is spoken.
 
@@ -12,7 +12,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from talka.errors import Invalid
+from talka.errors import Invalid, Untrusted
 
 CAPABILITIES_LIMIT: Final = 64
 CAPABILITY_LIMIT: Final = 64
@@ -63,21 +63,46 @@ class Offer(msgspec.Struct, frozen=True, array_like=True):
                 )
 
 
+class Agreed(msgspec.Struct, frozen=True):
+    version: ProtocolVersion
+    capabilities: tuple[str, ...]
+    """Those of both, in order."""
+
+
+class NotCompatible(Untrusted):
+    """The two sides cannot talk. `reason` is a word for counters: version, capability."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+def compatible(mine: ProtocolVersion, theirs: ProtocolVersion) -> str:
+    """Why the two versions cannot talk; empty when they can."""
+    if mine.major == theirs.major:
+        return ""
+    older = "This side" if mine.major < theirs.major else "The other side"
+    return f"this side speaks protocol {mine}, the other one {theirs}. {older} needs a newer release"
+
+
+def negotiate(mine: Offer, theirs: Offer) -> Agreed:
+    """What both sides will use. Both come to the same, whoever is `mine`."""
+    if problem := compatible(mine.version, theirs.version):
+        raise NotCompatible("version", problem)
+    if missing := _missing(mine.required, theirs.capabilities):
+        raise NotCompatible("capability", f"the other side lacks {missing}, which this side requires")
+    if missing := _missing(theirs.required, mine.capabilities):
+        raise NotCompatible("capability", f"this side lacks {missing}, which the other one requires")
+    shared = tuple(sorted(dict.fromkeys(each for each in mine.capabilities if each in theirs.capabilities)))
+    return Agreed(min(mine.version, theirs.version), shared)
+
+
 def disagreement(mine: Offer, version: str, capabilities: Sequence[str], required: Sequence[str]) -> str:
     """Why this side cannot talk with one that says this of itself; empty when it can. At most 400 characters."""
     try:
-        theirs = Offer(ProtocolVersion.parse(version), tuple(capabilities), tuple(required))
-    except Invalid as problem:
+        negotiate(mine, Offer(ProtocolVersion.parse(version), tuple(capabilities), tuple(required)))
+    except (Invalid, NotCompatible) as problem:
         return str(problem)
-    if mine.version.major != theirs.version.major:
-        older = "This side" if mine.version < theirs.version else "The other side"
-        return (
-            f"this side speaks protocol {mine.version}, the other one {theirs.version}. {older} needs a newer release"
-        )
-    if missing := _missing(mine.required, theirs.capabilities):
-        return f"the other side lacks {missing}, which this side requires"
-    if missing := _missing(theirs.required, mine.capabilities):
-        return f"this side lacks {missing}, which the other one requires"
     return ""
 
 
