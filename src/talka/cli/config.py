@@ -328,11 +328,14 @@ def core_environment(named: Iterable[str]) -> dict[str, str]:
     worker's environment is theirs to read."""
     names = list(named)
     for name in names:
-        is_own = name.startswith(OWN_PREFIX)
-        if is_own or name not in os.environ:
-            own = "settings of Talka are not for tests and handlers to read"
-            reason = own if is_own else "there is no such variable here; set it, or leave it out"
-            raise BadSetting(f"--core-env {name} is not possible: {reason}")
+        if name.startswith(OWN_PREFIX):
+            raise BadSetting(
+                f"--core-env {name} is not possible: settings of Talka are not for tests and handlers to read"
+            )
+        if name not in os.environ:
+            raise BadSetting(
+                f"--core-env {name} is not possible: there is no such variable here; set it, or leave it out"
+            )
     wanted = CORE_VARIABLES.union(names)
     return {name: text for name, text in os.environ.items() if name in wanted or name.startswith(CORE_PREFIXES)}
 
