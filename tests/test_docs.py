@@ -159,7 +159,9 @@ def test_tests_and_files_that_decisions_name_are_there() -> None:
     assert known and not missing
 
 
-FOLDERS = {path.name for home in (ROOT, ROOT / "src" / "talka") for path in home.iterdir() if path.is_dir()}
+MADE_HERE = {"build"}
+"""What lies there depends on what was run before."""
+FOLDERS = {path.name for home in (ROOT, ROOT / "src" / "talka") for path in home.iterdir() if path.is_dir()} - MADE_HERE
 PATH = re.compile(r"`([\w.-]+(?:/[\w.-]+)*(?:/|\.(?:py|md|c|h|sql|json|yaml)))(?::[^`]*)?`")
 
 
