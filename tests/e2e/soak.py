@@ -7,7 +7,9 @@ attempt begins after the one that was accepted. Whatever a stopped worker report
 """
 
 import argparse
+import os
 import shutil
+import signal
 import statistics
 import sys
 import tempfile
@@ -196,8 +198,18 @@ class Soak:
             pids = [process.pid for name in names for process in self.cluster.core_processes(name)]
             pids = sorted(set(pids) - spared)
         if pids:
-            pid = self._rng.choice(pids)
-            self._note("core", tuple(line for line in running if line.pid == pid), lambda: kill_process(pid))
+            self._kill_core(self._rng.choice(pids))
+
+    def _kill_core(self, pid: int) -> None:
+        """Held first: since it was chosen it may have begun a task that is to be spared, and begins no other now."""
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+        held = tuple(line for line in self._running() if line.pid == pid)
+        if any(line.job == self._blocking or self._is_worn_out(line) for line in held):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+            return
+        self._note("core", held, lambda: kill_process(pid))
 
     def _is_worn_out(self, line: Line) -> bool:
         """Whether its process was killed so often that once more would make it a dead letter, as it should."""
