@@ -22,6 +22,8 @@ CHUNK: Final = 20
 NO_END: Final = "no end"
 ILLEGAL_MOVE: Final = "illegal move"
 """A manager decided on a state that cannot follow: it ends before anything of it is written."""
+CRASHED: Final = "crash"
+"""A node ended by what a hostile member told it."""
 """What is violated when a node asks for its next tick at once, again and again."""
 
 
@@ -207,9 +209,11 @@ def _violated(seed: int, row: Row) -> str:
         except Invalid:
             return NO_END
         except Exception:
-            # Checkers cannot read what a hostile member wrote that got in; that it did is told before.
-            if not row.has_hostile or not world.violations:
+            # Neither nodes nor checkers can bear what a hostile member wrote that got in.
+            if not row.has_hostile:
                 raise
+            if not world.violations:
+                return CRASHED
     elif row.is_certified:
         world = certified.run(seed)
     elif row.is_of_stalls:

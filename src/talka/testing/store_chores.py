@@ -121,14 +121,15 @@ class StoreRival:
         self._shell = shell
 
     def strike(self, rng: Random) -> bool:
-        """Take it and cancel a job. Whether there was one."""
+        """Take it and cancel a job. Whether somebody had it, and there was one."""
         shell, records = self._shell, self._shell.records
         live = [row for row in records.live_jobs() if row.state is JobState.RUNNING]
-        if not live:
+        held = list(records.leases(MANAGER_LEASE))
+        if not live or not held:
             return False
         self.struck += 1
         now = self._world.now
-        (taken,) = records.take(RIVAL, list(records.leases(MANAGER_LEASE)))
+        (taken,) = records.take(RIVAL, held)
         with shell.fenced(taken):
             offset_ns = shell.wall_ns() - now
             keeper = shell.restored(now, epoch=taken.epoch, rng=rng, wall_offset_ns=offset_ns, life=NOWHERE)
