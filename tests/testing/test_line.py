@@ -1,30 +1,10 @@
 """Calls of one thread reach a node in their order, whatever becomes of its host."""
 
-from talka.cluster.effects import Lane
 from talka.testing.host import Host
 from talka.testing.line import CallLine
-from talka.testing.world import Boot, World
-from talka.units import NEVER, SECOND
-
-
-class Quiet:
-    """A node that does nothing."""
-
-    def __init__(self, boot: Boot) -> None:
-        self.next_tick_at = NEVER
-        self.frames_admitted = 0
-
-    def start(self, now: int) -> list[object]:
-        return []
-
-    def on_frame(self, now: int, source: str, frame: bytes, lane: Lane, age_ns: int) -> list[object]:
-        return []
-
-    def tick(self, now: int) -> list[object]:
-        return []
-
-    def on_persisted(self, now: int, ticket: int) -> list[object]:
-        return []
+from talka.testing.world import World
+from talka.units import SECOND
+from tests.sim.quiet import Quiet
 
 
 def started() -> tuple[World, Host, CallLine, list[int]]:

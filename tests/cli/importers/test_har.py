@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka import Workflow
 from talka.cli.importers.har import MOST_REQUESTS, BadRecording, draft_from_har, is_secret_name
 from talka.cli.importers.test_writer import (
     COLUMNS,
@@ -40,9 +39,6 @@ VARIABLES = ("PASSWORD", "AUTHORIZATION", "AUTHORIZATION_2", "API_KEY", "X_CSRF_
 
 def recorded(name: str) -> str:
     return written(draft_from_har((RECORDINGS / name).read_bytes(), name))
-
-
-needs_pause = pytest.mark.skipif(not hasattr(Workflow, "pause"), reason="Workflow.pause is not there yet")
 
 
 def entry(method: str = "GET", url: str = "http://a.test/", status: int = 200, **request: Any) -> dict[str, Any]:
@@ -139,7 +135,6 @@ def test_pauses_are_of_each_host_for_itself() -> None:
 # The recordings.
 
 
-@needs_pause
 @pytest.mark.parametrize("name", HARS)
 def test_recording_becomes_a_test_that_runs(name: str, talka, server, folder: Path) -> None:
     (folder / "loadtest.py").write_text(recorded(name))
@@ -166,7 +161,6 @@ def test_written_test_is_formatted_and_checked(name: str, folder: Path) -> None:
     assert max(map(len, file.read_text().splitlines())) <= COLUMNS
 
 
-@needs_pause
 def test_written_tests_satisfy_the_type_checker(folder: Path) -> None:
     for name in HARS:
         (folder / f"{name[:-4]}.py").write_text(recorded(name))

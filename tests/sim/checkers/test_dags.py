@@ -4,13 +4,11 @@ from typing import Literal
 
 import pytest
 
-from talka.cluster.effects import Lane
 from talka.control.tasks.store_effects import Commit
 from talka.testing.handler_cores import HandlerLedger, Script, SimulatedRun
 from talka.testing.host import Host
 from talka.testing.store_shell import StoreDisk, StoreShell, jobs_in
-from talka.testing.world import Boot, World
-from talka.units import NEVER
+from talka.testing.world import World
 from talka.wire.tasks import HandedTask
 from talka.work.dag import Limit, TaskSpec, encode_task
 from talka.work.lifecycle import JobState, TaskState
@@ -29,26 +27,7 @@ from talka.work.records import (
     TaskRow,
 )
 from tests.sim.checkers.dags import CountsFit, DagHistory, ResultsCountOnce, RunsAreInOrder, Specs
-
-
-class Quiet:
-    """A node that does nothing."""
-
-    def __init__(self, boot: Boot) -> None:
-        self.next_tick_at = NEVER
-        self.frames_admitted = 0
-
-    def start(self, now: int) -> list[object]:
-        return []
-
-    def on_frame(self, now: int, source: str, frame: bytes, lane: Lane, age_ns: int) -> list[object]:
-        return []
-
-    def tick(self, now: int) -> list[object]:
-        return []
-
-    def on_persisted(self, now: int, ticket: int) -> list[object]:
-        return []
+from tests.sim.quiet import Quiet
 
 
 class LeasedRun(SimulatedRun):
