@@ -5,19 +5,23 @@ BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 NATIVE := $(VENV)/.native
 READY := $(VENV)/.ready
-PURE := tests/stats tests/work tests/wire tests/cluster tests/control
+PURE := tests/stats tests/work tests/wire tests/cluster tests/control \
+  tests/ports/test_partition_port.py tests/ports/test_source_port.py tests/ports/test_worker_link_port.py
 SEED ?= 1
 KIND ?= elections
 SECONDS ?= 600
 FRAMES ?= 1000000
 ANSWERS ?= 1000000
 MINUTES ?= 25
+SAMPLE ?= 400
 OLD ?= HEAD
 NEW ?= .
 SHELL := /bin/sh
+# Where this is set, every process compiles all it loads: half of what a test with processes costs.
+unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 
-.PHONY: help demo test test-computing test-fast test-all check fix sizes bench-truth bench-compare bench-load bench-wheels bench-cluster bench-journey bench-members bench-jobs bench-tasks bench-million fuzz sim sim-long ablation chaos soak-tasks docs clean
+.PHONY: help demo test test-waiting test-computing test-fast test-all check fix sizes bench-truth bench-compare bench-load bench-wheels bench-cluster bench-journey bench-members bench-jobs bench-tasks bench-million fuzz sim sim-long ablation mutants chaos soak-tasks docs clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,35 +53,52 @@ demo: ## run a real load test on the bundled server: live view, summary, HTML re
 	@mkdir -p build
 	@$(BIN)/talka demo --html build/demo.html
 
-test: $(READY) ## every test (about twenty minutes on 2 cores)
-	@# Most of these wait for other processes: five at a time on two cores, and whoever is done helps the others.
-	@$(BIN)/python -m pytest -q -m "not serial" -n 5 --dist worksteal tests $(PURE:%=--ignore=%) --ignore=tests/sim
-	@# These must have the processors when they want them, and mostly wait: what only computes takes what they leave.
-	@mkdir -p build
-	@nice -n 19 $(MAKE) --no-print-directory test-computing > build/computing.log 2>&1 & computing=$$!; \
-	 $(BIN)/python -m pytest -q -m "serial and not long" tests || { kill $$computing 2> /dev/null; exit 1; }; \
-	 wait $$computing || { cat build/computing.log; exit 1; }; grep -E "^TOTAL|passed" build/computing.log
+# What is marked `long` shows again, with more processes or other histories, what another test shows.
+MOST := not long
+SERIAL = $(shell grep -rl --include='test_*.py' 'pytest.mark.serial' tests)
+COMPUTED := build/computing.log
 
-# Of these the simulator, and the pure half with its coverage.
+test: $(READY) ## every rule, every promise with real processes, and the stored histories (9 to 13 minutes on 2 cores)
+	@mkdir -p build
+	@# What only computes takes what the others leave of the processors.
+	@nice -n 19 $(MAKE) --no-print-directory test-computing > $(COMPUTED) 2>&1 & computing=$$!; \
+	 $(MAKE) --no-print-directory test-waiting || { kill $$computing 2> /dev/null; exit 1; }; \
+	 wait $$computing || { cat $(COMPUTED); exit 1; }; grep -E "^TOTAL|passed" $(COMPUTED)
+
+# Most of these wait for other processes.
+test-waiting: $(READY)
+	@$(BIN)/python -m pytest -q -m "not serial and ($(MOST))" -n 4 --dist worksteal tests $(PURE:%=--ignore=%) --ignore=tests/sim
+	@$(BIN)/python -m pytest -q -m "serial and ($(MOST))" $(SERIAL)
+
+# The simulator, properties, and the examples, which alone cover the pure half. They wait for a processor, for as
+# long as others use it: that is no standstill, which the usual five minutes are for.
+COMPUTING := -q -n 2 --timeout 900 -p tests.frozen
 test-computing: $(READY)
-	@$(BIN)/python -m pytest -q -n 2 tests/sim
-	@$(BIN)/python -m pytest -q -n 2 $(PURE) --cov --cov-report=term --no-cov-on-fail
+	@$(BIN)/python -m pytest $(COMPUTING) -m "$(MOST)" tests/sim
+	@$(BIN)/python -m pytest $(COMPUTING) -m "hypothesis and ($(MOST))" $(PURE)
+	@$(BIN)/python -m pytest $(COMPUTING) -m "not hypothesis and ($(MOST))" $(PURE) --cov --cov-report=term --no-cov-on-fail
 
 test-fast: $(READY) ## the pure half only, for the inner loop
 	@$(BIN)/python -m pytest -q -n 2 $(PURE)
 
-test-all: test ## every test, then every test again against the built wheel
+# Two runs at a time: all tests from the sources (the native engine, uvloop, fresh histories); and from the built wheel those
+# of `make test` that do more than compute, with the engine in Python, the loop of asyncio, and processes that are started
+# by their name.
+test-all: $(READY) ## everything, fresh histories, both engines, both event loops, and the built wheel
 	@rm -rf build/wheel && mkdir -p build/wheel
 	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/wheel .
 	@$(PYTHON) -m venv build/wheel/venv
 	@build/wheel/venv/bin/python -m pip install --quiet --disable-pip-version-check "$$(ls build/wheel/*.whl)[dev]"
-	@$(MAKE) --no-print-directory test BIN=build/wheel/venv/bin
-	@build/wheel/venv/bin/python -m pytest -q -m long tests
+	@build/wheel/venv/bin/python -m pip uninstall --quiet --yes uvloop
+	@TALKA_TEST_BY_NAME=1 TALKA_TEST_ENGINE=python $(MAKE) --no-print-directory test-waiting BIN=build/wheel/venv/bin \
+	  > build/wheel/tests.log 2>&1 & wheel=$$!; \
+	 $(MAKE) --no-print-directory test MOST="long or not long" || { kill $$wheel 2> /dev/null; exit 1; }; \
+	 wait $$wheel || { cat build/wheel/tests.log; exit 1; }; grep "passed" build/wheel/tests.log
 
 check: $(READY) ## format, lint, types, and the map of the package
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
-	@$(BIN)/mypy src tests/sim/checkers tests/sim/hostile_node.py tests/sim/sampler.py
+	@$(BIN)/mypy src tests/sim/checkers tests/sim/hostile_node.py tests/sim/sampler.py tests/mutants
 	@TALKA_NATIVE_STRICT=1 $(BIN)/python native/compile.py
 	@$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_public_names.py
 
@@ -93,6 +114,11 @@ sim-long: $(READY) ## new seeds for SECONDS=600, and a thousand members once
 
 ablation: $(READY) ## take each safeguard of the cluster away and see what breaks; writes docs/ablation.md
 	@$(BIN)/python -m tests.sim ablation --write
+
+mutants: MINUTES = 60
+mutants: $(READY) ## change the code in small ways: does a test notice? writes docs/mutants.md: SAMPLE=400, MINUTES=60, SEED=n, ROOM=, ONLY=
+	@PYTHONHASHSEED=0 $(BIN)/python -m tests.mutants --seed $(SEED) --sample $(SAMPLE) --minutes $(MINUTES) --write \
+	 $(if $(ROOM),--room $(ROOM)) $(if $(ONLY),--only '$(ONLY)')
 
 bench-truth: $(READY) ## are the numbers true? exact counts, delays, a stalled server, memory, on both engines (about 6 minutes): ENGINE=native
 	@$(BIN)/python benchmarks/truth.py $(ENGINE)

@@ -132,7 +132,7 @@ class Counts:
                 step.response_time.record(response_us)
                 step.service_time.record(response_us - response_us // 16)
             step.ok += requests
-            step.status_codes[200] = step.ok
+            step.outcomes["200"] = step.ok
         tally = self._tally
         tally.started = tally.iterations = tally.started + requests
         tally.exchanges.ok += requests * STEPS

@@ -40,7 +40,7 @@ ROOT = Path(talka.__file__).parent
 ROOMS = {
     "control": ("manager", "dags jobs worker clients", "tasks load blobs member"),
     "cluster": ("membership leadership", "."),
-    "engine": ("load handlers", "clients", "."),
+    "engine": ("load handlers", "bundle", "loader", "clients", "."),
     "store": ("dags history", "files", "."),
     "cli": ("demo importers live nodes",),
     "report": ("html outputs",),
@@ -59,6 +59,14 @@ SHARED_CLASS_NAMES = {
         ("Check", "Metric", "Step", "Threshold", "Totals", "Workflow"),
         "the words of the result document are those of the language (report/document.py)",
     ),
+}
+TESTS = Path(__file__).parent
+CONSTANT = re.compile(r"_*[A-Z][A-Z0-9_]+")
+PATCHES = re.compile(r"""\b(setattr|object|patch)\(|^\s*\w+\.[A-Z0-9_]+ \+?= """, re.MULTILINE)
+NAMED = re.compile(r"""["'.][A-Z_][A-Z0-9_]+(["']| \+?= )""")
+# Folders whose tests patch constants, each with the reason.
+KNOWN_PATCHES = {
+    "e2e/next_version": "it is another version of the protocol, in processes of its own; none of it is a limit",
 }
 
 
@@ -99,6 +107,26 @@ def test_imports_point_down_the_map() -> None:
 def test_only_what_chooses_and_wraps_the_native_engine_imports_it() -> None:
     users = {str(file) for file, _, module in imports() if module == "talka._native"}
     assert users <= {"engine/load/native.py", "engine/load/native_executor.py", "engine/clients/native_http.py"}
+
+
+def test_only_the_table_of_stores_knows_which_engines_there_are() -> None:
+    """Everybody else has a `Store`. The simulator stands on SQLite's blocking half: it has no threads."""
+    users = {
+        str(file)
+        for file, _, module in imports()
+        if module.startswith("talka.store.dags.sqlite") and not str(file).startswith("store/dags/sqlite")
+    }
+    assert users == {"store/dags/opening.py", "testing/store_shell.py"}
+    named = {str(file) for file, _, tree in trees() for node in ast.walk(tree) if "Sqlite" in names_in(node)}
+    assert {file for file in named if "/history/" not in file and "/dags/sqlite" not in file} == users
+
+
+def names_in(node: ast.AST) -> str:
+    """Also in annotations that are strings."""
+    if isinstance(node, ast.Name):
+        return node.id
+    annotation = getattr(node, "annotation", None) or getattr(node, "returns", None)
+    return ast.unparse(annotation) if isinstance(annotation, ast.AST) else ""
 
 
 def test_decisions_import_no_io() -> None:
@@ -178,3 +206,91 @@ def test_no_public_class_name_is_in_two_modules() -> None:
                 modules.setdefault(node.name, []).append(str(file))
     shared = {name: files for name, files in modules.items() if len(files) > 1}
     assert {name: files for name, files in shared.items() if name not in SHARED_CLASS_NAMES} == {}
+
+
+def patched(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of what a file of tests puts something else in place of, where it is of this package."""
+    names: dict[str, str] = {}
+    loops: dict[str, list[str]] = {}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=found):
+                names.update({alias.asname or alias.name: alias.name for alias in found})
+            case ast.ImportFrom(module=str(module), names=found):
+                names.update({alias.asname or alias.name: f"{module}.{alias.name}" for alias in found})
+            case ast.For(target=ast.Name(id=name), iter=values):
+                texts = [one.value for one in ast.walk(values) if isinstance(one, ast.Constant)]
+                loops.setdefault(name, []).extend(str(text) for text in texts)
+
+    def owner_of(node: ast.expr) -> str:
+        """As it was imported; of what is no import, as it is written."""
+        text = ast.unparse(node)
+        first, _, rest = text.partition(".")
+        return ".".join(part for part in (names.get(first, f"?{first}"), rest) if part)
+
+    def texts_of(node: ast.expr) -> list[str]:
+        match node:
+            case ast.Constant(value=str(text)):
+                return [text]
+            case ast.JoinedStr(values=[*_, ast.Constant(value=str(end))]):
+                return [f"talka{end}"]
+            case ast.Name(id=name):
+                return loops.get(name, [])
+        return []
+
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(attr="setattr" | "object"), args=[ast.expr() as owner, ast.expr() as name, _, *_]
+            ):
+                yield from ((node.lineno, f"{owner_of(owner)}.{text}") for text in texts_of(name))
+            case ast.Call(func=ast.Name(id="setattr"), args=[owner, name, _]):
+                yield from ((node.lineno, f"{owner_of(owner)}.{text}") for text in texts_of(name))
+            case ast.Call(func=ast.Attribute(attr="setattr" | "patch") | ast.Name(id="patch"), args=[target, *_]):
+                yield from ((node.lineno, text) for text in texts_of(target))
+            case (
+                ast.Assign(targets=[ast.Attribute(value=ast.Name() as owner, attr=name)])
+                | ast.AugAssign(target=ast.Attribute(value=ast.Name() as owner, attr=name))
+            ):
+                yield node.lineno, f"{owner_of(owner)}.{name}"
+
+
+def test_no_test_patches_a_limit() -> None:
+    """What a test wants otherwise it hands in: docs/decisions/0043-limits-are-handed-in.md."""
+    for path in sorted(TESTS.rglob("*.py")):
+        text = path.read_text()
+        folder = path.relative_to(TESTS).parent.as_posix()
+        if any(f"{folder}/".startswith(f"{known}/") for known in KNOWN_PATCHES):
+            continue
+        if not PATCHES.search(text) or not NAMED.search(text):  # most files; the others are parsed
+            continue
+        for line, name in patched(ast.parse(text)):
+            owner, _, last = name.rpartition(".")
+            if owner.startswith(("talka", "?")) and not owner.startswith("?self"):
+                assert not CONSTANT.fullmatch(last), f"{path.relative_to(TESTS)}:{line} patches {name}: hand it in"
+
+
+def test_what_a_test_patches_is_seen_however_it_does_it() -> None:
+    source = """
+import os
+from unittest.mock import patch
+from talka.net import streams as module
+monkeypatch.setattr(module, "LINKS", 1)
+monkeypatch.setattr("talka.net.streams.CLOSE_S", 1)
+for room in ("a", "b"):
+    monkeypatch.setattr(f"talka.net.{room}.LIMIT", 1)
+for name in ("PAGE", "AGAIN_S"):
+    monkeypatch.setattr(module, name, 1)
+patch.object(module, "RETRIES", 1)
+patch("talka.net.streams.IDLE_NS")
+module.SWEEP_S = 1
+module.MOST += 1
+setattr(module, "STRANGERS", 1)
+monkeypatch.setattr(os, "O_CLOEXEC", 0)
+"""
+    of_streams = ("LINKS", "PAGE", "AGAIN_S", "RETRIES", "SWEEP_S", "MOST", "STRANGERS", "CLOSE_S", "IDLE_NS")
+    assert {name for _, name in patched(ast.parse(source))} == {
+        *(f"talka.net.streams.{name}" for name in of_streams),
+        "talka.LIMIT",
+        "os.O_CLOEXEC",
+    }

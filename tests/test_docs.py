@@ -14,6 +14,8 @@ import pytest
 import talka
 from talka.cli.demo.command import running_demo_server
 from talka.cli.main import talka as command
+from tests import processes
+from tests.processes import TALKA
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -58,8 +60,8 @@ def test_workflow_in_a_document_runs(page: str, text: str, target: str, tmp_path
     file.write_text(prelude + patient(text).replace("http://127.0.0.1:8400", target))
     (tmp_path / "users.csv").write_text("name\nada\nbob\n")
     few = ["--iterations", "10", "--vus", "10"] if "share = " in text else ["--iterations", "2", "--vus", "1"]
-    ended = subprocess.run(
-        [sys.executable, "-m", "talka", "run", str(file), *few, "--ui", "none"],
+    ended = processes.run(
+        [*TALKA, "run", str(file), *few, "--ui", "none"],
         capture_output=True,
         text=True,
         timeout=60,
@@ -220,7 +222,7 @@ PROTOCOLS = {
     "control": "manager",
     "control/blobs": "fetching replicated_blobs",
     "control/clients": "connections",
-    "control/dags": "book commits job keeper rows shelf spec_reading",
+    "control/dags": "book commits job keeper keepers rows shelf spec_reading turns",
     "control/jobs": "attempt_results bundle_rights checkpoints commands entries fleet forwarding "
     "granted_workers lease_rule "
     "led_job losses orders queue registry remote_load take_over worker_life",
@@ -228,21 +230,21 @@ PROTOCOLS = {
     "control/member": "admission composite key_distribution owner replay_guard ring_guard role_check send_queue "
     "signers "
     "token_bucket voter",
-    "control/tasks": "attempts clock_watch delivery dispatch epoch_floor limits quarantine ready_queues retries "
-    "schedules "
+    "control/tasks": "attempts clock_watch delivery dispatch epoch_floor limits partition quarantine ready_queues "
+    "retries schedules "
     "store_effects store_hold task",
     "control/worker": "bundles composite core_pool fences handlers_attempt handlers_cores handlers_outbox "
-    "handlers_pool "
+    "handlers_partition handlers_pool "
     "handlers_room held_shards lease obeyed_epoch reporter shards",
     "engine": "bundle containment exit_facts guard own_end",
     "engine/clients": "connection cookies",
     "engine/handlers": "handler_core",
     "engine/load": "core direct executor native native_executor",
-    "nodes/dags": "dag_service schedule_keeper store_hold store_thread",
+    "nodes/dags": "dag_service kept_partitions schedule_keeper store_hold",
     "net": "certificates datagrams discovery endorsing notary streams tls vouching",
     "report/outputs": "output",
     "stats": "comparison",
-    "store/dags": "records sqlite sqlite_life",
+    "store/dags": "memory opening records sqlite sqlite_life sqlite_store sqlite_thread",
     "store/files": "blobs keyring shelf signing_key voter_file",
     "web": "crowd tls_listener",
     "wire": "asking attempts core_end entries framing greeting jobs leadership leases manager_calls membership "

@@ -2,8 +2,8 @@ import http.client
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -12,8 +12,12 @@ import pytest
 
 from talka.cli.demo.command import running_demo_server
 from talka.cli.main import run_command
+from talka.client.calls import LAST_TRY_S
+from talka.client.client import Client
 from talka.web.auth import Tokens
+from tests import processes
 from tests.cli.remote_cluster import RemoteCluster
+from tests.processes import TALKA
 
 LIMIT_S = 60
 OURS = ("TALKA_", "NO_COLOR", "FORCE_COLOR", "CI", "COLUMNS", "PYTHONWARNINGS", "PYTHONUNBUFFERED")
@@ -75,14 +79,30 @@ def talka(folder: Path, environment: dict[str, str]) -> Talka:
     """Runs the real command in the empty folder; keywords are variables of its environment."""
 
     def run(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [sys.executable, "-m", "talka", *arguments],
+        return processes.run(
+            [*TALKA, *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=LIMIT_S,
             env=environment | variables,
         )
+
+    return run
+
+
+@pytest.fixture
+def here(folder: Path, capsys: pytest.CaptureFixture[str]) -> Talka:
+    """As `talka`, in this process: for what is refused or answered before another one is started."""
+
+    def run(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+        with pytest.MonkeyPatch.context() as patch:
+            for name in [name for name in os.environ if name.startswith(OURS) or name == "GITHUB_STEP_SUMMARY"]:
+                patch.delenv(name)
+            for name, value in {"TERM": "xterm", **variables}.items():
+                patch.setenv(name, value)
+            code = run_command(arguments)
+        return subprocess.CompletedProcess(arguments, code, *capsys.readouterr())
 
     return run
 
@@ -140,6 +160,12 @@ def remote() -> Iterator[RemoteCluster]:
     cluster = RemoteCluster()
     yield cluster
     cluster.close()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands ask a cluster that is not there once: their patience ends before a second try would."""
+    monkeypatch.setattr("talka.client.client.Client", partial(Client, question_s=LAST_TRY_S / 2))
 
 
 @pytest.fixture

@@ -2,15 +2,13 @@
 
 import contextlib
 import http.client
-import json
-import os
-import signal
 import socket
-import subprocess
-import sys
+import time
 from collections.abc import Iterator
 
 import pytest
+
+from tests.node_process import nodes
 
 LIMIT_S = 60
 MANY = 1150
@@ -22,23 +20,12 @@ SLOW = b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "talka", "up", "--port", "0", "--cores", "1", "--data-dir", "up", "--json"]
-        + ["--store", "sqlite:///jobs.sqlite"],  # then one address may begin 1,000 submissions at a time
-        cwd=tmp_path_factory.mktemp("up"),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={name: value for name, value in os.environ.items() if not name.startswith("TALKA_")},
-    )
-    try:
-        assert process.stdout is not None
-        events = (json.loads(line) for line in process.stdout)
-        [address] = [next(event["address"] for event in events if event["event"] == "up")]
-        yield int(address.rpartition(":")[2])
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=LIMIT_S)
+    words = ("up", "--port", "0", "--cores", "1", "--data-dir", "up", "--json")
+    store = ("--store", "sqlite:///jobs.sqlite")  # then one address may begin 1,000 submissions at a time
+    with nodes() as start:
+        node = start(*words, *store, folder=tmp_path_factory.mktemp("up"))
+        yield int(node.until("up")["address"].rpartition(":")[2])
+        node.stop()
 
 
 def stranger(port: int, source: str, said: bytes) -> socket.socket:
@@ -50,15 +37,23 @@ def stranger(port: int, source: str, said: bytes) -> socket.socket:
     return link
 
 
-def status_of(port: int, path: str) -> int:
+def answer_of(port: int, path: str) -> tuple[int, bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()
-        answer.read()
-        return answer.status
+        return answer.status, answer.read()
     finally:
         connection.close()
+
+
+def is_ready(port: int) -> bool:
+    """It answers so, at once or after a moment in which a busy machine starved it; never that it is full."""
+    until = time.monotonic() + LIMIT_S
+    while True:
+        status, body = answer_of(port, "/readyz")
+        if status != 503 or b"connections" in body or time.monotonic() > until:
+            return status == 200
 
 
 @pytest.mark.parametrize("sources", [1, 16], ids=["one-address", "several-addresses"])
@@ -69,7 +64,8 @@ def test_however_many_strangers_hold_connections_probes_are_answered(port: int, 
             held.enter_context(stranger(port, f"127.0.0.{number % sources + 1}", said))
 
         for number in range(20):  # and they do not stop
-            assert (status_of(port, "/livez"), status_of(port, "/readyz")) == (200, 200)
+            assert answer_of(port, "/livez")[0] == 200
+            assert is_ready(port)
             for more in range(10):
                 held.enter_context(stranger(port, f"127.0.0.{(number + more) % sources + 1}", said))
 
@@ -81,5 +77,5 @@ def test_half_sent_heads_of_strangers_keep_nobody_out(port: int) -> None:
 
         status = 429
         while status == 429:  # a machine under load asks for patience, and serves
-            status = status_of(port, "/v1/jobs")
+            status, _ = answer_of(port, "/v1/jobs")
         assert status == 200

@@ -10,6 +10,8 @@ from talka.engine.load import native
 
 HEAD = "from talka import URL, ConstantVUs, HTTPResponse, Workflow, depends, step\n\n\n"
 
+FIVE = ["--iterations", "5", "--ui", "none", "--cores", "1"]
+
 
 @pytest.fixture
 def write(folder: Path, server):
@@ -34,11 +36,20 @@ def good(write) -> str:
 
 
 @pytest.fixture
-def refused(talka, server):
-    """Runs the command and sees that it was refused as it should be."""
+def refused(here, server):
+    """Runs the command and sees that it was refused as it should be. Nothing is started for it, so it runs here."""
+    return refusing(here, server)
 
+
+@pytest.fixture
+def refused_process(talka, server):
+    """The same of a process, whose exit code and stderr are what a shell sees."""
+    return refusing(talka, server)
+
+
+def refusing(command, server):
     def run(code: int, *words: str, args: list[str], **variables: str) -> str:
-        done = talka("run", *args, **variables)
+        done = command("run", *args, **variables)
         assert done.returncode == code, done.stderr
         assert done.stdout == ""
         assert all(word in done.stderr for word in words), done.stderr
@@ -52,8 +63,8 @@ def refused(talka, server):
 # The command line.
 
 
-def test_missing_file(refused) -> None:
-    refused(2, "there is no file nosuch.py", args=["nosuch.py"])
+def test_missing_file(refused_process) -> None:
+    refused_process(2, "there is no file nosuch.py", args=["nosuch.py"])
 
 
 def test_missing_file_with_a_class(refused) -> None:
@@ -121,14 +132,16 @@ def stale(folder: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(folder / "before")}
 
 
-def test_native_engine_of_another_version_is_refused_when_asked_for(refused, good: str, stale: dict[str, str]) -> None:
+def test_native_engine_of_another_version_is_refused_when_asked_for(
+    refused_process, good: str, stale: dict[str, str]
+) -> None:
     words = ("there is no native engine here: ", "was built for another Talka")
-    refused(2, "--engine = native: ", *words, args=[good, "--engine", "native"], **stale)
-    refused(2, "TALKA_ENGINE = native: ", *words, args=[good], TALKA_ENGINE="native", **stale)
+    refused_process(2, "--engine = native: ", *words, args=[good, "--engine", "native"], **stale)
+    refused_process(2, "TALKA_ENGINE = native: ", *words, args=[good], TALKA_ENGINE="native", **stale)
 
 
 def test_native_engine_of_another_version_is_left_alone_by_default(talka, good: str, stale: dict[str, str]) -> None:
-    done = talka("run", good, "--iterations", "3", "--vus", "1", **stale)
+    done = talka("run", good, "--iterations", "3", "--vus", "1", "--cores", "1", **stale)
     assert done.returncode == 0, done.stderr
     assert "engine python" in done.stdout
 
@@ -138,7 +151,7 @@ def test_engine_that_was_chosen_is_the_one_that_runs(talka, good: str, engine: s
     built = native.available() is None
     if engine == "native" and not built:
         pytest.skip("there is no native engine")
-    done = talka("run", good, "--iterations", "3", "--vus", "1", "--engine", engine)
+    done = talka("run", good, "--iterations", "3", "--vus", "1", "--cores", "1", "--engine", engine)
     assert done.returncode == 0, done.stderr
     assert ("engine native (direct)" if built and engine != "python" else "engine python") in done.stdout
 
@@ -203,8 +216,8 @@ def test_file_without_workflows(refused, write) -> None:
     refused(3, "shop.py: ", "no workflows", args=[write("answer = 42\n")])
 
 
-def test_syntax_error(refused, write) -> None:
-    refused(3, "shop.py:5: ", "syntax error", args=[write("answer = 42\nanswer = = 42\n")])
+def test_syntax_error(refused_process, write) -> None:
+    refused_process(3, "shop.py:5: ", "syntax error", args=[write("answer = 42\nanswer = = 42\n")])
 
 
 def test_exception_at_import(refused, write) -> None:
@@ -301,8 +314,8 @@ def test_every_problem_of_the_file_is_told_at_once(refused, write) -> None:
     refused(3, "shop.py:5: ", "shop.py:6: ", args=[write(body)])
 
 
-def test_file_that_prints_control_codes_cannot_steer_the_terminal(refused, write) -> None:
-    told = refused(3, "shop.py:4: ", args=[write('raise ValueError("\\x1b[2Jgone")\n')])
+def test_file_that_prints_control_codes_cannot_steer_the_terminal(refused_process, write) -> None:
+    told = refused_process(3, "shop.py:4: ", args=[write('raise ValueError("\\x1b[2Jgone")\n')])
     assert "\x1b" not in told
 
 
@@ -315,7 +328,7 @@ def test_unresolvable_host(talka, server, write) -> None:
     async def home(self, url: URL = "http://nosuch.invalid/") -> HTTPResponse:
         return await self.client.http.get(url)
 """
-    done = talka("run", write(body), "--ui", "none")
+    done = talka("run", write(body), "--ui", "none", "--cores", "1")
     assert done.returncode == 6, done.stderr
     assert "'nosuch.invalid' cannot be found" in done.stdout and "Traceback" not in done.stderr
 
@@ -324,7 +337,7 @@ def test_all_requests_refused(talka) -> None:
     # Bound and not listened on: nobody else can take the port, and it refuses.
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        done = talka("run", f"http://127.0.0.1:{taken.getsockname()[1]}/", "--iterations", "5", "--ui", "none")
+        done = talka("run", f"http://127.0.0.1:{taken.getsockname()[1]}/", *FIVE)
     assert done.returncode == 6, done.stderr
     assert "none succeeded" in done.stdout and "refused" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr

@@ -14,20 +14,20 @@ def test_plan_is_shown_and_nothing_is_sent(talka, server, shop: Path) -> None:
     assert server.requests == 0
 
 
-def test_plan_has_the_load_of_the_command_line(talka, server, shop: Path) -> None:
-    done = talka("check", "shop.py:Browse", "--rate", "200/s", "--for", "1m", "--cores", "1")
+def test_plan_has_the_load_of_the_command_line(here, server, shop: Path) -> None:
+    done = here("check", "shop.py:Browse", "--rate", "200/s", "--for", "1m", "--cores", "1")
     assert "200/s for 1m" in done.stdout and "12,000 arrivals" in done.stdout
     assert "Buy" not in done.stdout and server.requests == 0
 
 
-def test_plan_has_the_settings_of_files_and_environment(talka, shop: Path, folder: Path) -> None:
+def test_plan_has_the_settings_of_files_and_environment(here, shop: Path, folder: Path) -> None:
     (folder / "talka.toml").write_text('vus = 5\nthresholds = ["failed < 1%"]')
-    done = talka("check", "shop.py:Browse", TALKA_DURATION="7s", TALKA_CORES="1")
+    done = here("check", "shop.py:Browse", TALKA_DURATION="7s", TALKA_CORES="1")
     assert "5 VUs" in done.stdout and "for 7s" in done.stdout and "failed < 1%" in done.stdout
 
 
-def test_plan_of_a_url(talka, server) -> None:
-    done = talka("check", f"{server.url}/json", "--rate", "5/s")
+def test_plan_of_a_url(here, server) -> None:
+    done = here("check", f"{server.url}/json", "--rate", "5/s")
     assert done.returncode == 0 and "5/s for 10s" in done.stdout
     assert server.requests == 0
 
@@ -37,26 +37,26 @@ def test_what_the_file_prints_is_no_part_of_the_plan(talka, shop: Path) -> None:
     assert "the file was imported" in done.stderr and "the file was imported" not in done.stdout
 
 
-def test_variables_reach_the_file(talka, folder: Path) -> None:
+def test_variables_reach_the_file(here, folder: Path) -> None:
     (folder / "shop.py").write_text("import os\n\nos.environ['GIVEN']\n")
-    assert "KeyError" in talka("check", "shop.py").stderr
-    assert "no workflows" in talka("check", "shop.py", "--env", "GIVEN=1").stderr
+    assert "KeyError" in here("check", "shop.py").stderr
+    assert "no workflows" in here("check", "shop.py", "--env", "GIVEN=1").stderr
 
 
-def test_mistake_of_the_file_has_another_exit_code_than_one_of_the_command(talka, shop: Path) -> None:
-    done = talka("check", "shop.py", "--vus", "-1")
+def test_mistake_of_the_file_has_another_exit_code_than_one_of_the_command(here, shop: Path) -> None:
+    done = here("check", "shop.py", "--vus", "-1")
     assert done.returncode == 2 and "--vus" in done.stderr and done.stdout == ""
     shop.write_text(shop.read_text().replace("vus = 2", "vus = -1"))
-    done = talka("check", "shop.py")
+    done = here("check", "shop.py")
     assert done.returncode == 3 and "shop.py:10: " in done.stderr and done.stdout == ""
 
 
-def test_threshold_that_names_nothing_is_found(talka, shop: Path) -> None:
-    done = talka("check", "shop.py", "--threshold", "checks.is_fin > 99%")
+def test_threshold_that_names_nothing_is_found(here, shop: Path) -> None:
+    done = here("check", "shop.py", "--threshold", "checks.is_fin > 99%")
     assert done.returncode == 2 and "is_fine" in done.stderr
 
 
-def test_plan_says_what_would_run_each_workflow_and_why(talka, folder: Path) -> None:
+def test_plan_says_what_would_run_each_workflow_and_why(here, folder: Path) -> None:
     (folder / "two.py").write_text(
         "import asyncio\n\nfrom talka import URL, HTTPResponse, Workflow, step\n\n\n"
         "class Plain(Workflow):\n    @step()\n    async def get(self, url: URL = 'http://127.0.0.1:1/') -> "
@@ -64,18 +64,18 @@ def test_plan_says_what_would_run_each_workflow_and_why(talka, folder: Path) -> 
         "        return await self.client.http.get(url)\n\n\n"
         "class Slow(Plain):\n    @step('get')\n    async def rest(self) -> None:\n        await asyncio.sleep(1)\n"
     )
-    done = talka("check", "two.py", "--json", "-")
+    done = here("check", "two.py", "--json", "-")
     assert done.returncode == 0, done.stderr
     plain, slow = json.loads(done.stdout)["workflows"]
     if native.available() is None:
         assert plain["engine"] == "native, direct driver"
         assert slow["engine"] == "native, tasks"
         assert "rest awaits asyncio.sleep(1)" in slow["engine_reason"] and "(two.py:15)" in slow["engine_reason"]
-        assert "direct driver" in talka("check", "two.py").stdout
+        assert "direct driver" in here("check", "two.py").stdout
     else:
         assert plain["engine"] == slow["engine"] == "python"
         assert plain["engine_reason"]
-    assert "engine     python" in talka("check", "two.py", TALKA_ENGINE="python").stdout
+    assert "engine     python" in here("check", "two.py", TALKA_ENGINE="python").stdout
 
 
 MIX = """

@@ -233,12 +233,6 @@ def test_wrong_input_ends_with_a_sentence_and_exit_code_2(
     assert (code, out) == (2, "") and words in err and "Traceback" not in err and "internal error" not in err
 
 
-def test_file_that_is_far_too_large_is_not_read(compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("talka.cli.saved.MOST_RESULT_BYTES", 1000)
-    code, out, err = compare("a.json", "b.json")
-    assert (code, out) == (2, "") and "a.json is larger than 1,000 bytes" in err
-
-
 @pytest.mark.serial  # with other tests beside it, the noise of a short run may hide ten milliseconds, and rightly
 def test_run_that_answers_ten_milliseconds_later_is_called_slower(compare: Compare, talka, server, folder) -> None:
     for delay in (50, 60):

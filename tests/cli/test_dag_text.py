@@ -12,10 +12,7 @@ from talka.cli.dag_text import (
     LINES_DRAWN,
     TaskPace,
     attempts_table,
-    counts_text,
     dag_summary,
-    dag_text,
-    ended_count,
     exit_code_of,
     graph_text,
     layers_of,
@@ -28,12 +25,11 @@ from talka.cli.dag_text import (
     schedules_table,
     slowest_of,
     task_text,
-    tasks_table,
-    took_s,
-    took_text,
     why_text,
 )
 from talka.cli.live.layout import Size
+from talka.cli.output import sheet_text
+from talka.client.sheets import counts_text, dag_sheet, ended_count, took_s, took_text
 from talka.report.text import columns
 from talka.units import SECOND
 from talka.wire.task_views import (
@@ -92,7 +88,7 @@ def test_counts_are_told_in_the_order_of_a_tasks_life() -> None:
 
 
 def test_facts_of_a_job_leave_out_what_has_not_happened() -> None:
-    text = dag_text(facts(position=1, counts={"ready": 10}, submitted_at="2026-01-02T03:04:05.678Z"))
+    text = sheet_text(dag_sheet(facts(position=1, counts={"ready": 10}, submitted_at="2026-01-02T03:04:05.678Z"), []))
     assert text.splitlines() == [
         "job        job1",
         "name       etl",
@@ -101,7 +97,7 @@ def test_facts_of_a_job_leave_out_what_has_not_happened() -> None:
         "queue      1 ready task of other jobs comes first",
         "submitted  2026-01-02 03:04:05 UTC",
     ]
-    ended = dag_text(facts(JobState.FAILED, reason=EVIL, exit_code=8))
+    ended = sheet_text(dag_sheet(facts(JobState.FAILED, reason=EVIL, exit_code=8), []))
     assert "exit code  8" in ended and "\x1b" not in ended
 
 
@@ -114,8 +110,8 @@ def test_facts_of_a_task_have_its_output_and_its_error() -> None:
 
 
 def test_table_of_tasks_says_who_ran_them_and_what_went_wrong() -> None:
-    text = tasks_table([task("a", seconds=3, worker="w1#9f"), task("b", TaskState.DEAD, cause="oom", error="x\ny")])
-    heading, first, second = text.splitlines()
+    tasks = [task("a", seconds=3, worker="w1#9f"), task("b", TaskState.DEAD, cause="oom", error="x\ny")]
+    *_, heading, first, second = sheet_text(dag_sheet(facts(), tasks)).splitlines()
     assert heading.split() == ["TASK", "STATE", "HANDLER", "WORKER", "TOOK", "NOTE"]
     assert first.split() == ["a", "completed", "work", "w1", "3.0", "s"] and second.endswith("oom: x y")
 

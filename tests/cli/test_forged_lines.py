@@ -2,42 +2,22 @@
 
 import http.client
 import json
-import os
-import signal
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 import pytest
 
-from talka.cli.cluster_jobs import facts_text
 from talka.cli.nodes.life import sentence
 from talka.cli.nodes.member import Printer
-from talka.cli.output import table
+from talka.cli.output import sheet_text, table
 from talka.cli.remote import LineTeller
+from talka.client.sheets import load_sheet
 from talka.wire.views import JobFacts, JobUpdate, LogLine
 from talka.work.lifecycle import JobState
+from tests.node_process import nodes
 
 LIMIT_S = 60
 FORGED = "enough\n12:00:00.000  leads no more: forged\r\n\x1b[2J\x1b]0;owned\x07\x9b2K\u2028\u202edetrever"
-
-
-def started(folder: Path, *flags: str) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
-        [sys.executable, "-m", "talka", "up", "--port", "0", "--cores", "1", "--data-dir", "up", *flags],
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        env={name: value for name, value in os.environ.items() if not name.startswith("TALKA_")},
-    )
-
-
-def lines_of(stream: IO[bytes] | None) -> Iterator[str]:
-    assert stream is not None
-    for line in stream:
-        yield line.removesuffix(b"\n").decode()
 
 
 def post(address: str, path: str, value: object) -> dict[str, str]:
@@ -54,20 +34,18 @@ def post(address: str, path: str, value: object) -> dict[str, str]:
 
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
 def test_the_reason_of_a_cancel_is_one_line_of_a_nodes_log(tmp_path: Path, as_json: bool) -> None:
-    node = started(tmp_path, "--store", "sqlite:///jobs.sqlite", *(["--json"] if as_json else []))
-    try:
-        lines = lines_of(node.stdout)
-        ready = next(line for line in lines if ("try: talka submit" in line or '"event":"up"' in line))
-        address = json.loads(ready)["address"] if as_json else ready.rpartition("--to ")[2]
+    words = ("up", "--port", "0", "--cores", "1", "--data-dir", "up", "--store", "sqlite:///jobs.sqlite")
+    with nodes() as start:
+        node = start(*words, *(["--json"] if as_json else []), folder=tmp_path)
+        ready = node.line(lambda line: "try: talka submit" in line or '"event":"up"' in line)
+        address = json.loads(ready)["address"] if as_json else ready.strip().rpartition("--to ")[2]
         dag = {"kind": "dag", "name": "nightly", "tasks": [{"id": "a", "handler": "nobody-has-it"}]}
         job = post(address, "/v1/jobs", dag)["id"]
         post(address, f"/v1/jobs/{job}/cancel", {"reason": FORGED})
-        node.send_signal(signal.SIGTERM)
-        rest = list(lines)
-    finally:
-        node.kill()
-        node.communicate(timeout=LIMIT_S)
+        before = len(node.lines)
+        node.stop()
 
+    rest = [line.removesuffix("\n") for line in node.lines[before:]]
     told = [line for line in rest if "enough" in line]
     assert len(told) == 1 and all(line.isprintable() for line in rest)
     assert not any(line.startswith("12:00:00.000") for line in rest)
@@ -103,7 +81,7 @@ def written_in(path: Path) -> str:
 def test_a_reason_or_name_is_one_line_of_what_a_command_shows() -> None:
     facts = JobFacts(id="job1", name=FORGED, state=JobState.CANCELLED, reason=FORGED, submitted_by=FORGED)
 
-    shown = facts_text(facts)
+    shown = sheet_text(load_sheet(facts))
     listed = table(("JOB", "NAME"), [("job1", FORGED), ("job2", "shop")])
 
     for text, count in ((shown, 3), (listed, 1)):

@@ -1,21 +1,25 @@
 """`talka jobs …`, `talka workers …` and `talka cluster status`: tables for people, JSON for programs."""
 
+import asyncio
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from talka.cli.cluster_jobs import newest
 from talka.cli.live.layout import Size
 from talka.cli.live.view import Composer
-from talka.cli.remote import waiting_text
+from talka.client.client import Client
+from talka.client.sheets import waiting_text
 from talka.client.watched_job import WatchedJob
 from talka.wire.views import JobFacts, ManagerView, WorkerView
 from talka.work.lifecycle import JobState
+from tests import processes
+from tests.processes import TALKA
 
 URL = "http://127.0.0.1:9/"
 LIMIT_S = 60
@@ -62,14 +66,15 @@ def test_jobs_of_one_state(remote: Any, command: Any, ended: str) -> None:
     assert code == 2 and "--state" in err and "completing" in err
 
 
-def test_no_more_jobs_are_listed_than_asked_for(remote: Any, command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("talka.client.requests.PAGE_LIMIT", 2)
+def test_no_more_jobs_are_listed_than_asked_for(remote: Any, command: Any) -> None:
     for number in range(6):
         remote.control.add_job(f"j{number}")
     code, out, err = command("jobs", "--limit", "5", "--to", remote.to)
     assert code == 0 and [line.split()[0] for line in out.splitlines()[1:]] == ["j0", "j1", "j2", "j3", "j4"]
     assert "newest 5" in err
     assert len(command("jobs", "--to", remote.to).out.splitlines()) == 7
+    by_pages = asyncio.run(newest(Client([remote.to]), "", 5, page_limit=2))
+    assert [job.id for job in by_pages] == ["j0", "j1", "j2", "j3", "j4"]
 
 
 def test_cluster_without_jobs_says_how_to_make_one(remote: Any, command: Any) -> None:
@@ -149,8 +154,8 @@ def test_watch_prints_every_update_for_programs(remote: Any, command: Any) -> No
 
 
 def test_whoever_stops_watching_leaves_the_job_alone(remote: Any, endless: str, environment: dict[str, str]) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "talka", "jobs", "watch", endless, "--to", remote.to],
+    process = processes.Popen(
+        [*TALKA, "jobs", "watch", endless, "--to", remote.to],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -238,10 +243,7 @@ def test_address_may_come_from_the_environment_or_the_configuration(
 
 
 @pytest.mark.parametrize("words", [["jobs"], ["workers"], ["cluster", "status"], ["jobs", "watch", "j"]], ids=" ".join)
-def test_cluster_that_is_not_there_has_exit_code_7(
-    words: list[str], command: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("talka.client.calls.LAST_TRY_S", 3600)  # the first is the last
+def test_cluster_that_is_not_there_has_exit_code_7(words: list[str], command: Any, impatient: None) -> None:
     code, out, err = command(*words, "--to", "127.0.0.1:1")
     assert (code, out) == (7, "") and "127.0.0.1:1 cannot be reached" in err
 

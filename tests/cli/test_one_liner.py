@@ -14,7 +14,7 @@ from talka.engine.load import native
 from talka.wire.shards import PLAIN_GET, UrlRequest, digest_of_url
 
 URL = "http://127.0.0.1:9/"
-TWICE = ["--iterations", "2", "--vus", "1", "--ui", "none"]
+TWICE = ["--iterations", "2", "--vus", "1", "--ui", "none", "--cores", "1"]
 ENGINES = ["python", *([] if native.available() else ["native"])]
 
 
@@ -117,7 +117,20 @@ def test_body_from_a_file_is_sent_as_it_is(command, seen: Seen, folder: Path) ->
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_request_that_takes_longer_than_the_timeout_fails_by_it(talka, seen: Seen, engine: str) -> None:
-    flags = ["--timeout", "100ms", "--iterations", "1", "--ui", "none", "--json", "r.json", "--engine", engine]
+    flags = [
+        "--timeout",
+        "100ms",
+        "--iterations",
+        "1",
+        "--ui",
+        "none",
+        "--cores",
+        "1",
+        "--json",
+        "r.json",
+        "--engine",
+        engine,
+    ]
 
     done = talka("run", f"{seen.url}/never", *flags)
 
@@ -125,24 +138,29 @@ def test_request_that_takes_longer_than_the_timeout_fails_by_it(talka, seen: See
     assert json.loads(Path("r.json").read_bytes())["workflows"][0]["steps"][0]["errors"] == {"timeout": 1}
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_unknown_certificate_is_refused_with_a_hint_and_accepted_on_demand(talka, engine: str) -> None:
+@pytest.fixture(scope="module")
+def secure() -> Iterator[str]:
     with running_demo_server("--tls") as url:
-        refused = talka("run", url, *TWICE, "--engine", engine)
-        accepted = talka("run", url, "-k", *TWICE, "--engine", engine)
-
-    assert refused.returncode == 6
-    assert "-k (of a URL) or verify = False" in " ".join(refused.stdout.split())
-    assert accepted.returncode == 0, accepted.stdout + accepted.stderr
+        yield url
 
 
-def test_check_and_debug_take_the_same_flags(talka, seen: Seen) -> None:
-    checked = talka("check", seen.url, "-d", "[1]")
-    assert (checked.returncode, seen.asked) == (0, [])
-    assert "post" in checked.stdout
+@pytest.mark.parametrize("engine", ENGINES)
+def test_unknown_certificate_is_refused_with_a_hint_and_accepted_on_demand(command, secure: str, engine: str) -> None:
+    refused = command("run", secure, *TWICE, "--engine", engine)
+    accepted = command("run", secure, "-k", *TWICE, "--engine", engine)
 
-    debugged = talka("debug", seen.url, "-d", "[1]")
-    assert debugged.returncode == 0
+    assert refused.code == 6
+    assert "-k (of a URL) or verify = False" in " ".join(refused.out.split())
+    assert accepted.code == 0, accepted.out + accepted.err
+
+
+def test_check_and_debug_take_the_same_flags(command, seen: Seen) -> None:
+    checked = command("check", seen.url, "-d", "[1]")
+    assert (checked.code, seen.asked) == (0, [])
+    assert "post" in checked.out
+
+    debugged = command("debug", seen.url, "-d", "[1]")
+    assert debugged.code == 0
     assert [(asked[0], asked[3]) for asked in seen.asked] == [("POST", b"[1]")]
 
 

@@ -10,7 +10,6 @@ import shlex
 import shutil
 import struct
 import subprocess
-import sys
 import termios
 from pathlib import Path
 
@@ -18,6 +17,8 @@ import pytest
 
 from talka.cli.main import run_command
 from talka.cli.output import CannotWrite, ResultFile
+from tests import processes
+from tests.processes import TALKA
 
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
 LIMIT_S = 60
@@ -37,8 +38,8 @@ def on_terminal(folder: Path, environment: dict[str, str]):
     def run(*arguments: str, columns: int = 100, **variables: str) -> tuple[int, str]:
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-        process = subprocess.Popen(
-            [sys.executable, "-m", "talka", *arguments],
+        process = processes.Popen(
+            [*TALKA, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=theirs,
             stderr=theirs,
@@ -66,9 +67,7 @@ def test_pipe_gets_plain_text(talka, load: list[str]) -> None:
 
 def test_file_gets_plain_text(environment: dict[str, str], folder: Path, load: list[str]) -> None:
     with open("out.txt", "wb") as out, open("told.txt", "wb") as told:
-        code = subprocess.call(
-            [sys.executable, "-m", "talka", *load], stdout=out, stderr=told, env=environment, timeout=LIMIT_S
-        )
+        code = processes.run([*TALKA, *load], stdout=out, stderr=told, env=environment).returncode
     assert code == 4
     text = Path("out.txt").read_text() + Path("told.txt").read_text()
     assert "TOTALS" in text and "running " in text
@@ -140,8 +139,8 @@ def test_reader_who_has_seen_enough_is_no_error(
 ) -> None:
     ours, theirs = os.pipe()
     os.close(ours)
-    done = subprocess.run(
-        [sys.executable, "-m", "talka", *arguments],
+    done = processes.run(
+        [*TALKA, *arguments],
         stdout=theirs,
         stderr=subprocess.PIPE,
         env=environment,
@@ -156,8 +155,8 @@ def test_exit_code_and_file_of_a_run_outlive_the_reader(
 ) -> None:
     ours, theirs = os.pipe()
     os.close(ours)
-    done = subprocess.run(
-        [sys.executable, "-m", "talka", *load, "--ui", "none", "--json", "out.json"],
+    done = processes.run(
+        [*TALKA, *load, "--ui", "none", "--json", "out.json"],
         stdout=theirs,
         stderr=subprocess.PIPE,
         env=environment,
@@ -171,8 +170,8 @@ def test_exit_code_and_file_of_a_run_outlive_the_reader(
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 def test_full_disk_under_stdout_is_told(environment: dict[str, str], folder: Path) -> None:
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "talka", "config", "show"],
+        done = processes.run(
+            [*TALKA, "config", "show"],
             stdout=full,
             stderr=subprocess.PIPE,
             env=environment,
@@ -193,13 +192,13 @@ def test_json_on_stdout_is_utf_8_whatever_the_terminal_can_show(talka, folder: P
         "from talka import Workflow, step\n\n\nclass Nothing(Workflow):\n"
         "    @step()\n    async def wait(self) -> None:\n        pass\n"
     )
-    done = talka("run", "wörter.py", "--ui", "none", "--json", "-", PYTHONIOENCODING="ascii")
+    done = talka("run", "wörter.py", "--ui", "none", "--cores", "1", "--json", "-", PYTHONIOENCODING="ascii")
     assert json.loads(done.stdout)["job"]["name"] == "wörter.py"
 
 
 @pytest.mark.skipif(shutil.which("sh") is None, reason="there is no shell here")
 def test_closed_streams_change_no_exit_code(environment: dict[str, str], folder: Path, load: list[str]) -> None:
-    command = " ".join(shlex.quote(word) for word in [sys.executable, "-m", "talka", *load])
+    command = " ".join(shlex.quote(word) for word in [*TALKA, *load])
     assert subprocess.call(["sh", "-c", f"{command} >&- 2>&-"], env=environment, timeout=LIMIT_S) == 4
 
 
@@ -225,7 +224,9 @@ def test_result_that_cannot_be_written_after_the_run_is_told_and_spoils_the_exit
     server, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(os, "replace", disk_is_full)
-    code = run_command(["run", f"{server.url}/", "--iterations", "5", "--ui", "none", "--json", "out.json"])
+    code = run_command(
+        ["run", f"{server.url}/", "--iterations", "5", "--cores", "1", "--ui", "none", "--json", "out.json"]
+    )
     printed = capsys.readouterr()
     assert code == 1 and "TOTALS" in printed.out
     assert printed.err == "--json: out.json cannot be written: No space left on device\n"

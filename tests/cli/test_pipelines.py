@@ -16,8 +16,9 @@ import msgspec
 import pytest
 
 from talka.cli import pipelines
-from talka.client.dags import AnyJob, AnyJobsPage
+from talka.client.kinds import AnyJob, AnyJobsPage
 from talka.client.requests import ClusterUnreachable, NoSuchJob, NotAuthorised
+from talka.client.sheets import TASKS_SHOWN, JobSheet, dag_sheet, load_sheet
 from talka.engine.handlers.inline import run_dag_inline
 from talka.engine.handlers.pipeline_file import read_pipeline
 from talka.engine.loader import import_file
@@ -108,6 +109,10 @@ class FakeClient:
         if id == "load1":
             return AnyJob(id, "shop.py", JobState.RUNNING, cores=4)
         return AnyJob(id, "etl", (await self.dag(id)).state, kind="dag")
+
+    async def view(self, id: str) -> JobSheet:
+        job = await self.any_job(id)
+        return load_sheet(job) if job.kind == "load" else dag_sheet(self.facts, self.tasks[:TASKS_SHOWN])
 
     async def all_jobs(self, state: str = "", cursor: str = "", limit: int = 50) -> AnyJobsPage:
         load = AnyJob("load1", "shop.py", JobState.RUNNING, cores=4)
@@ -375,7 +380,7 @@ def test_progress_is_told_when_it_changes_and_now_and_then_when_it_does_not(
 
 
 def test_job_that_takes_long_is_told_of_in_plain_lines_where_there_is_no_terminal(
-    file: Path, command: Any, cluster: FakeClient, monkeypatch: pytest.MonkeyPatch
+    cluster: FakeClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def watch(id: str) -> AsyncIterator[DagFacts]:
         yield cluster.facts
@@ -384,9 +389,10 @@ def test_job_that_takes_long_is_told_of_in_plain_lines_where_there_is_no_termina
         yield msgspec.structs.replace(cluster.facts, state=JobState.COMPLETED)
 
     monkeypatch.setattr(cluster, "watch_dag", watch)
-    monkeypatch.setattr(pipelines, "LOOK_EVERY_S", 0)
-    assert "\nrunning: 0 of 1 task ended, 1 running\n" in command("submit", "etl.yaml").err
-    assert command("submit", "etl.yaml", "--ui", "none").err == ""
+    for ui, told in (("auto", "running: 0 of 1 task ended, 1 running\n"), ("none", "")):
+        following = pipelines.Following(cluster, cluster.facts, wants_outputs=False, look_every_s=0)  # type: ignore[arg-type]
+        following.run(ui)
+        assert capsys.readouterr().err == told
 
 
 def test_on_a_terminal_states_and_running_tasks_are_drawn(cluster: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -434,8 +440,7 @@ def test_trouble_with_the_list_of_running_tasks_does_not_end_the_watch(
         raise asyncio.CancelledError
 
     monkeypatch.setattr(cluster, "dag_tasks", tasks)
-    monkeypatch.setattr(pipelines, "RUNNING_EVERY_S", 0)
-    following = pipelines.Following(cluster, cluster.facts, wants_outputs=False)  # type: ignore[arg-type]
+    following = pipelines.Following(cluster, cluster.facts, wants_outputs=False, running_every_s=0)  # type: ignore[arg-type]
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(following._look())
     assert asks == 2 and following.running == []
@@ -444,32 +449,25 @@ def test_trouble_with_the_list_of_running_tasks_does_not_end_the_watch(
 # Results.
 
 
-def results(cluster: FakeClient, *, wants_outputs: bool) -> Any:
-    return asyncio.run(pipelines.result_of(cluster, cluster.facts, wants_outputs=wants_outputs))  # type: ignore[arg-type]
+def results(cluster: FakeClient, *, wants_outputs: bool, **limits: int) -> Any:
+    bounds = pipelines.ResultLimits(**limits)
+    return asyncio.run(pipelines.result_of(cluster, cluster.facts, wants_outputs=wants_outputs, limits=bounds))  # type: ignore[arg-type]
 
 
-def test_tasks_of_a_result_are_fetched_page_by_page_up_to_a_limit(
-    cluster: FakeClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pipelines, "PAGE_LIMIT", 2)
-    monkeypatch.setattr(pipelines, "TASKS_LISTED", 5)
+def test_tasks_of_a_result_are_fetched_page_by_page_up_to_a_limit(cluster: FakeClient) -> None:
     cluster.tasks = [TaskView(f"t{number}", TaskState.COMPLETED) for number in range(9)]
     cluster.facts = msgspec.structs.replace(cluster.facts, tasks=9)
-    result, failed = results(cluster, wants_outputs=False)
+    result, failed = results(cluster, wants_outputs=False, page=2, tasks=5)
     assert [task.id for task in result.tasks] == ["t0", "t1", "t2", "t3", "t4"]
     assert (result.left_out, failed) == (4, [])
 
 
-def test_outputs_beyond_what_a_result_may_hold_are_left_out(
-    cluster: FakeClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pipelines, "PAGE_LIMIT", 1)
-    monkeypatch.setattr(pipelines, "OUTPUTS_LISTED_BYTES", 10)
+def test_outputs_beyond_what_a_result_may_hold_are_left_out(cluster: FakeClient) -> None:
     cluster.tasks = [TaskView(f"t{number}", TaskState.COMPLETED, output=msgspec.Raw(b'"12345"')) for number in range(4)]
     cluster.facts = msgspec.structs.replace(cluster.facts, tasks=4)
-    result, _ = results(cluster, wants_outputs=True)
+    result, _ = results(cluster, wants_outputs=True, page=1, output_bytes=10)
     assert (len(result.tasks), result.left_out) == (2, 2)
-    result, _ = results(cluster, wants_outputs=False)
+    result, _ = results(cluster, wants_outputs=False, page=1, output_bytes=10)
     assert len(result.tasks) == 4 and {bytes(task.output) for task in result.tasks} == {b"null"}
 
 
@@ -545,12 +543,10 @@ def test_logs_are_printed_up_to_what_there_is(command: Any, cluster: FakeClient)
     assert "load of job job1 has logged nothing" in command("jobs", "show", "job1", "--logs", "load").err
 
 
-def test_followed_logs_go_on_until_no_more_can_come(
-    command: Any, cluster: FakeClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pipelines, "LOGS_EVERY_S", 0)
+def test_followed_logs_go_on_until_no_more_can_come(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     cluster.log_pages = [log_page(following="0"), log_page(following="0"), log_page("a", following="1"), log_page("b")]
-    code, out, _ = command("jobs", "show", "job1", "--logs", "load", "--follow")
+    code = pipelines.show_logs({}, "job1", "load", follow=True, as_json=False, every_s=0)
+    out = capsys.readouterr().out
     assert code == 0 and [line.rpartition(" ")[2] for line in out.splitlines()] == ["a", "b"]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from talka.cli.main import run_command
+from talka.cli.saved import ResultUnreadable, saved_result
 
 Report = Callable[..., tuple[int, str, str]]
 
@@ -119,10 +120,10 @@ def test_a_file_that_cannot_be_read_is_told(report: Report) -> None:
     assert report(".git", "-o", "report.html") == (2, "", f".git cannot be read: Is a directory. {hint}\n")
 
 
-def test_a_file_far_too_large_is_not_read_to_its_end(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("talka.cli.saved.MOST_RESULT_BYTES", 1000)
-    code, _, err = report("result.json", "-o", "report.html")
-    assert (code, err) == (2, "result.json is larger than 1,000 bytes: no result of talka is\n")
+def test_a_file_far_too_large_is_not_read_to_its_end(report: Report) -> None:
+    with pytest.raises(ResultUnreadable) as caught:  # as for one that cannot be read at all
+        saved_result("result.json", most_bytes=1000)
+    assert str(caught.value) == "result.json is larger than 1,000 bytes: no result of talka is"
 
 
 def test_a_place_that_cannot_be_written_is_told_before_the_result_is_read(report: Report) -> None:

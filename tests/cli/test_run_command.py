@@ -10,13 +10,18 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import pytest
 
 from talka.cli.demo.command import own_command
+from tests import processes
+from tests.processes import TALKA, own_environment
 
-FIVE = ["--iterations", "5", "--ui", "none"]
+ONE = ["--cores", "1"]
+"""Where their number does not matter: each is a process that loads its modules."""
+FIVE = ["--iterations", "5", "--ui", "none", *ONE]
 LIMIT_S = 60
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -28,8 +33,8 @@ def start(folder: Path, environment: dict[str, str]) -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
     def popen(*arguments: str) -> "subprocess.Popen[str]":
-        process = subprocess.Popen(
-            [sys.executable, "-m", "talka", *arguments],
+        process = processes.Popen(
+            [*TALKA, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -43,6 +48,29 @@ def start(folder: Path, environment: dict[str, str]) -> Iterator[Start]:
     for process in started:
         process.terminate()
         process.communicate(timeout=LIMIT_S)
+
+
+class Plain(NamedTuple):
+    done: "subprocess.CompletedProcess[str]"
+    requests: int
+    files: list[str]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory, started_server) -> Plain:
+    """Five requests to an address and nothing else asked for: what that did is looked at by several tests."""
+    empty = tmp_path_factory.mktemp("plain")
+    (empty / ".git").mkdir()
+    started_server.ask("POST", "/count/reset")
+    done = processes.run(
+        [*TALKA, "run", f"{started_server.url}/json", *FIVE],
+        cwd=empty,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env={**own_environment(), "TERM": "xterm"},
+    )
+    return Plain(done, started_server.requests, os.listdir(empty))
 
 
 def line_with(stream, words: str) -> str:
@@ -70,7 +98,7 @@ def test_named_class_runs_without_those_that_depend_on_it(talka, server, shop: P
 
 
 def test_named_class_brings_those_it_depends_on(talka, server, shop: Path) -> None:
-    assert talka("run", "shop.py:Buy", "--ui", "none").returncode == 0
+    assert talka("run", "shop.py:Buy", "--ui", "none", *ONE).returncode == 0
     assert server.requests == 3
 
 
@@ -79,23 +107,22 @@ def test_several_classes_are_named_with_commas(talka, server, shop: Path) -> Non
     assert server.requests == 10
 
 
-def test_file_with_a_colon_in_its_name_is_still_a_file(talka, server, shop: Path) -> None:
+def test_file_with_a_colon_in_its_name_is_still_a_file(here, server, shop: Path) -> None:
     shop.rename(shop.with_name("shop:Browse"))
-    done = talka("check", "shop:Browse")
+    done = here("check", "shop:Browse")
     # It is found; what follows is about its name as a module.
     assert done.returncode == 3 and ".py" in done.stderr
 
 
-def test_url_needs_no_file(talka, server) -> None:
-    done = talka("run", f"{server.url}/json", *FIVE)
-    assert done.returncode == 0, done.stderr
-    assert server.requests == 5
+def test_url_needs_no_file(plain: Plain) -> None:
+    assert plain.done.returncode == 0, plain.done.stderr
+    assert plain.requests == 5
 
 
 def test_url_runs_fifty_requests_each_second_for_ten_seconds_unless_told_otherwise(talka, server) -> None:
     done = talka("check", f"{server.url}/json")
     assert "50/s for 10s" in done.stdout and "open model" in done.stdout
-    done = talka("run", f"{server.url}/json", "--duration", "200ms", "--ui", "none")
+    done = talka("run", f"{server.url}/json", "--duration", "200ms", "--ui", "none", *ONE)
     assert done.returncode == 0 and server.requests == 10
 
 
@@ -103,14 +130,14 @@ def test_url_runs_fifty_requests_each_second_for_ten_seconds_unless_told_otherwi
 
 
 def test_load_of_the_command_line_replaces_that_of_the_file(talka, server, shop: Path) -> None:
-    done = talka("run", "shop.py:Browse", "--rate", "1000/m", "--for", "600ms", "--vus", "30", "--ui", "none")
+    done = talka("run", "shop.py:Browse", "--rate", "1000/m", "--for", "600ms", "--vus", "30", "--ui", "none", *ONE)
     assert done.returncode == 0, done.stderr
     assert server.requests == 10 and "1000/m for 600ms, at most 30 VUs" in done.stdout
 
 
 def test_settings_come_from_the_environment_and_files_too(talka, server, shop: Path, folder: Path) -> None:
     (folder / "talka.toml").write_text('ui = "none"\nrate = "100/s"')
-    done = talka("run", "shop.py:Browse", TALKA_ITERATIONS="7")
+    done = talka("run", "shop.py:Browse", *ONE, TALKA_ITERATIONS="7")
     assert (done.returncode, server.requests) == (0, 7), done.stderr
     assert done.stderr == "the file was imported\n" * done.stderr.count("\n")
 
@@ -124,27 +151,27 @@ def test_crossed_threshold_has_its_exit_code(talka, server, shop: Path) -> None:
 
 def test_threshold_that_aborts_has_its_exit_code(talka, server) -> None:
     rule = "response_time.p50 < 1ns abort"
-    done = talka("run", f"{server.url}/", "--duration", "30s", "--threshold", rule, "--ui", "none")
+    done = talka("run", f"{server.url}/", "--duration", "30s", "--threshold", rule, "--ui", "none", *ONE)
     assert done.returncode == 5, done.stdout
 
 
 def test_variable_reaches_the_file_here_and_in_the_cores(talka, server, shop: Path) -> None:
-    done = talka("run", "shop.py:Buy", "--ui", "none", "--env", "PAGE=gzip")
+    done = talka("run", "shop.py:Buy", "--ui", "none", "--env", "PAGE=gzip", *ONE)
     assert done.returncode == 0, done.stderr
     assert set(json.loads(server.ask("GET", "/count"))["paths"]) == {"/", "/gzip"}
 
 
 def test_variable_without_a_value_is_the_callers(talka, server, shop: Path) -> None:
-    assert talka("run", "shop.py:Buy", "--ui", "none", "--env", "PAGE", PAGE="gzip").returncode == 0
+    assert talka("run", "shop.py:Buy", "--ui", "none", "--env", "PAGE", *ONE, PAGE="gzip").returncode == 0
     assert "/gzip" in json.loads(server.ask("GET", "/count"))["paths"]
 
 
-def test_progress_goes_to_stderr_and_can_be_turned_off(talka, server) -> None:
-    load = ["--rate", "20/s", "--duration", "300ms"]
+def test_progress_goes_to_stderr_and_can_be_turned_off(talka, server, plain: Plain) -> None:
+    load = ["--rate", "20/s", "--duration", "300ms", *ONE]
     done = talka("run", f"{server.url}/", *load, "--ui", "ci")
     assert re.search(r"^ +\d+s  active \d+ VUs?  ", done.stderr, re.MULTILINE), done.stderr
     assert "active" not in done.stdout
-    assert talka("run", f"{server.url}/", *load, "--ui", "none").stderr == ""
+    assert plain.done.stderr == "", "--ui none"
 
 
 # The result.
@@ -165,9 +192,8 @@ def test_json_on_stdout_takes_the_place_of_the_summary(talka, server, shop: Path
     assert "the file was imported" in done.stderr
 
 
-def test_nothing_is_written_unasked(talka, server, folder: Path) -> None:
-    talka("run", f"{server.url}/", *FIVE)
-    assert os.listdir(folder) == [".git"]
+def test_nothing_is_written_unasked(plain: Plain) -> None:
+    assert plain.files == [".git"]
 
 
 def test_json_keeps_the_mode_of_the_file_it_replaces_and_follows_links(talka, server, folder: Path) -> None:
@@ -186,11 +212,12 @@ def test_device_is_written_to_and_not_replaced(talka, server) -> None:
     assert Path("/dev/null").is_char_device()
 
 
-@pytest.mark.parametrize("flag", ["--json", "--html", "--junit"])
-def test_file_that_cannot_be_written_in_the_end_is_told_and_fails_the_command(talka, server, flag: str) -> None:
-    done = talka("run", f"{server.url}/", *FIVE, flag, "/dev/full")
+def test_file_that_cannot_be_written_in_the_end_is_told_and_fails_the_command(talka, server) -> None:
+    flags = ("--json", "--html", "--junit")
+    done = talka("run", f"{server.url}/", *FIVE, *(word for flag in flags for word in (flag, "/dev/full")))
     assert done.returncode == 1
-    assert done.stderr == f"{flag}: /dev/full cannot be written: No space left on device\n"
+    told = [f"{flag}: /dev/full cannot be written: No space left on device" for flag in flags]
+    assert sorted(done.stderr.splitlines()) == sorted(told)
     assert "COMPLETED" in done.stdout
 
 
@@ -248,9 +275,9 @@ def test_debug_pays_no_heed_to_settings_about_load(talka, server, shop: Path) ->
     assert server.requests == 2
 
 
-def test_debug_of_a_wrong_file_tells_what_is_wrong(talka, folder: Path) -> None:
+def test_debug_of_a_wrong_file_tells_what_is_wrong(here, folder: Path) -> None:
     (folder / "wrong.py").write_text("answer = = 42")
-    done = talka("debug", "wrong.py")
+    done = here("debug", "wrong.py")
     assert done.returncode == 3 and "wrong.py:1: " in done.stderr
 
 
@@ -270,14 +297,14 @@ def test_demo_shows_a_summary_and_leaves_no_server_behind(talka) -> None:
 
 def test_demo_is_the_same_in_every_folder(talka, folder: Path) -> None:
     (folder / "talka.toml").write_text('thresholds = ["requests > 1000000"]')
-    done = talka("demo", "--duration", "2s", "--rate", "40/s", TALKA_VUS="wrong")
+    done = talka("demo", "--duration", "2s", "--rate", "40/s", *ONE, TALKA_VUS="wrong")
     # Whether its own thresholds on times hold is the machine's business.
     assert "order_is_confirmed" in done.stdout, done.stdout + done.stderr
     assert "requests >" not in done.stdout + done.stderr
 
 
-def test_demo_refuses_wrong_values_before_it_starts_anything(talka) -> None:
-    done = talka("demo", "--rate", "fast")
+def test_demo_refuses_wrong_values_before_it_starts_anything(here) -> None:
+    done = here("demo", "--rate", "fast")
     assert done.returncode == 2 and done.stderr.startswith("--rate = ")
 
 
@@ -316,13 +343,13 @@ def test_port_in_use_is_told(talka) -> None:
 
 
 @pytest.mark.parametrize("port", ["99999", "-1", "http"])
-def test_port_that_cannot_be_is_told(talka, port: str) -> None:
-    done = talka("demo-server", "--port", port)
+def test_port_that_cannot_be_is_told(here, port: str) -> None:
+    done = here("demo-server", "--port", port)
     assert done.returncode == 2 and port in done.stderr and "--port" in done.stderr
 
 
-def test_host_that_is_not_ours_is_told(talka) -> None:
-    done = talka("demo-server", "--host", "nosuch.invalid")
+def test_host_that_is_not_ours_is_told(here) -> None:
+    done = here("demo-server", "--host", "nosuch.invalid")
     assert done.returncode == 2 and "nosuch.invalid" in done.stderr
 
 

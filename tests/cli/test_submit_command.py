@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,8 @@ from talka.client.client import Client
 from talka.client.requests import ClusterUnreachable
 from talka.wire.views import JobFacts, JobUpdate, LogLine
 from talka.work.lifecycle import JobState
+from tests import processes
+from tests.processes import TALKA
 
 URL = "http://127.0.0.1:9/"
 LIMIT_S = 60
@@ -51,8 +52,8 @@ def start(folder: Path, environment: dict[str, str]) -> Start:
     """The real command, to send signals to."""
 
     def run(*arguments: str) -> "subprocess.Popen[str]":
-        return subprocess.Popen(
-            [sys.executable, "-m", "talka", *arguments],
+        return processes.Popen(
+            [*TALKA, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -220,8 +221,7 @@ def test_missing_file_has_the_exit_code_it_has_with_run(remote: Any, command: An
     assert command("submit", "nowhere.py", "--to", remote.to).code == 2
 
 
-def test_cluster_that_is_not_there_is_told_with_exit_code_7(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("talka.client.calls.LAST_TRY_S", 3600)  # the first is the last
+def test_cluster_that_is_not_there_is_told_with_exit_code_7(command: Any, impatient: None) -> None:
     code, out, err = command("submit", URL, "--to", "127.0.0.1:1")
     assert (code, out) == (7, "") and "127.0.0.1:1 cannot be reached" in err
 

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from talka.client import submitting
 from talka.client.client import Client
 from talka.client.http import ApiSilent
 from talka.client.requests import (
@@ -22,6 +21,7 @@ from talka.client.requests import (
     TooBusy,
     TooLarge,
 )
+from talka.client.submitting import Submitting
 from talka.errors import Invalid
 from talka.web.auth import Tokens
 from talka.wire.task_views import DagFacts, RetryRequest, SkipRequest
@@ -149,10 +149,9 @@ async def test_thousands_are_submitted_in_order(client: Client, dags: FakeDags) 
     assert [answer.result().id for answer in answers] == [f"dag{n + 1}" for n in range(6000)]
 
 
-async def test_no_more_are_sent_than_may_wait(client: Client, dags: FakeDags, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submitting, "SUBMITS_LIMIT", 4)
+async def test_no_more_are_sent_than_may_wait(client: Client, dags: FakeDags) -> None:
     dags.holds_submits = True
-    async with asyncio.timeout(LIMIT_S), client.open_submit() as submits:
+    async with asyncio.timeout(LIMIT_S), Submitting(client, submits_limit=4) as submits:
         for n in range(4):
             await submits.submit(TaskSpec(f"t{n}", "etl"))
         fifth = asyncio.create_task(submits.submit(TaskSpec("t4", "etl")))
@@ -196,12 +195,9 @@ async def test_when_the_connection_breaks_what_waits_is_told(client: Client, dag
             await submits.submit(SPEC)
 
 
-async def test_a_manager_that_is_silent_is_given_up(
-    client: Client, dags: FakeDags, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(submitting, "SILENT_S", 0.05)
+async def test_a_manager_that_is_silent_is_given_up(client: Client, dags: FakeDags) -> None:
     dags.holds_submits = True
-    async with asyncio.timeout(LIMIT_S), client.open_submit() as submits:
+    async with asyncio.timeout(LIMIT_S), Submitting(client, silent_s=0.05) as submits:
         with pytest.raises(ApiSilent):
             await (await submits.submit(SPEC))
 
@@ -399,6 +395,7 @@ async def test_answers_that_do_not_fit_are_told(
     async def odd(*arguments: Any) -> Any:
         return Odd().value
 
+    dags.add("dag1")
     monkeypatch.setattr(dags, "dag", odd)
 
     with pytest.raises(ClusterUnreachable, match="same version"):

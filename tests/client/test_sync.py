@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 import talka
-from talka.client.requests import NoSuchJob
+from talka.client.requests import PAGE_LIMIT, NoSuchJob
 from talka.errors import Invalid
 from talka.report.document import BadResult
 from talka.wire.task_views import SkipRequest
@@ -101,15 +101,13 @@ def test_a_watch_that_is_left_is_closed(client: talka.Client, elsewhere: Elsewhe
     elsewhere.do(control.watchers_become(0))
 
 
-def test_jobs_of_every_page_are_listed(
-    client: talka.Client, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("talka.client.sync.PAGE_LIMIT", 2)
-    for number in range(5):
+def test_jobs_of_every_page_are_listed(client: talka.Client, elsewhere: Elsewhere) -> None:
+    count = 2 * PAGE_LIMIT + 1
+    for number in range(count):
         elsewhere.api.control.add_job(f"job{number}")
     elsewhere.api.control.add_job("queued", JobState.QUEUED)
 
-    assert [facts.id for facts in client.jobs("running")] == [f"job{number}" for number in range(5)]
+    assert [facts.id for facts in client.jobs("running")] == [f"job{number}" for number in range(count)]
 
 
 def test_workers_and_the_cluster_are_shown(client: talka.Client) -> None:

@@ -168,6 +168,10 @@ def test_with_room_for_all_every_key_has_its_first_choice() -> None:
     assert assign(KEYS, nodes, slack=3.0) == {key: owner(key, nodes) for key in KEYS}
 
 
+def test_without_nodes_no_key_has_one() -> None:
+    assert assign(KEYS, {}) == {}
+
+
 def test_without_slack_the_shares_are_even() -> None:
     counts = Counter(assign(KEYS, even("a", "b", "c"), slack=1.0).values())
     assert counts == {"a": 100, "b": 100, "c": 100}

@@ -10,6 +10,7 @@ import pytest
 from talka.cluster.effects import Persist, PersistBlob, Send
 from talka.cluster.leadership.lease_terms import OwnLease
 from talka.cluster.leadership.news import Elected, SteppedDown, WriteEnded
+from talka.control.dags.keeper_limits import KEEPER_LIMITS
 from talka.control.load.core_effects import JobEnded, KillCore, LoadEffect, StartCore, TellCore
 from talka.control.load.load_job import JobSpec, LoadJob
 from talka.control.member.voter import Voter
@@ -342,8 +343,9 @@ def play_of() -> Callable[..., DagPlay]:
 
 
 @pytest.fixture
-def play(play_of: Callable[..., DagPlay]) -> DagPlay:
-    return play_of()
+def play(play_of: Callable[..., DagPlay], request: pytest.FixtureRequest) -> DagPlay:
+    """With a parameter: limits of its keeper."""
+    return play_of(limits=getattr(request, "param", KEEPER_LIMITS))
 
 
 @pytest.fixture(scope="session")

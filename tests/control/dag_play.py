@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from talka.cluster.effects import Send
 from talka.control.dags.job import DagJob
 from talka.control.dags.keeper import DagKeeper, Edit
+from talka.control.dags.keeper_limits import KEEPER_LIMITS, KeeperLimits
 from talka.control.tasks.store_effects import (
     CallAnswered,
     Commit,
@@ -20,12 +20,13 @@ from talka.control.tasks.store_effects import (
     WorkerTooOld,
 )
 from talka.control.tasks.task import DagTask
+from talka.control.tasks.worker_link import ToWorker, WorkerBeat
 from talka.store.dags.sqlite import SqliteRecords
 from talka.units import SECOND
 from talka.wire.attempts import NOWHERE, StoreLife
-from talka.wire.jobs import Beat, JobMessage, WorkerFacts
+from talka.wire.jobs import WorkerFacts
 from talka.wire.task_views import WhyView
-from talka.wire.tasks import AssignTasks, Done, HandedTask, Outcome, ResultsStored, TaskMessage, TaskResult
+from talka.wire.tasks import AssignTasks, Done, HandedTask, Outcome, ResultsStored, TaskResult, WorkerMessage
 from talka.work.dag import DagSettings, DagSpec, TaskSpec
 from talka.work.records import JobRow, TaskKey, TaskRow
 
@@ -36,8 +37,11 @@ Kind = TypeVar("Kind")
 class DagPlay:
     """Commits and reads are done at once, unless they are held."""
 
-    def __init__(self, epoch: int = 1, seed: int = 7, life: StoreLife = NOWHERE) -> None:
+    def __init__(
+        self, epoch: int = 1, seed: int = 7, life: StoreLife = NOWHERE, limits: KeeperLimits = KEEPER_LIMITS
+    ) -> None:
         self.life = life
+        self.limits = limits
         self.records = SqliteRecords(":memory:")
         self.epoch = epoch
         self.now = self.start = 100 * SECOND
@@ -50,7 +54,7 @@ class DagPlay:
         self.keeper = self._new()
 
     def _forget_all(self) -> None:
-        self.told_all: list[Send[JobMessage]] = []
+        self.told_all: list[ToWorker] = []
         self.hands: list[tuple[str, HandedTask]] = []
         self.handed: dict[int, HandedTask] = {}
         self.took: list[int] = []
@@ -70,6 +74,7 @@ class DagPlay:
             rng=Random(f"{self.seed}/{self.epoch}"),
             wall_offset_ns=WALL_OFFSET_NS,
             life=self.life,
+            limits=self.limits,
         )
 
     # The shell.
@@ -83,7 +88,7 @@ class DagPlay:
                 case ReadOutputs():
                     self.fetches.append(effect)
                     self._open_fetches.append(effect)
-                case Send(to=to, message=message):
+                case ToWorker(worker=to, message=message):
                     self.told_all.append(effect)
                     if isinstance(message, AssignTasks):
                         self.hands += [(to, task) for task in message.tasks]
@@ -209,14 +214,13 @@ class DagPlay:
         remembers = more.pop("remembers", (0, NOWHERE))
         names = more.pop("names", True)
         facts = WorkerFacts(cores, folder=folder, handlers=more.pop("handlers", ("h",)), **more)
-        beat = Beat(number, facts, epoch=remembers[0], of=remembers[1], names=names)
-        effects = self.keeper.on_beat(self.now, name, boot, beat, cores, facts.state)
-        self.take(effects)
+        beat = WorkerBeat(name, boot, number, facts, cores, facts.state, *remembers, names=names)
+        self.take(self.keeper.on_beat(self.now, beat))
 
     def lose(self, name: str, boot: int = 1) -> None:
         self.take(self.keeper.on_worker_lost(self.now, name, boot, "its lease is over"))
 
-    def hear(self, name: str, message: TaskMessage) -> None:
+    def hear(self, name: str, message: WorkerMessage) -> None:
         self.take(self.keeper.on_message(self.now, name, message))
 
     def results(self, results: Sequence[TaskResult], worker: str = "w") -> None:
@@ -256,7 +260,7 @@ class DagPlay:
     # What is seen.
 
     def told(self, kind: type[Kind]) -> list[tuple[str, Kind]]:
-        return [(one.to, one.message) for one in self.told_all if isinstance(one.message, kind)]
+        return [(one.worker, one.message) for one in self.told_all if isinstance(one.message, kind)]
 
     def said(self, kind: type[Kind]) -> list[Kind]:
         return [message for _, message in self.told(kind)]

@@ -66,6 +66,30 @@ def test_workflows_that_can_run_at_the_same_time_add_up() -> None:
     assert demand(order, 16) == (6, 15)
 
 
+def test_whoever_is_first_in_a_chain_makes_way_where_another_fits_nowhere_else() -> None:
+    """ "a" comes first and could be before either; "b" is before "c" alone."""
+    order = order_of(
+        {"a": {"vus": 1}, "b": {"vus": 1}, "c": {"vus": 1, "after": ("a", "b")}, "d": {"after": ("a",), "vus": 1}}
+    )
+
+    assert demand(order, 8) == (2, 2), "never more than two of them at once"
+
+
+def test_another_makes_way_where_the_first_in_a_chain_cannot() -> None:
+    """ "a" and "b" are before "d" and fill it; "c" is before "d" alone, and only "b" can be before "e" instead."""
+    order = order_of(
+        {
+            "a": {"vus": 1},
+            "b": {"vus": 1},
+            "c": {"vus": 1},
+            "d": {"vus": 2, "after": ("a", "b", "c")},
+            "e": {"vus": 1, "after": ("b",)},
+        }
+    )
+
+    assert demand(order, 8)[1] == 3, "never more than three cores at once"
+
+
 def test_workflows_that_wait_for_each_other_do_not_add_up() -> None:
     order = order_of({"a": {"vus": 3}, "b": {"vus": 5, "after": ("a",)}, "c": {"vus": 4, "after": ("b",)}})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from hashlib import sha256
 from random import Random
 from typing import Any
@@ -13,9 +14,7 @@ import pytest
 from talka.cluster.effects import Lane, PersistBlob, Send
 from talka.cluster.leadership.lease_terms import OwnLease
 from talka.cluster.leadership.news import Elected, SteppedDown, WriteEnded
-from talka.control import manager as managers
-from talka.control.blobs import replicated_blobs
-from talka.control.blobs.replicated_blobs import BlobFailed, BlobKept, BlobReady, LoadBlob
+from talka.control.blobs.replicated_blobs import BlobFailed, BlobKept, BlobLimits, BlobReady, LoadBlob
 from talka.control.clients.overload import Level
 from talka.control.jobs.effects import (
     Alarmed,
@@ -31,7 +30,7 @@ from talka.control.jobs.effects import (
     WorkerLost,
 )
 from talka.control.jobs.led_job import LedJob
-from talka.control.manager import KEEP_AGAIN_NS, NEVER, Manager
+from talka.control.manager import KEEP_AGAIN_NS, LED_LIMIT, NEVER, Manager
 from talka.control.member.leader_calls import CallEnded
 from talka.control.tasks.store_effects import Commit, DagEnded, ReadOutputs
 from talka.stats.tally import Tally
@@ -86,13 +85,15 @@ OrderOf = Callable[..., JobOrder]
 class Play:
     """Managers that hear each other; the test is their workers and their shells."""
 
-    def __init__(self, cabinet_of: CabinetOf, *names: str, leases: Mapping[str, OwnLease] = {}) -> None:
-        self.group = cabinet_of(*names, part_of=self.manager_of, leases=leases)
+    def __init__(
+        self, cabinet_of: CabinetOf, *names: str, leases: Mapping[str, OwnLease] = {}, led_limit: int = LED_LIMIT
+    ) -> None:
+        self.group = cabinet_of(*names, part_of=partial(self.manager_of, led_limit=led_limit), leases=leases)
         self.leader = self.group.leader()
         self.numbers = 0
 
     @staticmethod
-    def manager_of(group: Any, name: str) -> Manager:
+    def manager_of(group: Any, name: str, led_limit: int = LED_LIMIT) -> Manager:
         return Manager(
             name=name,
             boot=group.boot,
@@ -102,6 +103,7 @@ class Play:
             keys=keys_of_workers(1),
             managers=lambda: tuple(ManagerAt(one, f"at-{one}") for one in group.names),
             blobs=[key.removeprefix(BLOB_PREFIX) for key in group.disks[name] if key.startswith(BLOB_PREFIX)],
+            led_limit=led_limit,
         )
 
     @property
@@ -453,8 +455,8 @@ def test_who_leaves_leads_nothing_new(told: Told) -> None:
     assert list(told.led) == ["b4k7"], "until it hears that another leads it"
 
 
-def test_there_is_a_limit_to_what_a_manager_leads(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(managers, "LED_LIMIT", 1)
+def test_there_is_a_limit_to_what_a_manager_leads(cabinet_of: CabinetOf, order_of: OrderOf) -> None:
+    told = Told(Play(cabinet_of, "m1", "m2", "m3", led_limit=1), order_of())
     told.lead()
 
     assert told.lead(job="c5m8") == []
@@ -561,17 +563,16 @@ def finish(play: Play, job: str) -> tuple[str, list[Any]]:
     return digest, play.hear("m1", "w1", Piece(digest, 0, len(content), content))
 
 
-def test_a_result_for_which_there_is_no_room_is_kept_later(
-    sole: Play, order_of: OrderOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_result_for_which_there_is_no_room_is_kept_later(sole: Play, order_of: OrderOf) -> None:
     job, _ = sole.running(order_of())
-    monkeypatch.setattr(replicated_blobs, "KEEPING_LIMIT_BYTES", 1)
+    blobs = sole.manager().blobs
+    blobs.limits = BlobLimits(keeping_bytes=1)
     digest, effects = finish(sole, job)
     assert of(effects, BlobKept) == []
     assert sole.manager().next_tick_at <= sole.now + KEEP_AGAIN_NS
     assert of(sole.run(1.2), BlobKept) == [], "there is still none"
 
-    monkeypatch.undo()
+    blobs.limits = BlobLimits()
     effects = sole.run(1.2)
 
     assert of(effects, BlobKept) == [BlobKept(digest)]
@@ -769,7 +770,7 @@ def test_a_manager_whose_store_is_lost_takes_no_result_and_gives_nothing_out(kee
     keeper.submit()
     (hand,) = said(keeper.beat(), AssignTasks)
     keeper.submit()
-    keeper.play.manager().drop_keeper()
+    keeper.play.manager().drop_keeper(keeper.play.now, 0)
     assert keeper.hear("w1", Done((TaskResult(hand.message.tasks[0].fence, "completed", b"1"),))) == []
     assert said(keeper.beat(), AssignTasks) == []
 
@@ -786,7 +787,7 @@ def test_what_is_put_down_after_the_clock_was_set_tells_the_new_one(keeper: Keep
     registry = play.manager().registry
     assert registry is not None and registry._wall_ms(0) == 500_000
     play.manager().registry = None
-    play.manager().drop_keeper()
+    play.manager().drop_keeper(play.now, 0)
     play.manager().set_wall_offset(SECOND)  # with nobody to be told
 
 

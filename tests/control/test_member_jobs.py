@@ -53,7 +53,12 @@ class Clerk:
 
 
 def member_of(
-    part: Clerk | None, *, has_voter: bool = False, has_receiver: bool = False, addresses: dict[str, str] | None = None
+    part: Clerk | None,
+    *,
+    has_voter: bool = False,
+    has_receiver: bool = False,
+    addresses: dict[str, str] | None = None,
+    **limits: int,
 ) -> ClusterMember:
     member = ClusterMember(
         group="g",
@@ -62,6 +67,7 @@ def member_of(
         voter=Voter(name="m1", voters=("m1",), stored={}, rng=Random(1), now=0) if has_voter else None,
         receiver=Receiver({}) if has_receiver else None,
         part=part,
+        **limits,
     )
     for name, address in (addresses or {}).items():
         member.note_address(name, address)
@@ -168,9 +174,8 @@ def test_one_that_can_be_dialled_is_dialled() -> None:
     assert to(member, "m3") == ["from-m3"]
 
 
-def test_of_too_many_connections_the_one_known_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("talka.control.member.composite.ADDRESSES_LIMIT", 2)
-    member = member_of(Clerk())
+def test_of_too_many_connections_the_one_known_longest_is_forgotten() -> None:
+    member = member_of(Clerk(), addresses_limit=2)
     peers = {name: Peer(name, f"#{name}") for name in ("w1", "w2", "w3")}
 
     for name in ("w1", "w2", "w1", "w3"):  # speaking again makes nobody known for shorter

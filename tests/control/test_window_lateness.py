@@ -85,7 +85,7 @@ class Chain:
         self.cores = [effect.attempt for effect in task.start(self.origin_ns) if isinstance(effect, StartCore)]
         for core in self.cores:
             task.on_message(self.origin_ns, core, Armed())
-        held = ShardReporter("job", 1, assign)
+        held = ShardReporter("job", 1, assign.life, assign)
         held.shards = task
         task.go(self.origin_ns, Start("job", (0, 1, 1), 1, self.origin_ns, self.origin_ns, self.origin_ns))
         held.started(task)

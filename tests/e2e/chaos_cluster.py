@@ -6,7 +6,6 @@ import json
 import os
 import ssl
 import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -22,9 +21,11 @@ from talka.clock import utc_now
 from talka.errors import TalkaError
 from talka.net.certificates import issue, make_authority
 from talka.units import SECOND
+from tests import processes
 from tests.e2e.job_cluster import CORE, JobCluster, until
 from tests.e2e.moved_clock import MovedClock
 from tests.e2e.networks import Loopback, Namespaces, Network, part
+from tests.processes import TALKA
 
 LEDGER = Path(__file__).parent / "workflows" / "ledger.py"
 MANAGERS, WORKERS = 3, 4
@@ -100,11 +101,11 @@ class ChaosCluster(JobCluster):
     def _make_token(self) -> str:
         """An API that is not on the loopback wants one."""
         key = self.folder / TOKEN_KEY
-        talka = [sys.executable, "-m", "talka", "token"]
-        subprocess.run([*talka, "key", "-o", str(key)], check=True, timeout=60, capture_output=True)
+        talka = [*TALKA, "token"]
+        processes.run([*talka, "key", "-o", str(key)], check=True, timeout=60, capture_output=True)
         words = [*talka, "issue", "--key-file", str(key), "--role", "operator", "--name", "chaos"]
         self._manager_options += ["--token-key-file", str(key)]
-        return subprocess.run(words, check=True, timeout=60, capture_output=True, text=True).stdout.strip()
+        return processes.run(words, check=True, timeout=60, capture_output=True, text=True).stdout.strip()
 
     def _enter(self, name: str) -> None:
         self._own_namespace = os.open("/proc/self/ns/net", os.O_RDONLY)
@@ -126,8 +127,8 @@ class ChaosCluster(JobCluster):
         if self.can_cut:
             place = self.place(TARGET)
             host, port, prefix = place.bind.rpartition(":")[0], TARGET_PORT, place.prefix
-        words = [*prefix, sys.executable, "-m", "talka", "demo-server", "--host", host, "--port", str(port)]
-        self._server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        words = [*prefix, *TALKA, "demo-server", "--host", host, "--port", str(port)]
+        self._server = processes.Popen(words, stdout=subprocess.PIPE, text=True)
         assert self._server.stdout is not None
         self.target = self._server.stdout.readline().split()[-1]
         self._environment["TARGET"] = self.target

@@ -7,13 +7,14 @@ import secrets
 import selectors
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from tests import processes
 from tests.e2e.networks import Network, Place
+from tests.processes import TALKA
 
 SAID_LIMIT = 15
 """Lines of each member that a failed wait shows."""
@@ -102,7 +103,7 @@ class Cluster:
         place = self.place(name)
         folder = self.folder / f"data-{data or name}"
         words = [
-            *(*place.prefix, sys.executable, "-m", "talka", "member", "--name", name, "--bind", place.bind),
+            *(*place.prefix, *TALKA, "member", "--name", name, "--bind", place.bind),
             *(() if place.advertised == place.bind else ("--advertise", place.advertised)),
             *(word for seed in seeds for word in ("--seed", self.place(seed).advertised)),
             *("--secret-file", str(secret_file or self.secret_file), "--data-dir", str(folder)),
@@ -114,7 +115,7 @@ class Cluster:
         lives = self.lives.setdefault(name, [])
         errors = self.folder / f"{name}-{len(lives)}.stderr"
         with errors.open("wb") as stream:
-            process = subprocess.Popen(
+            process = processes.Popen(
                 words,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -284,9 +285,9 @@ class Cluster:
         """`talka cluster …` to this member, from where it stands."""
         place = self.place(name)
         self.hear(0)
-        return subprocess.run(
+        return processes.run(
             [
-                *(*place.prefix, sys.executable, "-m", "talka", "cluster", *words, "--to", at or place.bind),
+                *(*place.prefix, *TALKA, "cluster", *words, "--to", at or place.bind),
                 *("--secret-file", str(secret_file or self.secret_file)),
             ],
             capture_output=True,

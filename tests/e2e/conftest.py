@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,11 +15,36 @@ import psutil
 import pytest
 
 from talka.engine.load import native
+from tests import processes
 from tests.e2e.cluster import Cluster
 from tests.e2e.job_cluster import JobCluster, job_cluster
 from tests.e2e.networks import Loopback, Namespaces, Network, Relay
+from tests.e2e.promises import named
+from tests.processes import TALKA
 
-WORKFLOWS = Path(__file__).parent / "workflows"
+HERE = Path(__file__).parent
+WORKFLOWS = HERE / "workflows"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What no page promises is for `make test-all`."""
+    wanted, seen = named(), set[str]()
+    files = set[str]()
+    for item in items:
+        if HERE not in item.path.parents:
+            continue
+        file = f"e2e/{item.path.relative_to(HERE)}"
+        files.add(file)
+        function = getattr(item, "originalname", item.name)
+        names = {f"{file}::{function}", f"{file}::{item.name}"} & wanted
+        seen |= names
+        if not names:
+            item.add_marker(pytest.mark.long)
+    if not any("::" in word for word in config.args):
+        missing = {name for name in wanted - seen if name.partition("::")[0] in files}
+        if missing:
+            raise pytest.UsageError(f"tests/e2e/promises.py names what is not there: {sorted(missing)}")
 
 
 @dataclass
@@ -36,9 +60,7 @@ class Server:
 
 @contextmanager
 def demo_server() -> Iterator[Server]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "talka", "demo-server", "--port", "0"], stdout=subprocess.PIPE, text=True
-    )
+    process = processes.Popen([*TALKA, "demo-server", "--port", "0"], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
         line = process.stdout.readline()
@@ -64,8 +86,8 @@ class Command:
         self.environment = {**os.environ, "TARGET": target, "TALKA_ENGINE": engine}
 
     def start(self, *arguments: str) -> "subprocess.Popen[str]":
-        return subprocess.Popen(
-            [sys.executable, "-m", "talka", *arguments],
+        return processes.Popen(
+            [*TALKA, *arguments],
             cwd=self.folder,
             env=self.environment,
             stdout=subprocess.PIPE,
@@ -91,8 +113,8 @@ class Command:
 @pytest.fixture
 def engine() -> str:
     """The default one. Tests of what an engine must get right run on both: `@pytest.mark.parametrize("engine",
-    ENGINES)`."""
-    return "auto"
+    ENGINES)`. `make test-all` runs the others on each once."""
+    return os.environ.get("TALKA_TEST_ENGINE", "auto")
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import http.client
 import json
 import os
 import sqlite3
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -18,6 +17,7 @@ from talka.work.records import TASK_STATES
 from tests.e2e.cluster import SOON_S, Life
 from tests.e2e.job_cluster import Ended, JobCluster
 from tests.e2e.networks import free_port
+from tests.processes import TALKA
 
 HANDLER_CORE = "talka.engine.handlers.handler_core"
 UP = "up"
@@ -142,6 +142,45 @@ async def end(task):
 
 command("shell", ["sh", "-c", "cat >/dev/null; echo '{\\"by\\": \\"'$TALKA_TASK'\\"}'"])
 '''
+BEATS = '''
+
+def go_on(task):
+    """So often that nobody could begin between two of them unseen."""
+    note("alive", task)
+    if is_open(task.config):
+        note("ended", task)
+        return False
+    return True
+
+
+@handler("go-on")
+async def go_on_async(task):
+    while go_on(task):
+        await asyncio.sleep(0.01)
+
+
+@handler("go-on-blocked")
+async def go_on_blocked(task):
+    while go_on(task):
+        time.sleep(0.01)
+
+
+@handler("go-on-plain")
+def go_on_plain(task):
+    while go_on(task):
+        time.sleep(0.01)
+
+
+command("go-on-command", ["sh", "-c", """
+read -r given
+gate=$(dirname "$LEDGER")/$(echo "$given" | sed 's/.*"config":"\\\\([^"]*\\\\)".*/\\\\1/')
+while [ ! -e "$gate" ]; do
+  echo "alive $TALKA_JOB $TALKA_TASK $TALKA_FENCE $TALKA_ATTEMPT $$ $(date +%s%N) " >> "$LEDGER"
+  sleep 0.01
+done
+"""])
+'''
+"""Handlers that tell all the time that they run, until the gate their config names is open. To go after HANDLERS."""
 
 
 class Line(NamedTuple):
@@ -230,7 +269,7 @@ class DagCluster(JobCluster):
         if UP not in self.apis:
             self.apis[UP] = f"127.0.0.1:{free_port()}"
         words = [
-            *(sys.executable, "-m", "talka", "up", "--data-dir", str(self.data(UP)), "--cores", str(self.cores)),
+            *(*TALKA, "up", "--data-dir", str(self.data(UP)), "--cores", str(self.cores)),
             *("--port", self.apis[UP].rpartition(":")[2], "--store", self.url, "--handlers", str(self.handlers_file)),
             *("--json", *options),
         ]
@@ -279,6 +318,26 @@ class DagCluster(JobCluster):
 
         self.wait(is_there, within_s, f"{number} lines {which} in the ledger")
         return self.ledger(**which)
+
+    def wait_until_begun_again(self, job: str, within_s: float = SOON_S) -> None:
+        """A task of this job that tells that it runs was given out once more than until now."""
+        before = {line.fence for line in self.ledger(job=job, word="alive")}
+
+        def is_so() -> bool:
+            self.hear(0.02)
+            return bool({line.fence for line in self.ledger(job=job, word="alive")} - before)
+
+        self.wait(is_so, within_s, f"job {job} to begin elsewhere")
+
+    def wait_until_leased(self, within_s: float = SOON_S) -> None:
+        """Every worker is heard, and holds a lease."""
+
+        def is_so() -> bool:
+            self.hear(0.05)
+            workers = self.ask_api("GET", "/v1/workers").good()
+            return set(self.workers) <= {one["name"] for one in workers if one["lease_ms"]}
+
+        self.wait(is_so, within_s, f"{', '.join(self.workers)} to have a lease")
 
     def open_gate(self, name: str) -> None:
         """Every `until`, `work` and `block` with this config goes on."""
@@ -406,6 +465,17 @@ class ApiAnswer(NamedTuple):
     def good(self) -> Any:
         assert self.status == 200, self
         return self.body
+
+
+def one_after_the_other(lines: list[Line]) -> None:
+    """Each attempt had told for the last time that it runs before the next one told it for the first time."""
+    times: dict[int, list[int]] = {}
+    for line in lines:
+        times.setdefault(line.fence, []).append(line.at_ns)
+    ordered = [times[fence] for fence in sorted(times)]
+    assert len(ordered) > 1, "it never began again"
+    for first, second in zip(ordered, ordered[1:], strict=False):
+        assert max(first) < min(second), f"both ran for {(max(first) - min(second)) / 1e9:.3f} s"
 
 
 def _line(text: str) -> Line:

@@ -1,11 +1,11 @@
 """Managers and workers as processes, and `talka submit` as users run it. Every wait has an end and an explanation."""
 
+import http.client
 import json
 import os
 import secrets
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,8 +15,10 @@ from typing import Any
 import psutil
 
 from talka.client.sync import Client
+from tests import processes
 from tests.e2e.cluster import SOON_S, Cluster, Life
 from tests.e2e.networks import Loopback, Network, free_port
+from tests.processes import TALKA
 
 MARK = "TEST_CLUSTER"
 """The variable by which processes of a cluster are found, also those whose parents are gone."""
@@ -84,7 +86,7 @@ class JobCluster(Cluster):
     def start_manager(self, name: str, *options: str, secret_file: Path | None = None, data: str = "") -> Life:
         place = self.place(name)
         words = [
-            *(*place.prefix, sys.executable, "-m", "talka", "manager", "--name", name),
+            *(*place.prefix, *TALKA, "manager", "--name", name),
             *("--voters", ",".join(self.managers), "--bind", place.bind, "--api", self.api(name)),
             *(() if place.advertised == place.bind else ("--advertise", place.advertised)),
             *(word for other in self.managers if other != name for word in ("--seed", self.place(other).advertised)),
@@ -106,7 +108,7 @@ class JobCluster(Cluster):
         if name not in self.workers:
             self.workers.append(name)
         words = [
-            *(*self._prefix(name), sys.executable, "-m", "talka", "worker", "--name", name),
+            *(*self._prefix(name), *TALKA, "worker", "--name", name),
             *(word for seed in (seeds or self.managers) for word in ("--seed", self.place(seed).advertised)),
             *("--secret-file", str(secret_file or self.secret_file), "--data-dir", str(self.data(data or name))),
             *("--cores", str(cores or self.cores), "--json", *self._worker_options, *options),
@@ -243,13 +245,22 @@ class JobCluster(Cluster):
         self._clients.append(Client([self.api(name) for name in self.managers]))
         return self._clients[-1]
 
+    def status(self, name: str, path: str) -> int:
+        """Of one answer of this manager to a question, without our client, which would ask others too."""
+        link = http.client.HTTPConnection(self.api(name), timeout=SOON_S)
+        try:
+            link.request("GET", path)
+            return link.getresponse().status
+        finally:
+            link.close()
+
     def talka(self, *words: str, env: dict[str, str] | None = None, timeout_s: float = SOON_S) -> "Ended":
         """A command as a user runs it; --to is given where the command can take it."""
         return self.start_talka(*words, env=env).ended(timeout_s)
 
     def start_talka(self, *words: str, env: dict[str, str] | None = None) -> "Started":
-        process = subprocess.Popen(
-            [*self._client_prefix(), sys.executable, "-m", "talka", *words],
+        process = processes.Popen(
+            [*self._client_prefix(), *TALKA, *words],
             cwd=self.folder,
             env={**self._environment, "TALKA_TO": self.to, **(env or {})},
             stdin=subprocess.DEVNULL,

@@ -314,6 +314,21 @@ def tls_server(context: ssl.SSLContext) -> Iterator[str]:
         thread.join(15)
 
 
+def test_those_that_count_a_leaders_lease_alike_go_on_and_the_other_is_told(members: Cluster) -> None:
+    """Of three voters one was given another preset: a majority leads, and every side names both times."""
+    voters = ("--voters", "a,b,c")
+    members.start("a", *voters)
+    members.start("b", *voters, seeds=["a"])
+    members.start("c", *voters, seeds=["a"], preset="wan")
+
+    texts = [members.wait_for(name, "alarm", kind="lease")["text"] for name in "ac"]
+    members.wait(lambda: members.up["a"].reigns or members.up["b"].reigns, SOON_S, "those two to have a leader")
+
+    assert all("counts a leader's lease as" in text and "give all the same --preset" in text for text in texts), texts
+    assert all("8s" in text for text in texts), texts
+    assert not members.up["c"].reigns
+
+
 # Strangers
 
 

@@ -3,18 +3,18 @@
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests import processes
 from tests.e2e.cluster import SOON_S
 from tests.e2e.dag_cluster import HANDLERS, UP, DagCluster, Line, dag_cluster, kill_process
 from tests.e2e.soak import Soak
 from tests.e2e.standstill import standstill
+from tests.processes import TALKA
 
 LEASE_S = 5.0
 LONG_LEASE_S = 60.0
@@ -78,10 +78,10 @@ def test_talka_up_killed_in_mid_job_goes_on_with_every_acknowledged_job_at_once(
 
 def test_a_second_manager_is_refused_the_store_with_a_sentence(cluster: DagCluster, tmp_path: Path) -> None:
     words = [
-        *(sys.executable, "-m", "talka", "up", "--port", "0", "--data-dir", str(tmp_path / "other")),
+        *(*TALKA, "up", "--port", "0", "--data-dir", str(tmp_path / "other")),
         *("--store", cluster.url, "--handlers", str(cluster.handlers_file)),
     ]
-    ended = subprocess.run(words, capture_output=True, text=True, timeout=SOON_S)
+    ended = processes.run(words, capture_output=True, text=True, timeout=SOON_S)
 
     assert ended.returncode not in (0, -9), ended
     assert "another manager has the store" in ended.stderr
@@ -352,7 +352,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     if os.geteuid() or shutil.which("mount") is None:
         pytest.skip("only root can mount a small file system")
-    made = subprocess.run(
+    made = processes.run(
         ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)], capture_output=True, text=True
     )
     if made.returncode:
@@ -360,7 +360,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+        processes.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def test_a_full_disk_refuses_jobs_with_a_sentence_and_goes_on_when_there_is_room(

@@ -38,7 +38,6 @@ def test_users_that_are_driven_directly_are_counted_exactly(command, server, loa
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.serial
 def test_shared_iterations_and_drops_add_up_exactly(command, server) -> None:
     command.run_file("exact.py", "--cores", "2", "--iterations", "700", "--vus", "10")
     document = command.document()

@@ -4,15 +4,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.conftest import Command
+
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 MIX = next(path for path in EXAMPLES if path.name == "mix.py")
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_example_runs_and_its_thresholds_hold(command, path) -> None:
+def test_example_runs_and_its_thresholds_hold(tmp_path, job_server, path) -> None:
     # So many that the four which are under way when the machine stands still are less than one in a hundred. Where
     # users pause, there are more of them at a time, and no rule about times.
     iterations, vus = ("100", "25") if "self.pause" in path.read_text() else ("1000", "4")
+    command = Command(tmp_path, job_server.url, "auto")
     ended = command.run(
         "run", str(path), "--iterations", iterations, "--vus", vus, "--ui", "none", "--json", str(command.result)
     )

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.conftest import Command
+
 ENGINES = ("native", "python")
 FAILING = Path(__file__).parent / "workflows" / "failing.py"
 TIMES = 10
@@ -61,6 +63,29 @@ def test_a_workflow_without_a_success_makes_the_result_incomplete_and_an_idle_on
     ]
     skipped = {workflow["name"]: workflow["steps"][0]["skipped"] for workflow in document["workflows"]}
     assert skipped == {"Half": 0, "Refused": 0, "Idle": TIMES}
+
+
+WRONG = "from talka import *\nclass Wrong(Workflow):\n    vus = 1\n    @step()\n    async def get(self): return 1 /\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        pytest.param(["failing.py:Half"], 0, "COMPLETED", id="it is fine"),
+        pytest.param(["failing.py:Half", "--threshold", "failed < 1%"], 4, "failed < 1%", id="a threshold is crossed"),
+        pytest.param(["failing.py:Half,Refused"], 6, "not one step succeeded", id="incomplete"),
+        pytest.param(["failing.py:Refused"], 6, "none succeeded", id="nothing succeeded"),
+        pytest.param(["wrong.py"], 3, "wrong.py", id="a wrong file"),
+    ],
+)
+def test_the_exit_code_tells_the_cause(tmp_path: Path, job_server, words: list[str], code: int, says: str) -> None:
+    (tmp_path / "wrong.py").write_text(WRONG)
+    file = tmp_path / words[0] if words[0] == "wrong.py" else FAILING.with_name(words[0])
+
+    ended = Command(tmp_path, job_server.url, "auto").run("run", str(file), *words[1:], "--cores", "1", "--ui", "none")
+
+    assert ended.returncode == code, ended.stdout + ended.stderr
+    assert says in ended.stdout + ended.stderr
 
 
 def test_a_job_of_a_cluster_judges_failures_alike(shared_jobs) -> None:

@@ -3,10 +3,13 @@
 import contextlib
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import psutil
 import pytest
+
+from tests.e2e.accounts import adds_up
 
 ENGINES = ("native", "python")
 PLAIN = str(Path(__file__).parent / "workflows" / "plain.py")
@@ -15,15 +18,16 @@ WAIT_S = 60
 
 def wait_until_serving(server, requests: int = 50) -> None:
     """Until the run has really started: the server has seen it."""
+    until = time.monotonic() + WAIT_S
     while server.count() < requests:
-        pass
+        assert time.monotonic() < until, f"the server never saw {requests} requests"
+        time.sleep(0.02)  # it is asked over HTTP, by a process that has other work
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.serial
 def test_killed_core_is_replaced_for_the_rest_of_the_plan(command, server, find_cores) -> None:
     process = command.start(
-        "run", PLAIN, "--json", str(command.result), "--rate", "300/s", "--for", "6s", "--cores", "2"
+        "run", PLAIN, "--json", str(command.result), "--rate", "300/s", "--for", "4s", "--cores", "2"
     )
     wait_until_serving(server, 300)
     victim, other = find_cores(process.pid)
@@ -34,18 +38,11 @@ def test_killed_core_is_replaced_for_the_rest_of_the_plan(command, server, find_
     assert document["status"] == "partial"
     [lost] = document["lost_shards"]
     assert lost["cause"] == "was killed by SIGKILL"
-    assert lost["from_s"] < lost["to_s"] <= 6.5
+    assert lost["from_s"] < lost["to_s"] <= 4.5
     assert "SIGKILL" in out and f"{lost['from_s']:.1f} s" in out and f"{lost['to_s']:.1f} s" in out
     health = document["generator"]["cores"]
     assert len(health) == 3, "two cores and one replacement"
-    missing = server.count() - document["totals"]["requests"]
-    # What it sent after its last report: arrivals due in the gap, and those under way when it reported. On a machine
-    # that stood still, also those that were due before: how long, the others tell.
-    lag_ms = max((document["generator"][name] or {"max": 0})["max"] for name in ("start_lag_ms", "loop_lag_ms"))
-    under_way = 20 + 0.15 * lag_ms
-    assert 0 <= missing <= lost["arrivals_missing"] + under_way
-    # The rest of the plan went on: nearly everything outside the gap was sent.
-    assert document["totals"]["requests"] >= 1800 - lost["arrivals_missing"] - under_way
+    adds_up(document, 1200, server.count())
     assert not other.is_running()
 
 
@@ -106,7 +103,6 @@ def test_second_interrupt_ends_at_once_and_counts_what_is_on_the_wire(command, s
     assert psutil.wait_procs(cores, timeout=WAIT_S)[1] == []
 
 
-@pytest.mark.serial
 def test_nothing_survives_the_death_of_the_owner(command, server, find_cores) -> None:
     forking = command.folder / "forking.py"
     forking.write_text(

@@ -1,4 +1,4 @@
-"""A worker whose process stands still while its cores go on: they end by themselves before others begin.
+"""A worker or its only manager stands still, is gone or begins anew: what ran goes on, or ends before others begin it.
 
 What ran when is told by the code that runs: it writes down, again and again, that it does.
 """
@@ -10,54 +10,20 @@ from typing import NamedTuple
 import pytest
 
 from tests.e2e.cluster import SOON_S
-from tests.e2e.dag_cluster import HANDLERS, DagCluster, dag_cluster
+from tests.e2e.dag_cluster import BEATS, HANDLERS, DagCluster, dag_cluster, one_after_the_other
 from tests.e2e.job_cluster import JobCluster, job_cluster, until
 
-BEATS = '''
-
-def go_on(task):
-    """So often that nobody could begin between two of them unseen."""
-    note("alive", task)
-    return not is_open(task.config)
-
-
-@handler("go-on")
-async def go_on_async(task):
-    while go_on(task):
-        await asyncio.sleep(0.01)
-
-
-@handler("go-on-blocked")
-async def go_on_blocked(task):
-    while go_on(task):
-        time.sleep(0.01)
-
-
-@handler("go-on-plain")
-def go_on_plain(task):
-    while go_on(task):
-        time.sleep(0.01)
-
-
-command("go-on-command", ["sh", "-c", """
-read -r given
-gate=$(dirname "$LEDGER")/$(echo "$given" | sed 's/.*"config":"\\\\([^"]*\\\\)".*/\\\\1/')
-while [ ! -e "$gate" ]; do
-  echo "alive $TALKA_JOB $TALKA_TASK $TALKA_FENCE $TALKA_ATTEMPT $$ $(date +%s%N) " >> "$LEDGER"
-  sleep 0.01
-done
-"""])
-'''
+LEASE_S = 2.0
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DagCluster]:
-    folder = tmp_path_factory.mktemp("frozen")
-    with dag_cluster(folder, 2, 1, handlers=HANDLERS + BEATS, manager_options=("--lease", "2s")) as cluster:
+    """Two workers. Each test leaves it whole."""
+    folder, lease = tmp_path_factory.mktemp("frozen"), ("--lease", f"{LEASE_S:g}s")
+    with dag_cluster(folder, 2, 1, handlers=HANDLERS + BEATS, manager_options=lease) as cluster:
         yield cluster
 
 
-@pytest.mark.serial
 @pytest.mark.parametrize("handler", ["go-on", "go-on-blocked", "go-on-plain", "go-on-command"])
 def test_task_of_a_frozen_worker_has_ended_there_before_it_begins_elsewhere(cluster: DagCluster, handler: str) -> None:
     job = cluster.dag(handler, {"id": "t", "handler": handler, "config": f"gate-{handler}"})
@@ -66,22 +32,109 @@ def test_task_of_a_frozen_worker_has_ended_there_before_it_begins_elsewhere(clus
 
     cluster.stop_process(victim)
     try:
-        cluster.wait(
-            lambda: len({line.fence for line in cluster.ledger(job=job, word="alive")}) == 2 or cluster.hear(0.02),
-            SOON_S,
-            "the task to begin elsewhere",
-        )
+        cluster.wait_until_begun_again(job)
         cluster.open_gate(f"gate-{handler}")
         facts = cluster.wait_for_end(job)
     finally:
         cluster.continue_process(victim)
-    cluster.wait_for(victim, "lease", SOON_S)
+    cluster.wait_until_leased()
 
-    lines = cluster.ledger(job=job, word="alive")
-    first = [line.at_ns for line in lines if line.fence == lines[0].fence]
-    second = [line.at_ns for line in lines if line.fence != lines[0].fence]
     assert facts["counts"] == {"completed": 1}
-    assert max(first) < min(second), f"both ran for {(max(first) - min(second)) / 1e9:.3f} s"
+    one_after_the_other(cluster.ledger(job=job, word="alive"))
+
+
+def test_a_worker_that_comes_back_late_is_refused_what_others_have_done(cluster: DagCluster) -> None:
+    job = cluster.dag("late", *({"id": f"t{n}", "handler": "work", "config": "gate-late"} for n in range(2)))
+    lines = cluster.wait_for_lines(2, job=job, word="began")
+    victim = cluster.tasks(job)[lines[0].task]["worker"]
+    before = cluster.metric("dag_results_stale_total")
+
+    cluster.stop_process(victim)
+    try:
+        cluster.open_gate("gate-late")
+        facts = cluster.wait_for_end(job)
+    finally:
+        cluster.continue_process(victim)
+    cluster.wait(
+        lambda: cluster.metric("dag_results_stale_total") > before or cluster.hear(0.05), SOON_S, "a refused result"
+    )
+    cluster.wait_until_leased()
+
+    stored = {task.id: task for task in cluster.stored() if task.job == job}
+    assert facts["counts"] == {"completed": 2}
+    assert all(task.output == task.fence for task in stored.values()), stored
+    assert max(task.attempts for task in stored.values()) > 1, stored
+
+
+def test_a_worker_started_again_frees_its_old_task_before_a_lease_is_over(tmp_path: Path) -> None:
+    with dag_cluster(tmp_path, 1, 1, handlers=HANDLERS + BEATS, manager_options=("--lease", "1m")) as cluster:
+        job = cluster.dag("reborn", {"id": "t", "handler": "go-on", "config": "gate-reborn"})
+        cluster.wait_for_lines(job=job, word="alive")
+
+        cluster.restart("w1")
+        cluster.wait_until_begun_again(job)
+        cluster.open_gate("gate-reborn")
+        facts = cluster.wait_for_end(job)
+
+        assert facts["counts"] == {"completed": 1}
+        one_after_the_other(cluster.ledger(job=job, word="alive"))
+        # Its new life proved the old one dead: nobody waited for a lease.
+        lost, registered = (cluster.up["m1"].said(news, name="w1")[-1] for news in ("worker-lost", "worker-registered"))
+        assert lost["at"] <= registered["at"]
+        assert lost["cause"] == "it was restarted"
+
+
+# The only manager
+
+
+def test_workers_go_on_without_their_only_manager_and_offer_their_results_when_it_is_back(cluster: DagCluster) -> None:
+    tasks = [{"id": f"t{n}", "handler": "go-on", "config": "gate-alone"} for n in range(2)]
+    job = cluster.dag("alone", *tasks, {"id": "all", "handler": "echo", "depends_on": ["t0", "t1"]})
+    for task in ("t0", "t1"):
+        cluster.wait_for_lines(job=job, task=task, word="alive")
+
+    cluster.kill("m1")
+    over_ns = round((cluster.now() + 1.5 * LEASE_S) * 1e9)
+    for task in ("t0", "t1"):
+        cluster.wait(
+            lambda task=task: cluster.ledger(job=job, task=task)[-1].at_ns > over_ns or cluster.hear(0.02),  # type: ignore[misc]
+            SOON_S,
+            f"{task} to run for longer than a lease",
+        )
+    cluster.open_gate("gate-alone")
+    cluster.wait_for_lines(2, job=job, word="ended")
+    cluster.start_manager("m1")
+    cluster.wait_until_ready()
+    facts = cluster.wait_for_end(job)
+
+    assert facts["counts"] == {"completed": 3}
+    began = {(line.task, line.fence) for line in cluster.ledger(job=job, word="alive")}
+    assert len(began) == 2, "what was done while nobody led was done again"
+
+
+def test_the_task_of_a_worker_that_a_new_manager_never_heard_waits_and_tells_for_whom(cluster: DagCluster) -> None:
+    job = cluster.dag("gone", {"id": "t", "handler": "go-on", "config": "gate-gone"})
+    cluster.wait_for_lines(job=job, word="alive")
+    victim = cluster.tasks(job)["t"]["worker"]
+
+    cluster.kill("m1", victim)
+    cluster.start_manager("m1")
+    cluster.wait_until_ready()
+    told = cluster.talka("jobs", "show", job, "--why", "t")
+
+    assert told.code == 0, told.text
+    assert f"{victim} may go on without it" in told.out, told.text
+    assert 240 < float(told.out.partition("given to others in ")[2].split()[0]) < 320, "five minutes"
+    assert cluster.tasks(job)["t"]["attempts"] == 1
+    # A new life of it is the proof that nobody had.
+    cluster.restart(victim)
+    cluster.wait_until_begun_again(job)
+    cluster.open_gate("gate-gone")
+    assert cluster.wait_for_end(job)["counts"] == {"completed": 1}
+    cluster.wait_until_leased()
+
+
+# Load
 
 
 LOAD = """
@@ -118,7 +171,6 @@ def jobs(tmp_path: Path) -> Iterator[JobCluster]:
         yield cluster
 
 
-@pytest.mark.serial
 def test_shard_of_a_frozen_worker_has_ended_there_before_it_begins_elsewhere(jobs: JobCluster, tmp_path: Path) -> None:
     file, place = tmp_path / "beat.py", tmp_path / "beats"
     file.write_text(LOAD)

@@ -12,14 +12,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.e2e.accounts import adds_up
 from tests.e2e.cluster import SOON_S
 from tests.e2e.job_cluster import until
 from tests.e2e.standstill import standstill
 
 WORKFLOWS = Path(__file__).parent / "workflows"
 PLAIN = WORKFLOWS / "plain.py"
-UNDER_WAY = 20
-"""Requests that may be under way on a core when it is killed."""
 
 
 @pytest.fixture(scope="module")
@@ -102,10 +101,9 @@ def workflow(tmp_path: Path, step: str, *, head: str = "", body: str = "", name:
 # Workers and cores
 
 
-@pytest.mark.serial
 def test_killed_worker_is_replaced_by_a_spare_one_for_the_rest_of_the_plan(make_jobs, truth) -> None:
-    cluster = make_jobs(3, 3)  # with the usual lease, after which the plan has a rest
-    started, job, running = under_way(cluster, truth, "--rate", "60/s", "--for", "14s", "--cores", "2")
+    cluster = make_jobs(1, 3, manager_options=("--lease", "2s"))  # after it the plan has a rest
+    started, job, running = under_way(cluster, truth, "--rate", "60/s", "--for", "8s", "--cores", "2")
     victim, _ = running
     [spare] = set(cluster.workers) - set(running)
     cluster.kill(victim)
@@ -116,24 +114,21 @@ def test_killed_worker_is_replaced_by_a_spare_one_for_the_rest_of_the_plan(make_
     assert document["status"] == "partial"
     [lost] = document["lost_shards"]
     assert victim in lost["cause"]
-    assert 0 < lost["from_s"] < lost["to_s"] <= 14
-    requests = document["totals"]["requests"]
-    assert 0 <= truth.count() - requests <= lost["arrivals_missing"] + UNDER_WAY
-    assert requests >= 840 - lost["arrivals_missing"] - UNDER_WAY
+    assert 0 < lost["from_s"] < lost["to_s"] <= 8
+    adds_up(document, 480, truth.count())
     assert victim in ended.out and "lost" in ended.out
 
 
-@pytest.mark.serial
 def test_gap_begins_where_the_load_ended_although_the_only_manager_stood_still(make_jobs, truth) -> None:
-    cluster = make_jobs(1, 1)
-    per_s, length_s, still_s = 50, 30, 6.0
+    cluster = make_jobs(1, 1, manager_options=("--lease", "3s"))  # for less than that it stops by itself
+    per_s, length_s, still_s = 50, 12, 4.0
     started, _, _ = under_way(cluster, truth, "--rate", f"{per_s}/s", "--for", f"{length_s}s", "--cores", "1", tasks=1)
     [name] = cluster.managers
     cores = cluster.core_processes("w1")
     cluster.stop_process(name)
     try:
         before = truth.count()
-        cluster.wait(lambda: truth.count() >= before + per_s, SOON_S, "a second of load that nobody reads of")
+        cluster.wait(lambda: truth.count() >= before + per_s // 2, SOON_S, "load that nobody reads of")
         cluster.kill("w1")
         psutil.wait_procs(cores, timeout=SOON_S)
         # Arrivals are evenly spread: the server's count tells where in the plan the load ended.
@@ -154,10 +149,9 @@ def test_gap_begins_where_the_load_ended_although_the_only_manager_stood_still(m
     assert workflow["iterations"] + workflow["interrupted_iterations"] + lost["arrivals_missing"] == per_s * length_s
 
 
-@pytest.mark.serial
 def test_killed_core_is_replaced_by_its_worker(cluster, truth) -> None:
     with mended(cluster):
-        started, job, running = under_way(cluster, truth, "--rate", "100/s", "--for", "8s", "--cores", "2")
+        started, job, running = under_way(cluster, truth, "--rate", "100/s", "--for", "5s", "--cores", "2")
         name = next(iter(running))
         [core] = cluster.core_processes(name)
         core.kill()
@@ -166,8 +160,7 @@ def test_killed_core_is_replaced_by_its_worker(cluster, truth) -> None:
         document = ended.document()
         [lost] = document["lost_shards"]
         assert "SIGKILL" in lost["cause"]
-        assert 0 <= truth.count() - document["totals"]["requests"] <= lost["arrivals_missing"] + UNDER_WAY
-        assert document["totals"]["requests"] >= 800 - lost["arrivals_missing"] - UNDER_WAY
+        adds_up(document, 500, truth.count())
         assert len(cluster.up[name].said("task-started", job=job)) == 1, "the task itself went on"
 
 
@@ -189,7 +182,6 @@ def test_worker_that_is_told_to_stop_finishes_its_task_first(cluster, truth) -> 
 # Managers
 
 
-@pytest.mark.serial
 def test_job_survives_the_manager_that_leads_it(cluster, job_server) -> None:
     with mended(cluster):
         started, job, truth = led_apart(cluster, job_server, "--rate", "60/s", "--for", "6s")
@@ -203,7 +195,6 @@ def test_job_survives_the_manager_that_leads_it(cluster, job_server) -> None:
         assert cluster.owner(job) != owner
 
 
-@pytest.mark.serial
 def test_job_survives_the_leader_of_the_cluster(cluster, job_server) -> None:
     with mended(cluster):
         started, job, truth = led_apart(cluster, job_server, "--rate", "60/s", "--for", "6s")
@@ -227,18 +218,14 @@ def test_job_goes_on_when_all_managers_were_killed_and_started_again(cluster, tr
         document = ended.document()
         # A worker whose lease ran out before a leader was there again has stopped, and the result says so.
         assert document["status"] in ("completed", "partial"), ended.text
-        missing = truth.count() - document["totals"]["requests"]
-        assert 0 <= missing <= sum(lost["arrivals_missing"] + UNDER_WAY for lost in document["lost_shards"])
-        if not document["lost_shards"]:
-            assert document["totals"]["requests"] == 600
+        adds_up(document, 600, truth.count())
         assert cluster.client().job(job).state == document["status"]
 
 
-@pytest.mark.timeout(240)
 def test_killed_talka_up_knows_its_job_when_it_is_started_again(make_jobs, truth) -> None:
     cluster = make_jobs(1, 0, start=False)
     words = ("up", "--port", cluster.api("m1").rpartition(":")[2], "--cores", "1", "--json")
-    words += ("--data-dir", str(cluster.data("up")))
+    words += ("--data-dir", str(cluster.data("up")), "--lease", "1s")
     first = cluster.start_talka(*words)
     first.wait_for_text('"up"')
     submitted = cluster.start_submit(PLAIN, "--rate", "50/s", "--for", "6s")

@@ -98,3 +98,42 @@ def test_an_arrival_has_nothing_of_users_before_it(cluster, job_server) -> None:
     assert checks == {"is_nobody_yet": (60, 0), "is_known_now": (60, 0)}
     [calls] = [step["calls"] for step in workflow["steps"] if step["name"] == "enter"]
     assert {call["name"]: call["count"] for call in calls} == {"look": 60, "sign in": 60}
+
+
+TRAVELS = """
+import os
+
+from prices import PRICE
+from talka import URL, Feed, HTTPResponse, SharedIterations, Workflow, step
+
+
+class Traveller(Workflow):
+    load = SharedIterations(4, 40)
+    users = Feed.csv("data/users.csv", order="once")
+
+    @step()
+    async def pay(self, url: URL = os.environ["TARGET"] + "/echo") -> HTTPResponse:
+        return await self.client.http.post(url, json={"user": self.users.next()["name"], "price": PRICE})
+"""
+
+
+def test_a_test_travels_with_its_module_and_data_starts_everywhere_at_once_and_is_one_result(
+    cluster, job_server, tmp_path
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "users.csv").write_text("name\n" + "".join(f"user-{n}\n" for n in range(40)))
+    (tmp_path / "prices.py").write_text("PRICE = 17\n")
+    file = tmp_path / "travels.py"
+    file.write_text(TRAVELS)
+    before = served(job_server)
+
+    ended = cluster.submit(file)
+
+    assert ended.code == 0, ended.text
+    document = ended.document()
+    assert rows(document)["pay"]["ok"] == document["totals"]["requests"] == 40
+    assert served(job_server)["/echo"] - before["/echo"] == 40, "each row once"
+    # Nobody starts before everybody is ready.
+    armed, begun = ([event["at"] for _, event in cluster.said(kind, job=ended.job)] for kind in
+                    ("task-armed", "task-started"))  # fmt: skip
+    assert len(armed) == len(begun) == 2 and max(armed) <= min(begun)

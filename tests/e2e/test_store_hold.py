@@ -3,9 +3,8 @@ full."""
 
 import os
 import resource
-import subprocess
-import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 from tests.e2e.cluster import SOON_S
 from tests.e2e.dag_cluster import DagCluster, dag_cluster
 from tests.e2e.moved_clock import MovedClock
+from tests.node_process import NodeProcess, nodes
 
 HOUR_S, MONTH_S = 3600, 30 * 86_400
 needs_a_clock = pytest.mark.skipif(bool(MovedClock.why_not()), reason=MovedClock.why_not())
@@ -27,13 +27,12 @@ def cluster(tmp_path: Path) -> Iterator[DagCluster]:
         yield cluster
 
 
-def second_manager(cluster: DagCluster, folder: Path, environment: dict[str, str]) -> "subprocess.Popen[str]":
-    words = [
-        *(sys.executable, "-m", "talka", "up", "--port", "0", "--data-dir", str(folder / "other"), "--json"),
-        *("--store", cluster.url, "--handlers", str(cluster.handlers_file)),
-    ]
+@contextmanager
+def second_manager(cluster: DagCluster, folder: Path, environment: dict[str, str]) -> Iterator[NodeProcess]:
+    words = ("up", "--port", "0", "--data-dir", str(folder / "other"), "--json", "--store", cluster.url)
     environment = {**os.environ, "LEDGER": str(cluster.ledger_file), **environment}
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    with nodes() as start:
+        yield start(*words, "--handlers", str(cluster.handlers_file), environment=environment)
 
 
 def runs(cluster: DagCluster, name: str) -> None:
@@ -65,41 +64,44 @@ def test_a_second_manager_whose_clock_is_a_minute_ahead_leaves_the_store_to_the_
     assert 59 < clock.shown() < 61
 
     with second_manager(cluster, tmp_path, clock.environment) as other:
-        _, said = other.communicate(timeout=SOON_S)
-        assert other.returncode not in (0, -9)
+        assert other.wait() not in (0, -9)
+    said = other.errors
     assert "another manager has the store" in said and "is alive" in said and "Traceback" not in said
     runs(cluster, "after")
     assert not [event for event in cluster.up["m1"].events if event["event"] == "alarm"]
+
+
+@contextmanager
+def taken_over(cluster: DagCluster, folder: Path) -> Iterator[None]:
+    """Another manager has the store, because this one stood still until just now."""
+    cluster.stop_process("m1")
+    with second_manager(cluster, folder, {}) as other:
+        other.until("up")
+        cluster.continue_process("m1")
+        yield
 
 
 def test_a_manager_that_stood_still_for_too_long_loses_its_store_and_says_so(
     cluster: DagCluster, tmp_path: Path
 ) -> None:
     runs(cluster, "before")
-    cluster.stop_process("m1")
-    with second_manager(cluster, tmp_path, {}) as other:
-        try:
-            assert other.stdout is not None
-            said = ""
-            while '"event": "up"' not in said and '"event":"up"' not in said:
-                line = other.stdout.readline()
-                assert line, other.stderr and other.stderr.read()
-                said = line
-            cluster.continue_process("m1")
-            # Never a job that is acknowledged by the one that lost it.
-            answer = not_ready(cluster, "another manager has taken the store")
-            assert answer.headers["retry-after"]
-            body = {"kind": "dag", "name": "late", "tasks": [{"id": "t", "handler": "mark"}]}
-            refused = cluster.ask_api_once("POST", "/v1/jobs", body)
-            assert refused.status == 503 and "another manager has taken the store" in refused.body["detail"]
-            assert refused.headers["retry-after"]
-            life = cluster.up["m1"]
-            cluster.wait(lambda: life.is_over, SOON_S, "the manager to end")
-            assert life.process.wait(SOON_S) == 1
-            assert "another manager has taken the store" in life.errors.read_text()
-        finally:
-            other.kill()
+    with taken_over(cluster, tmp_path):
+        # Never a job that is acknowledged by the one that lost it.
+        answer = not_ready(cluster, "another manager has taken the store")
+        assert answer.headers["retry-after"]
+        body = {"kind": "dag", "name": "late", "tasks": [{"id": "t", "handler": "mark"}]}
+        refused = cluster.ask_api_once("POST", "/v1/jobs", body)
+        assert refused.status == 503 and "another manager has taken the store" in refused.body["detail"]
+        assert refused.headers["retry-after"]
     assert {task.state for task in cluster.stored()} == {"completed"}
+
+
+def test_a_manager_whose_store_another_one_has_ends_with_the_reason(cluster: DagCluster, tmp_path: Path) -> None:
+    life = cluster.up["m1"]
+    with taken_over(cluster, tmp_path):
+        cluster.wait(lambda: life.is_over, SOON_S, "the manager to end")
+        assert life.process.wait(SOON_S) == 1
+        assert "another manager has taken the store" in life.errors.read_text()
     cluster.up.pop("m1")
 
 

@@ -109,10 +109,12 @@ class Caller:
 
 async def tasks(bases: list[str], calls: int, rng: Random, outcomes: "Counter[str]") -> None:
     """Callers side by side as Tasks, one of which is cancelled now and then."""
-    from talka.engine.load import native
+    from talka.engine.clients.http_kind import engine_class
     from talka.stats.tally import Exchanges
 
-    engine = native.engine_class()(Exchanges(), version="1", timeout=TIMEOUT_S, max_body_bytes=2 << 20, verify=False)
+    engine = engine_class(is_native=True)(
+        Exchanges(), version="1", timeout=TIMEOUT_S, max_body_bytes=2 << 20, verify=False
+    )
     try:
         callers = [Caller(engine, bases, Random(rng.random()), outcomes) for _ in range(8)]
         under_way = {asyncio.create_task(caller.run(calls)) for caller in callers}

@@ -16,7 +16,7 @@ import pytest
 
 from talka.clock import monotonic_ns
 from talka.engine import bundle as bundle_module
-from talka.engine.bundle import Bundle, CannotTravel, make_bundle
+from talka.engine.bundle import BUNDLE_LIMITS, Bundle, BundleLimits, CannotTravel, make_bundle
 from talka.engine.load.supervisor import Supervisor
 from talka.engine.loader import load
 from talka.engine.unpack import checked
@@ -78,10 +78,10 @@ def bundle_of(
     *,
     allow: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
+    limits: BundleLimits = BUNDLE_LIMITS,
 ) -> Bundle:
-    return make_bundle(
-        path, load(FileSource(path)), sent or {}, allow_modules=allow, environment=environment if environment else {}
-    )
+    specs = load(FileSource(path))
+    return make_bundle(path, specs, sent or {}, allow_modules=allow, environment=environment or {}, limits=limits)
 
 
 def names_in(bundle: Bundle) -> list[str]:
@@ -174,6 +174,20 @@ def test_a_module_that_is_imported_only_when_a_step_runs_travels(folder: Path) -
     write("later/module.py")
 
     assert bundled("def go():\n    import late\n") == ["late.py", "later/__init__.py", "later/module.py"]
+
+
+def test_a_module_that_the_source_can_do_without_and_what_it_takes_instead_travel(folder: Path) -> None:
+    write("first.py")
+    write("second.py")
+
+    test = """
+    def go():
+        try:
+            import first
+        except ImportError:
+            import second
+    """
+    assert bundled(test) == ["first.py", "second.py"]
 
 
 def test_a_module_that_importlib_is_asked_for_travels(folder: Path) -> None:
@@ -512,31 +526,26 @@ def test_certificates_that_workers_would_miss_are_refused(folder: Path) -> None:
 # Limits
 
 
-def test_a_file_and_all_files_have_limits(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_and_all_files_have_limits(folder: Path) -> None:
     write("users.csv", "x" * 500)
     test = with_parameters("a: File = 'users.csv'")
-    monkeypatch.setattr(bundle_module, "FILE_LIMIT_BYTES", 499)
-    monkeypatch.setattr(bundle_module, "TOTAL_LIMIT_BYTES", 600)
 
-    first, second = problems_of(test)
+    first, second = problems_of(test, limits=BundleLimits(file_bytes=499, total_bytes=600))
 
     assert first == "shop.py: users.csv has 500 bytes: a file that travels may have 499"
     assert second.startswith("shop.py: its files have ") and second.endswith(" bytes together: 600 may travel")
 
 
-def test_a_bundle_has_a_limit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundle_module, "BLOB_LIMIT_BYTES", 100)
-
-    (problem,) = problems_of("")
+def test_a_bundle_has_a_limit(folder: Path) -> None:
+    (problem,) = problems_of("", limits=BundleLimits(bundle_bytes=100))
     assert problem.endswith("bytes: it may have 100")
 
 
-def test_more_files_than_allowed_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_files_than_allowed_are_refused(folder: Path) -> None:
     for number in range(3):
         write(f"all/{number}")
-    monkeypatch.setattr(bundle_module, "FILES_LIMIT", 3)
 
-    (problem,) = problems_of(with_parameters("a: Directory = 'all'"))
+    (problem,) = problems_of(with_parameters("a: Directory = 'all'"), limits=BundleLimits(files=3))
     assert problem == "shop.py: 4 files would travel with it: at most 3 may; name fewer"
 
 
@@ -550,10 +559,9 @@ def test_a_name_that_workers_refuse_is_refused_here(folder: Path) -> None:
     ]
 
 
-def test_very_many_problems_are_cut_short(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundle_module, "SHOWN_PROBLEMS", 2)
-
-    problems = problems_of("".join(f"def go{number}():\n    import nowhere_{number}\n" for number in range(5)))
+def test_very_many_problems_are_cut_short(folder: Path) -> None:
+    test = "".join(f"def go{number}():\n    import nowhere_{number}\n" for number in range(5))
+    problems = problems_of(test, limits=BundleLimits(problems=2))
     assert len(problems) == 3
     assert problems[2] == "shop.py: and 3 more"
 
@@ -565,7 +573,7 @@ def test_a_file_that_vanishes_is_named(folder: Path, monkeypatch: pytest.MonkeyP
 
     with pytest.raises(CannotTravel, match="shop.py: shop.py cannot be read: No such file"):
         make_bundle("shop.py", specs, {}, environment={})
-    monkeypatch.setattr(bundle_module.Packer, "check_limits", lambda packer: None)
+    monkeypatch.setattr(bundle_module.Packer, "check_limits", lambda packer, limits: None)
     with pytest.raises(CannotTravel, match="shop.py: shop.py cannot be read: No such file"):
         make_bundle("shop.py", specs, {}, environment={})
 

@@ -6,7 +6,7 @@ from talka.clock import monotonic_ns
 from talka.engine.calls import ExchangeFailed, current_call
 from talka.engine.clients.custom import CustomClient
 from talka.engine.clients.deadlines import BadTimeout
-from tests.engine.node_runs import node_run
+from tests.engine.node_runs import Told, node_run
 
 
 async def answer(value: str = "done") -> str:
@@ -70,3 +70,17 @@ async def test_a_senseless_timeout_is_refused_without_leaving_a_coroutine_behind
         await CustomClient().call(answer(), timeout=0)
     with pytest.raises(BadTimeout):
         await CustomClient().call(asyncio.get_running_loop().create_future(), timeout=-1)
+
+
+@pytest.mark.parametrize("is_in_a_step", [True, False])
+async def test_a_call_that_is_cancelled_is_told_to_its_step_under_its_name(is_in_a_step: bool) -> None:
+    rows = Told()
+    token = current_call.set(node_run(rows=rows)) if is_in_a_step else None
+    call = asyncio.create_task(CustomClient().call(asyncio.Event().wait(), name="page"))
+    if token is not None:
+        current_call.reset(token)
+    await asyncio.sleep(0)  # let it begin
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert rows.calls == ([("cut", "page", None)] if is_in_a_step else [])

@@ -3,13 +3,13 @@ import heapq
 from collections.abc import Callable
 
 import pytest
-import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.clock import monotonic_ns
 from talka.engine.clients.deadlines import SLOT_NS, BadTimeout, Deadlines, Timeout, timeout_of
 from talka.units import MILLISECOND, NEVER, SECOND
+from tests.engine.loops import LOOPS
 
 
 class Timer:
@@ -155,7 +155,7 @@ def test_close_cancels_every_timer() -> None:
     assert all(item.fired_at == [] and item.look_ns == NEVER for item in items)
 
 
-@pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("factory", LOOPS.values(), ids=LOOPS)
 def test_a_real_loop_is_never_early(factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
     async def scenario() -> None:
         deadlines = Deadlines(asyncio.get_running_loop())

@@ -291,7 +291,7 @@ async def test_steps_actions_checks_and_metrics_are_counted_the_same(server: str
     ran = await same_every_way(type("Kinds", (Kinds,), {"base": server}))
     steps = ran.tally.steps
     assert (steps["first"].ok, steps["second"].ok, steps["third"].ok, steps["third"].skipped) == (10, 0, 8, 2)
-    assert ran.tally.calls["second"]["second"].status_codes == {500: 8, 200: 2, 404: 4, 503: 2}
+    assert ran.tally.calls["second"]["second"].outcomes == {"500": 8, "200": 2, "404": 4, "503": 2}
     assert ran.tally.calls["second"]["second"].errors == {"status": 10}
     assert steps["second"].errors == {"check": 2, "status": 8}
     assert (ran.tally.calls["last"]["last"].ok, ran.tally.actions["last"].skipped) == (8, 2)
@@ -448,15 +448,12 @@ async def test_a_stop_lets_iterations_under_way_end_and_starts_no_further_one(se
     assert ran.tally.started == 1
 
 
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps that were interrupted may take as long as they need."""
-    for module in ("executor", "native_executor"):
-        monkeypatch.setattr(f"talka.engine.load.{module}.LEFT_BEHIND_S", 20)
+PATIENT_S = 20
+"""Steps that were interrupted may take as long as they need."""
 
 
 @every_way
-async def test_a_step_may_clean_up_when_it_is_interrupted(server: str, patient: None, way: str) -> None:
+async def test_a_step_may_clean_up_when_it_is_interrupted(server: str, way: str) -> None:
     left: list[str] = []
 
     class Tidy(Workflow):
@@ -467,15 +464,13 @@ async def test_a_step_may_clean_up_when_it_is_interrupted(server: str, patient: 
             finally:
                 left.append((await self.client.http.get(f"{server}/tidy")).text)
 
-    ran = await run(Tidy, way, load=ConstantVUs(2, "2s"), grace_s=0.02)
+    ran = await run(Tidy, way, load=ConstantVUs(2, "2s"), grace_s=0.02, left_behind_s=PATIENT_S)
     assert left == ["/tidy", "/tidy"]
     assert (ran.step.interrupted, ran.tally.exchanges.ok, ran.tally.exchanges.interrupted) == (2, 2, 2)
 
 
 @every_way
-async def test_a_step_that_catches_its_interruption_counts_as_what_it_returns(
-    server: str, patient: None, way: str
-) -> None:
+async def test_a_step_that_catches_its_interruption_counts_as_what_it_returns(server: str, way: str) -> None:
     class Stubborn(Workflow):
         @step()
         async def get(self, url: URL = f"{server}/hang") -> HTTPResponse:
@@ -483,7 +478,7 @@ async def test_a_step_that_catches_its_interruption_counts_as_what_it_returns(
                 await self.client.http.get(url)
             return await self.client.http.get(f"{server}/")
 
-    ran = await run(Stubborn, way, load=ConstantVUs(1, "2s"), grace_s=0.02)
+    ran = await run(Stubborn, way, load=ConstantVUs(1, "2s"), grace_s=0.02, left_behind_s=PATIENT_S)
     assert (ran.step.ok, ran.step.interrupted, ran.tally.iterations) == (1, 0, 1)
 
 

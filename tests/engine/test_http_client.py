@@ -18,19 +18,20 @@ from typing import Any
 
 import pytest
 import trustme
-import uvloop
 
 from talka.clock import monotonic_ns
 from talka.engine.calls import ExchangeFailed, current_call
-from talka.engine.clients import deadlines, http, opening
+from talka.engine.clients import deadlines, opening
 from talka.engine.clients.connection import Connection
 from talka.engine.clients.deadlines import BadTimeout, Timeout
-from talka.engine.clients.http import HTTPEngine, TooManyConnections
+from talka.engine.clients.http import HTTPEngine, HTTPLimits, TooManyConnections
+from talka.engine.clients.http_kind import engine_class
 from talka.engine.clients.opening import BadCertificates, Resolver, connect_failure
 from talka.engine.clients.requests import (
     BadBody,
     BadHeader,
     Form,
+    Request,
     prepare_auth,
     prepare_cookies,
     prepare_data,
@@ -42,15 +43,14 @@ from talka.engine.clients.urls import BadURL, parse_url
 from talka.engine.load import native
 from talka.stats.tally import Exchanges
 from talka.work.responses import HTTPResponse
+from tests.engine.loops import LOOPS, STANDSTILL_S
 from tests.engine.node_runs import node_run
 
-LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
-    "asyncio": asyncio.new_event_loop,
-    "uvloop": uvloop.new_event_loop,
-}
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 LAST = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 4\r\n\r\nlast"
 LOOPBACK_6 = ("::1", 0)
+HERE = "http://127.0.0.1:1/"
+NO_ARGUMENTS = (None, None, None, None, None, None)
 
 
 engine_name: ContextVar[str] = ContextVar("engine_name")
@@ -69,7 +69,7 @@ def on_both_loops(scenario: Callable[..., Awaitable[None]], engines: tuple[str, 
 
         async def bounded() -> None:
             engine_name.set(engine)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(STANDSTILL_S):
                 await scenario(**fixtures)
 
         with asyncio.Runner(loop_factory=LOOPS[loop_name]) as runner:
@@ -182,7 +182,7 @@ async def serving(
 
 @asynccontextmanager
 async def running_engine(**options: Any) -> AsyncIterator[HTTPEngine]:
-    make = native.engine_class() if engine_name.get() == "native" else HTTPEngine
+    make = engine_class(is_native=True) if engine_name.get() == "native" else HTTPEngine
     engine = make(Exchanges(), version="1", **options)
     try:
         yield engine
@@ -383,10 +383,8 @@ async def test_requests_of_prepared_arguments_are_made_once() -> None:
 
 
 @on_both_loops
-async def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "MAX_REQUESTS_KEPT", 2)
-    monkeypatch.setattr(http, "MAX_URLS_KEPT", 2)
-    async with serving() as server, running_engine() as engine:
+async def test_what_is_kept_is_bounded() -> None:
+    async with serving() as server, running_engine(limits=HTTPLimits(requests=2, urls=2)) as engine:
         client = engine.new_client()
         for number in range(5):
             await client.get(server.url(f"/{number}"))
@@ -394,12 +392,27 @@ async def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
             await client.get(server.url(), timeout=10 + number)
             assert len(engine.bare["GET"]) <= 2 and len(engine.prepared) <= 2
         assert len(server.requests) == 15
-        monkeypatch.setattr(http, "MAX_KEPT_BYTES", 10)
-        await client.get(server.url(), headers=prepare_headers({"N": 1}))
-        assert len(engine.prepared) == 1
+        assert len(engine._urls) <= 2
+    async with serving() as server, running_engine(limits=HTTPLimits(request_bytes=10)) as engine:
+        client = engine.new_client()
+        for number in range(3):
+            await client.get(server.url(), headers=prepare_headers({"N": number}))
+            assert len(engine.prepared) == 1
         for number in range(100):
             deadlines.kept_timeout(number + 1.0)
         assert deadlines._timeout_of_seconds.cache_info().currsize <= 64
+
+
+@on_both_loops
+async def test_requests_of_64_mib_are_kept_and_one_byte_more_begins_afresh() -> None:
+    async with running_engine() as engine:
+        for key, size in (("small", 1000), ("large", 64 * 1024 * 1024 - 1000)):
+            engine.keep((key,), Request("POST", parse_url(HERE), bytes(size), False, False), NO_ARGUMENTS)
+        kept = list(engine.prepared)
+        assert kept == [("small",), ("large",)]
+        engine.keep(("more",), Request("POST", parse_url(HERE), b"x", False, False), NO_ARGUMENTS)
+        kept = list(engine.prepared)
+        assert kept == [("more",)]
 
 
 @on_both_loops
@@ -476,7 +489,7 @@ async def test_one_user_may_not_open_connections_without_end() -> None:
     hold = Hold()
     async with serving(hold) as server, running_engine() as engine:
         client = engine.new_client()
-        calls = [asyncio.create_task(client.get(server.url())) for _ in range(http.MAX_CONNECTIONS)]
+        calls = [asyncio.create_task(client.get(server.url())) for _ in range(engine.limits.connections)]
         await hold.reached.wait()
         with pytest.raises(TooManyConnections, match="64 calls"):
             await client.get(server.url())
@@ -486,10 +499,10 @@ async def test_one_user_may_not_open_connections_without_end() -> None:
 
 
 @on_both_loops
-async def test_connections_to_forgotten_origins_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "MAX_ORIGINS", 1)
+async def test_connections_to_forgotten_origins_are_closed() -> None:
     hold = Hold()
-    async with serving() as first, serving(OK, hold) as second, running_engine() as engine:
+    limits = HTTPLimits(origins=1)
+    async with serving() as first, serving(OK, hold) as second, running_engine(limits=limits) as engine:
         client = engine.new_client()
         await client.get(first.url())
         await client.get(second.url())
@@ -599,7 +612,7 @@ class Names:
 
 def scripted_names(engine: HTTPEngine, found: Any) -> Names:
     names = Names(found)
-    engine._resolver = Resolver(names)  # type: ignore[arg-type]
+    engine._resolver = Resolver(names, engine.limits.hosts)  # type: ignore[arg-type]
     return names
 
 
@@ -624,10 +637,9 @@ async def test_a_name_without_an_address_is_a_dns_failure(found: Any, words: str
 
 
 @on_both_loops
-async def test_a_name_is_looked_up_once_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with serving() as server, running_engine() as engine:
+async def test_a_name_is_looked_up_once_for_all() -> None:
+    async with serving() as server, running_engine(limits=HTTPLimits(hosts=1)) as engine:
         port = parse_url(server.url()).port
-        monkeypatch.setattr(opening, "MAX_HOSTS_KEPT", 1)
         names = scripted_names(engine, [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))])
         url = f"http://some.name:{port}/"
         cancelled = asyncio.create_task(engine.new_client().get(url))
@@ -1151,6 +1163,16 @@ async def test_https_with_a_trusted_certificate(authority: trustme.CA, authority
 
 
 @on_both_loops
+async def test_authorities_are_read_once_for_all(authority: trustme.CA, authority_file: str) -> None:
+    async with serving(tls=server_context(authority, "127.0.0.1")) as server:
+        async with running_engine(verify=authority_file) as engine:
+            assert (await engine.new_client().get(server.url())).status == 200
+            os.unlink(authority_file)
+            assert (await engine.new_client().get(server.url())).status == 200
+            assert counted(engine) == {"ok": 2, "connections": 2}
+
+
+@on_both_loops
 async def test_a_certificate_nobody_vouches_for_is_a_tls_failure(authority: trustme.CA, authority_file: str) -> None:
     async with serving(tls=server_context(authority, "127.0.0.1")) as server:
         async with running_engine() as engine:
@@ -1198,10 +1220,8 @@ async def test_authorities_that_cannot_be_loaded_are_refused(tmp_path: Path) -> 
 
 
 @on_both_loops
-async def test_a_peer_that_will_not_part_is_cut(
-    authority: trustme.CA, authority_file: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http, "CLOSE_S", 0.5)  # also for the end of a connection that was cut
+async def test_a_peer_that_will_not_part_is_cut(authority: trustme.CA, authority_file: str) -> None:
+    limits = HTTPLimits(close_s=0.5)  # also for the end of a connection that was cut
     stuck = asyncio.Event()
 
     async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -1212,7 +1232,7 @@ async def test_a_peer_that_will_not_part_is_cut(
         writer.transport.abort()
 
     listener = await asyncio.start_server(deaf, "127.0.0.1", 0, ssl=server_context(authority, "127.0.0.1"))
-    async with running_engine(verify=authority_file) as engine:
+    async with running_engine(verify=authority_file, limits=limits) as engine:
         await engine.new_client().get(f"https://127.0.0.1:{listener.sockets[0].getsockname()[1]}/")
     stuck.set()
     listener.close()

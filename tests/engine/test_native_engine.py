@@ -16,25 +16,22 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-import uvloop
 
 from talka.clock import monotonic_ns
 from talka.engine.calls import ExchangeFailed, current_call
 from talka.engine.clients.deadlines import SLOT_NS, Timeout
+from talka.engine.clients.http_kind import engine_class
 from talka.engine.clients.requests import prepare_headers
 from talka.engine.clients.urls import parse_url
 from talka.engine.load import native
 from talka.stats.tally import Exchanges
 from talka.units import MILLISECOND, SECOND
 from talka.work.responses import BrokenBody, HTTPResponse
+from tests.engine.loops import LOOPS, STANDSTILL_S
 from tests.engine.node_runs import Told, node_run
 
 pytestmark = pytest.mark.skipif(native.available() is not None, reason=f"no native engine: {native.available()}")
 
-LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
-    "asyncio": asyncio.new_event_loop,
-    "uvloop": uvloop.new_event_loop,
-}
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 Answer = Callable[[bytes], bytes | None]
 
@@ -44,7 +41,7 @@ def on_both_loops(scenario: Callable[..., Awaitable[None]]) -> Any:
     @functools.wraps(scenario)
     def test(loop_name: str, **fixtures: Any) -> None:
         async def bounded() -> None:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(STANDSTILL_S):
                 await scenario(**fixtures)
 
         with asyncio.Runner(loop_factory=LOOPS[loop_name]) as runner:
@@ -107,7 +104,7 @@ async def serving(answer: Answer = always_ok) -> AsyncIterator[Server]:
 
 
 def new_engine(**options: Any) -> Any:
-    return native.engine_class()(Exchanges(), version="1", **options)
+    return engine_class(is_native=True)(Exchanges(), version="1", **options)
 
 
 @asynccontextmanager
@@ -238,7 +235,7 @@ def both_answers(answer: bytes) -> Any:
     async def scenario() -> list[HTTPResponse]:
         found = []
         async with serving(lambda request: answer) as server:
-            for make in (HTTPEngine, native.engine_class()):
+            for make in (HTTPEngine, engine_class(is_native=True)):
                 engine = make(Exchanges(), version="1")
                 found.append(await engine.new_client().get("http://127.0.0.1:" + server.url.split(":")[-1]))
                 await engine.close()
@@ -525,6 +522,7 @@ async def test_a_client_may_be_closed_from_within_a_pump() -> None:
 @pytest.mark.parametrize("order", ["engine first", "client first", "loop first", "nothing is closed"])
 @pytest.mark.parametrize("loop_name", LOOPS)
 def test_ends_may_come_in_any_order(order: str, loop_name: str) -> None:
+    LOOPS[loop_name]().close()  # the first one of a process leaves descriptors open that all later ones use
     descriptors = len(os.listdir("/dev/fd"))
 
     async def begin() -> tuple[Any, Any, Any]:

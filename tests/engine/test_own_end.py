@@ -12,8 +12,8 @@ import pytest
 
 from talka.clock import boottime_ns
 from talka.control.worker.effects import ExitFacts
+from talka.engine import containment, kernel_timer
 from talka.engine import guard as guard_process
-from talka.engine import kernel_timer
 from talka.engine.containment import Guard
 from talka.engine.kernel_timer import EndWait, timer_calls
 from talka.engine.load.supervisor import Supervisor
@@ -186,6 +186,22 @@ def test_guard_that_is_started_anew_knows_the_end(guard: Guard, sleeper: "subpro
     assert sleeper.wait(60) == -signal.SIGKILL
 
 
+@pytest.mark.parametrize(("end_ns", "told"), [(1001, "+12\n=1001\n"), (1000, "+12\n"), (999, "+12\n")])
+def test_guard_that_is_started_is_told_an_end_only_before_it_has_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end_ns: int, told: str
+) -> None:
+    file = tmp_path / "told"
+    monkeypatch.setattr(containment, "boottime_ns", lambda: 1000)
+    guard = Guard(has_lease=True, timed=["/bin/sh", "-c", 'cat > "$0"', str(file)])
+    guard.tell_end(end_ns)
+    guard.watch(12)
+    assert guard._process is not None and guard._process.stdin is not None
+    guard._process.stdin.close()
+    assert guard._process.wait(60) == 0
+    assert file.read_text() == told
+    guard.close()
+
+
 def test_guard_that_stands_still_is_replaced_and_holds_nobody_up(
     guard: Guard, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
@@ -220,6 +236,16 @@ def test_wait_ends_with_words_or_with_the_instant(has_timers: bool) -> None:
     os.write(theirs, b"x")
     assert wait.wait(end_ns), "what was said counts before what is late"
     assert wait.wait(0)
+    os.close(ours)
+    os.close(theirs)
+
+
+@pytest.mark.parametrize("has_timers", [True, False])
+def test_instant_has_come_when_the_clock_shows_it(has_timers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    nows = iter([1000, 1000])
+    monkeypatch.setattr(kernel_timer, "boottime_ns", lambda: next(nows))
+    ours, theirs = os.pipe()
+    assert not EndWait(ours, timer_calls() if has_timers else None).wait(1000)
     os.close(ours)
     os.close(theirs)
 

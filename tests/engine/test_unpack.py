@@ -211,21 +211,17 @@ def test_more_entries_than_allowed_are_refused(tmp_path: Path) -> None:
     unpack(source_of(tmp_path, zipped(("shop.py", SHOP), *entries[1:])))
 
 
-def test_more_bytes_than_allowed_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_bytes_than_allowed_are_refused(tmp_path: Path) -> None:
     content = zipped(("shop.py", SHOP), ("one", b"1" * 50), ("other", b"2" * 50), method=ZIP_STORED)
-    monkeypatch.setattr(unpack_module, "UNPACKED_LIMIT_BYTES", len(SHOP) + 99)
 
     with pytest.raises(BadBundle, match=f"the bundle holds more than {len(SHOP) + 99} bytes"):
-        unpack(source_of(tmp_path, content))
-    monkeypatch.setattr(unpack_module, "UNPACKED_LIMIT_BYTES", len(SHOP) + 100)
-    unpack(source_of(tmp_path, content))
+        unpack(source_of(tmp_path, content), unpacked_limit_bytes=len(SHOP) + 99)
+    unpack(source_of(tmp_path, content), unpacked_limit_bytes=len(SHOP) + 100)
 
 
-def test_a_bundle_longer_than_allowed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpack_module, "BLOB_LIMIT_BYTES", 100)
-
+def test_a_bundle_longer_than_allowed_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadBundle, match="the bundle has 101 bytes: it may have 100"):
-        unpack(source_of(tmp_path, b"x" * 101))
+        unpack(source_of(tmp_path, b"x" * 101), bundle_limit_bytes=100)
 
 
 def test_what_is_packed_too_well_is_refused(tmp_path: Path) -> None:

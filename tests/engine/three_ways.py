@@ -13,7 +13,7 @@ import pytest
 
 from talka.clock import monotonic_ns
 from talka.engine.load import native
-from talka.engine.load.executor import Executor
+from talka.engine.load.executor import LEFT_BEHIND_S, Executor
 from talka.engine.load.native_executor import NativeExecutor
 from talka.engine.load.shard_runtime import ShardRuntime
 from talka.stats.tally import CheckTally, StepTally, Tally
@@ -136,7 +136,7 @@ def counts_of(part: StepTally) -> tuple[Any, ...]:
     return (
         (part.ok, part.failed, part.skipped, part.interrupted),
         (part.response_time.count, part.service_time.count),
-        (part.status_codes, part.errors, texts_of(part)),
+        (part.outcomes, part.errors, texts_of(part)),
     )
 
 
@@ -167,6 +167,7 @@ async def run(
     iterations_done: int = 0,
     watch: Callable[[Executor], Awaitable[None]] | None = None,
     think: Callable[[], int] | None = None,
+    left_behind_s: float = LEFT_BEHIND_S,
 ) -> Ran:
     engine, driver = WAYS[way]
     body = {"driver": driver} | ({} if load is None else {"load": load})
@@ -177,7 +178,8 @@ async def run(
     try:
         await stage.set_up()
         stage.think = think or stage.think
-        executor = stage.executor(part, grace_ns=round(grace_s * SECOND), iterations_done=iterations_done)
+        grace_ns = round(grace_s * SECOND)
+        executor = stage.executor(part, grace_ns=grace_ns, iterations_done=iterations_done, left_behind_s=left_behind_s)
         assert isinstance(executor, NativeExecutor) == (way == "native direct")
         start_ns = monotonic_ns() + MILLISECOND - late_ns
         stage.recorder.start(start_ns, start_ns - already_ns)

@@ -124,11 +124,8 @@ def test_age_is_never_negative_though_the_clock_was_set_back(
     assert here.heard[0][2] == 0
 
 
-def test_age_is_unknown_where_the_kernel_does_not_stamp(
-    endpoint, peer: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "SO_TIMESTAMPNS", 9999)
-    here = endpoint()
+def test_age_is_unknown_where_the_kernel_does_not_stamp(endpoint, peer: socket.socket) -> None:
+    here = endpoint(stamp_option=9999)
     peer.sendto(b"x", here.address)
     assert here.datagrams.drain() == 1
     assert here.heard[0][2] == -1
@@ -153,8 +150,7 @@ def test_what_waited_for_too_long_is_thrown_away_unread_and_its_age_told(
 
 
 def test_throwing_away_is_bounded_too(endpoint, peer: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "STALE_LIMIT", 3)
-    here = endpoint(stale_ns=600 * SECOND)
+    here = endpoint(stale_ns=600 * SECOND, stale_limit=3)
     for _ in range(5):
         peer.sendto(b"old", here.address)
     monkeypatch.setattr(module, "realtime_ns", lambda: time.time_ns() + 3600 * SECOND)
@@ -278,11 +274,8 @@ def test_address_that_is_a_name_is_never_looked_up(endpoint, peer: socket.socket
         peer.recv(100)
 
 
-def test_names_of_sources_and_targets_are_bounded(
-    endpoint, peer: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "NAMES_LIMIT", 2)
-    here = endpoint()
+def test_names_of_sources_and_targets_are_bounded(endpoint, peer: socket.socket) -> None:
+    here = endpoint(names_limit=2)
     for port in range(20_001, 20_010):
         here.datagrams._name_of(("127.0.0.1", port))
         here.datagrams._target_of(f"127.0.0.1:{port}")

@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -90,10 +91,8 @@ def names(server: NameServer, hosts: Path) -> NameLookup:
     return NameLookup(timeout_s=60, nameservers=[("127.0.0.1", server.port)], hosts_file=hosts)
 
 
-@pytest.fixture(autouse=True)
-def patience_with_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine the thread that reads one may have to wait."""
-    monkeypatch.setattr("talka.net.discovery.FILE_TIMEOUT_S", 60)
+Patient = partial(Candidates, file_timeout_s=60)
+"""On a busy machine the thread that reads a file may have to wait."""
 
 
 @pytest.fixture
@@ -288,7 +287,7 @@ async def test_remembered_peers_come_first_then_configured_ones_then_names(
     server.zone["also.test", "A"] = (60, ["10.0.0.1"])
     server.zone["other.test", "A"] = (60, ["10.0.0.4"])
     (tmp_path / "peers").write_text("# ours\n10.0.0.5:7400 # five\n\n  named.test:7400\n")
-    candidates = Candidates(
+    candidates = Patient(
         ["named.test:7400", "srv:_talka._tcp.test", f"file:{tmp_path / 'peers'}", "10.0.0.1:7400"],
         names=names,
         remembered=lambda: ["10.0.0.9:7400"],
@@ -319,7 +318,7 @@ async def test_ones_own_address_is_no_candidate(names: NameLookup) -> None:
 async def test_a_file_is_read_anew_each_time(names: NameLookup, tmp_path: Path) -> None:
     path = tmp_path / "peers"
     path.write_text("10.0.0.1:7400\n")
-    candidates = Candidates([f"file:{path}"], names=names)
+    candidates = Patient([f"file:{path}"], names=names)
     assert await candidates.resolve(0) == ["10.0.0.1:7400"]
     path.write_text("10.0.0.2:7400\n")
     assert await candidates.resolve(0) == ["10.0.0.2:7400"]
@@ -353,11 +352,8 @@ async def test_sources_that_fail_are_sentences_and_the_others_count(
     assert len(candidates.problems) == 7  # Those of the latest look only.
 
 
-async def test_a_file_that_cannot_be_read_in_time_is_a_sentence(
-    names: NameLookup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("talka.net.discovery.FILE_TIMEOUT_S", 0)
-    candidates = Candidates([f"file:{tmp_path / 'peers'}", "10.0.0.1:7400"], names=names)
+async def test_a_file_that_cannot_be_read_in_time_is_a_sentence(names: NameLookup, tmp_path: Path) -> None:
+    candidates = Candidates([f"file:{tmp_path / 'peers'}", "10.0.0.1:7400"], names=names, file_timeout_s=0)
     assert await candidates.resolve(0) == ["10.0.0.1:7400"]
     assert candidates.problems == [f"the file {tmp_path / 'peers'} was not read within 0 s"]
 
@@ -365,9 +361,9 @@ async def test_a_file_that_cannot_be_read_in_time_is_a_sentence(
 async def test_what_others_say_is_bounded(server: NameServer, names: NameLookup, tmp_path: Path) -> None:
     path = tmp_path / "peers"
     path.write_text("".join(f"10.{number // 250}.0.{number % 250}:7400\n" for number in range(CANDIDATES_LIMIT + 9)))
-    assert len(await Candidates([f"file:{path}"], names=names).resolve(0)) == CANDIDATES_LIMIT
+    assert len(await Patient([f"file:{path}"], names=names).resolve(0)) == CANDIDATES_LIMIT
     path.write_text("".join(f"n{number}.test:7400\n" for number in range(NAMES_LIMIT + 1)))
-    candidates = Candidates([f"file:{path}"], names=names)
+    candidates = Patient([f"file:{path}"], names=names)
     assert await candidates.resolve(0) == []
     assert candidates.problems[0] == "257 names of first peers are too many: only 256 were looked up"
     assert len(set(server.asked)) == 2 * NAMES_LIMIT
@@ -604,7 +600,7 @@ async def test_the_sources_are_asked_anew_for_every_round(names: NameLookup, tmp
             return "found"
         raise OSError("refused")
 
-    assert await searching(Candidates([f"file:{path}"], names=names), ask) == "found"
+    assert await searching(Patient([f"file:{path}"], names=names), ask) == "found"
     assert asked == ["10.0.0.1:7400", "10.0.0.2:7400"]
 
 

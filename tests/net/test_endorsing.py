@@ -28,8 +28,8 @@ def certs(tmp_path: Path) -> Path:
     return certs_of(tmp_path / "certs")
 
 
-def endorser(folder: Path, name: str, cluster: str = "shop") -> Endorser:
-    return Endorser(folder, name=name, cluster=cluster, environment="staging")
+def endorser(folder: Path, name: str, cluster: str = "shop", **limits: int) -> Endorser:
+    return Endorser(folder, name=name, cluster=cluster, environment="staging", **limits)
 
 
 def test_a_key_that_a_manager_vouches_for_is_believed(certs: Path) -> None:
@@ -87,9 +87,8 @@ def test_what_was_checked_holds_until_its_certificate_ends(certs: Path, monkeypa
     assert "has expired" in judge.doubt("signs", b"key", voucher, roles=MANAGERS)
 
 
-def test_so_many_checks_are_kept_and_no_more(certs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endorsing, "KEPT_LIMIT", 3)
-    mine, judge = endorser(certs, "m1"), endorser(certs, "w1")
+def test_so_many_checks_are_kept_and_no_more(certs: Path) -> None:
+    mine, judge = endorser(certs, "m1"), endorser(certs, "w1", kept_limit=3)
     for number in range(5):
         key = bytes([number])
         assert judge.doubt("signs", key, mine.vouch("signs", key), roles=MANAGERS) == ""

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from talka.net import notary as module
 from talka.net.certificates import issue, make_authority
 from talka.net.notary import CertificateNotary
 from talka.net.tls import cert_files
@@ -22,8 +21,9 @@ def certs(tmp_path: Path) -> Path:
     return folder
 
 
-def notary_of(folder: Path, name: str, now: datetime = NOW) -> CertificateNotary:
-    return CertificateNotary(cert_files(folder, name), cluster="shop", environment="staging", now=lambda: now)
+def notary_of(folder: Path, name: str, now: datetime = NOW, **limits: int) -> CertificateNotary:
+    files = cert_files(folder, name)
+    return CertificateNotary(files, cluster="shop", environment="staging", now=lambda: now, **limits)
 
 
 def test_what_a_manager_signed_holds_for_its_name_purpose_and_words_alone(certs: Path) -> None:
@@ -66,9 +66,8 @@ def test_a_certificate_counts_only_while_it_holds_also_when_it_is_known(certs: P
     assert a.has_signed("b", "address", b"at", signature, b.certificate)
 
 
-def test_certificates_that_are_known_have_a_limit(certs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "KNOWN_LIMIT", 1)
-    a, b = notary_of(certs, "a"), notary_of(certs, "b")
+def test_certificates_that_are_known_have_a_limit(certs: Path) -> None:
+    a, b = notary_of(certs, "a", known_limit=1), notary_of(certs, "b")
 
     for one in (a, b, a, a):
         assert a.has_signed("a" if one is a else "b", "state", b"x", one.sign("state", b"x"), one.certificate)

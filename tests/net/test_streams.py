@@ -6,21 +6,27 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from talka.control.member.send_queue import Class, LaneLimits, SendQueue
 from talka.net import streams as module
-from talka.net.streams import STRANGER_FRAME_BYTES, Streams
+from talka.net.streams import STRANGER_FRAME_BYTES, StreamLimits, Streams
 from talka.units import SECOND
 from talka.wire.framing import FRAME_LIMIT_BYTES, framed
 from talka.wire.security.roles import Proven
+from talka.work.retry import RetryPolicy
 
 LIMIT_S = 60.0
+
+
+PATIENT = StreamLimits(dial_s=LIMIT_S)
+"""On a busy machine a good connection may take long."""
 
 
 class Node:
     """Streams, and what came of them. A frame that begins with `bad` has no good seal."""
 
-    def __init__(self, **options) -> None:
+    def __init__(self, limits: StreamLimits = PATIENT, **options) -> None:
         self.frames: list[tuple[str, bytes]] = []
         self.refused: list[tuple[str, str, str]] = []
         self.gone: list[tuple[str, bool]] = []
@@ -32,6 +38,7 @@ class Node:
             on_refused=lambda *refusal: self._note(self.refused, refusal),
             on_gone=lambda *gone: self._note(self.gone, gone),
             rng=Random(1),
+            limits=limits,
             **options,
         )
 
@@ -73,12 +80,6 @@ class Node:
             while not holds():
                 self._news.clear()
                 await self._news.wait()
-
-
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine a good connection may take long."""
-    monkeypatch.setattr(module, "DIAL_TIMEOUT_S", LIMIT_S)
 
 
 @pytest.fixture
@@ -287,9 +288,8 @@ async def test_stranger_that_stays_silent_is_closed(node, stranger, clock) -> No
     assert here.counts == {"silent": 1} and here.streams.connections == 1
 
 
-async def test_strangers_are_limited_and_friends_do_not_count(node, stranger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "STRANGERS_LIMIT", 2)
-    here = await node()
+async def test_strangers_are_limited_and_friends_do_not_count(node, stranger) -> None:
+    here = await node(limits=replace(PATIENT, strangers=2))
     friend = await stranger(here)
     friend.say(framed(b"good"))
     await here.until(lambda: bool(here.frames))
@@ -303,9 +303,8 @@ async def test_strangers_are_limited_and_friends_do_not_count(node, stranger, mo
     await here.until(lambda: len(here.frames) == 3)
 
 
-async def test_connections_are_limited_in_both_directions(node, stranger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LINKS_LIMIT", 1)
-    here, there, other = await node(), await node(), await node()
+async def test_connections_are_limited_in_both_directions(node, stranger) -> None:
+    here, there, other = await node(limits=replace(PATIENT, links=1)), await node(), await node()
     first = await stranger(here)
     first.say(framed(b"good"))
     await here.until(lambda: bool(here.frames))
@@ -329,12 +328,9 @@ def closed_port() -> Iterator[int]:
         yield int(sock.getsockname()[1])
 
 
-async def test_frames_for_nobody_are_given_up_and_the_breaker_opens(
-    node, closed_port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "RETRIES", module.RetryPolicy(attempts=4, base_ns=1, cap_ns=1))
-    monkeypatch.setattr(module, "STREAM_PROBE_NS", 3600 * SECOND)
-    here = await node()
+async def test_frames_for_nobody_are_given_up_and_the_breaker_opens(node, closed_port: int) -> None:
+    hasty = RetryPolicy(attempts=4, base_ns=1, cap_ns=1)
+    here = await node(limits=replace(PATIENT, retries=hasty, stream_probe_ns=3600 * SECOND))
     nobody = f"127.0.0.1:{closed_port}"
     for number in (1, 2):
         here.streams.send(nobody, b"frame", Class.JOBS)
@@ -518,11 +514,8 @@ async def test_end_sends_what_was_written_and_leaves_nothing(node) -> None:
     assert here.counts == {"undeliverable": 1}
 
 
-async def test_end_does_not_wait_for_a_peer_that_does_not_read(
-    node, deaf: Deaf, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "CLOSE_S", 0.01)
-    here = await node()
+async def test_end_does_not_wait_for_a_peer_that_does_not_read(node, deaf: Deaf) -> None:
+    here = await node(limits=replace(PATIENT, close_s=0.01))
     await connected(here, deaf.address, Class.CONTROL)
     async with asyncio.timeout(LIMIT_S):
         await here.streams.close()

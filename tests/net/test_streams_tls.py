@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from talka.control.member.breaker import Breaker
 from talka.control.member.send_queue import Class
@@ -16,7 +17,7 @@ from talka.errors import Invalid
 from talka.net import streams as module
 from talka.net.certificates import issue, make_authority
 from talka.net.identity import Certified
-from talka.net.streams import Streams
+from talka.net.streams import StreamLimits, Streams
 from talka.net.tls import TlsChannel, cert_files, check_identity, client_context, server_context
 from talka.wire.framing import framed
 from talka.wire.security.roles import Proven, Role
@@ -55,10 +56,14 @@ class Lenient(Unchecked):
         return "", ""
 
 
+PATIENT = StreamLimits(dial_s=LIMIT_S)
+"""On a busy machine a good connection may take long."""
+
+
 class Node:
     """Streams, and what came of them."""
 
-    def __init__(self, security) -> None:
+    def __init__(self, security, limits: StreamLimits = PATIENT) -> None:
         self.frames: list[tuple[str, bytes, Proven]] = []
         self.refused: list[tuple[str, str, str]] = []
         self.gone: list[tuple[str, bool]] = []
@@ -70,6 +75,7 @@ class Node:
             on_gone=lambda *gone: self._note(self.gone, gone),
             rng=Random(1),
             security=security,
+            limits=limits,
         )
 
     async def listen(self) -> "Node":
@@ -92,18 +98,12 @@ class Node:
                 await self._news.wait()
 
 
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine a good connection may take long."""
-    monkeypatch.setattr(module, "DIAL_TIMEOUT_S", LIMIT_S)
-
-
 @pytest.fixture
 async def node():
     made: list[Node] = []
 
-    async def make(security=None) -> Node:
-        made.append(await Node(security).listen())
+    async def make(security=None, limits: StreamLimits = PATIENT) -> Node:
+        made.append(await Node(security, limits).listen())
         return made[-1]
 
     yield make
@@ -275,11 +275,9 @@ async def test_peer_without_certificates_is_dialled_once_and_not_in_a_circle(nod
     assert there.streams.counts == {"too-long": 1} and there.frames == []
 
 
-async def test_peer_that_refuses_again_and_again_is_left_alone(
-    node, certs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "CONTROL_PROBE_NS", 3600 * 10**9)
-    there, here = await node(), await node(certified(certs, "a"))
+async def test_peer_that_refuses_again_and_again_is_left_alone(node, certs: Path) -> None:
+    limits = replace(PATIENT, control_probe_ns=3600 * 10**9)
+    there, here = await node(), await node(certified(certs, "a"), limits)
     for number in range(module.BREAKER_FAILURES):
         here.streams.send(there.address, b"frame", Class.CONTROL)
         await here.until(lambda number=number: len(here.gone) == number + 1)
@@ -304,11 +302,9 @@ async def test_breaker_closes_after_a_handshake_and_not_before(node, certs: Path
     assert told == ["judged", "succeeded"]
 
 
-async def test_peer_that_takes_the_connection_and_says_nothing_is_given_up(
-    node, certs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "DIAL_TIMEOUT_S", 3.0)  # the connection itself must be there in time
-    here = await node(certified(certs, "a"))
+async def test_peer_that_takes_the_connection_and_says_nothing_is_given_up(node, certs: Path) -> None:
+    limits = StreamLimits(dial_s=3.0)  # the connection itself must be there in time
+    here = await node(certified(certs, "a"), limits)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()

@@ -22,13 +22,14 @@ Event = dict[str, Any]
 class SmallCluster:
     """`events` are of all nodes; `managers` and `workers` are those that are up, by name."""
 
-    def __init__(self, folder: Path, voters: tuple[str, ...], *, certified: bool) -> None:
+    def __init__(self, folder: Path, voters: tuple[str, ...], *, certified: bool, store: str = "") -> None:
         self.folder = folder
         self.events: list[Event] = []
         self.managers: dict[str, ManagerNode] = {}
         self.workers: dict[str, WorkerNode] = {}
         self.certs: Path | None = None
         self._voters = voters
+        self._store = store
         self._news = asyncio.Event()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         if certified:
@@ -51,9 +52,14 @@ class SmallCluster:
             preset="fast",
             certs=self.certs,
         )
-        node = self.managers[name] = ManagerNode(ManagerOptions(member=options), self._on_event)
-        self._tasks[name] = asyncio.create_task(node.run())
+        node = self.managers[name] = ManagerNode(ManagerOptions(member=options, store=self._store), self._on_event)
+        self._tasks[name] = asyncio.create_task(self._run(node))
         return node
+
+    @staticmethod
+    async def _run(node: ManagerNode) -> None:
+        await node.open_store()
+        await node.run()
 
     async def start_worker(self, name: str = "w") -> WorkerNode:
         """Until it has a lease."""
@@ -114,9 +120,11 @@ class SmallCluster:
 
 
 @asynccontextmanager
-async def small_cluster(folder: Path, *managers: str, certified: bool = False) -> AsyncIterator[SmallCluster]:
-    """With these managers, one of which leads; no worker."""
-    cluster = SmallCluster(folder, managers, certified=certified)
+async def small_cluster(
+    folder: Path, *managers: str, certified: bool = False, store: str = ""
+) -> AsyncIterator[SmallCluster]:
+    """With these managers, one of which leads; no worker. `store` is for dag jobs, which one manager alone keeps."""
+    cluster = SmallCluster(folder, managers, certified=certified, store=store)
     try:
         for name in managers:
             cluster.start_manager(name)

@@ -63,9 +63,8 @@ def test_user_who_cannot_run_cores_is_refused_where_it_was_named_and_told_where_
 
 def test_machine_without_the_usual_user_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(confinement, "USUAL", "nobody-of-this-name")
 
-    made = Confinement.of("", ENV, (), 1)
+    made = Confinement.of("", ENV, (), 1, usual="nobody-of-this-name")
 
     assert "there is no user nobody-of-this-name on this machine" in made.alarm
 
@@ -117,11 +116,8 @@ def test_trial_names_the_first_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 @AS_ROOT
-def test_each_core_has_a_folder_that_is_its_users_and_nobody_elses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(core_user, "PLACES", (tmp_path,))
-    made = Confinement(ENV, CoreUser("nobody", NOBODY.pw_uid, NOBODY.pw_gid), 7)
+def test_each_core_has_a_folder_that_is_its_users_and_nobody_elses(tmp_path: Path) -> None:
+    made = Confinement(ENV, CoreUser("nobody", NOBODY.pw_uid, NOBODY.pw_gid), 7, places=[tmp_path])
     bundle = tmp_path / "bundle"
     bundle.write_bytes(b"content")
     bundle.chmod(0o600)
@@ -141,11 +137,8 @@ def test_each_core_has_a_folder_that_is_its_users_and_nobody_elses(
 
 
 @AS_ROOT
-def test_nothing_is_written_through_what_a_core_put_into_its_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(core_user, "PLACES", (tmp_path,))
-    folders = CoreFolders(CoreUser("nobody", NOBODY.pw_uid, NOBODY.pw_gid), 7)
+def test_nothing_is_written_through_what_a_core_put_into_its_folder(tmp_path: Path) -> None:
+    folders = CoreFolders(CoreUser("nobody", NOBODY.pw_uid, NOBODY.pw_gid), 7, [tmp_path])
     bundle = tmp_path / "bundle"
     bundle.write_bytes(b"content")
     folder = folders.make("1")
@@ -156,20 +149,17 @@ def test_nothing_is_written_through_what_a_core_put_into_its_folder(
     assert not (tmp_path / "victim").exists()
 
 
-def test_folders_of_an_earlier_life_are_removed_and_those_of_others_are_not_touched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(core_user, "PLACES", (tmp_path,))
+def test_folders_of_an_earlier_life_are_removed_and_those_of_others_are_not_touched(tmp_path: Path) -> None:
     own = CoreUser("own", os.geteuid(), os.getegid())
-    (CoreFolders(own, 7).make("1") / "left").touch()
-    first = CoreFolders(own, 7)
+    (CoreFolders(own, 7, [tmp_path]).make("1") / "left").touch()
+    first = CoreFolders(own, 7, [tmp_path])
     assert list(first.root.iterdir()) == []
     first.close()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "kept").touch()
     first.root.symlink_to(tmp_path / "elsewhere")
 
-    second = CoreFolders(own, 7)
+    second = CoreFolders(own, 7, [tmp_path])
 
     assert second.root != first.root and second.root.parent == tmp_path
     assert (tmp_path / "elsewhere" / "kept").exists()
@@ -178,9 +168,8 @@ def test_folders_of_an_earlier_life_are_removed_and_those_of_others_are_not_touc
 def test_where_the_usual_places_are_closed_there_is_the_systems_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(core_user, "PLACES", (tmp_path / "none",))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
-    folders = CoreFolders(CoreUser("own", os.geteuid(), os.getegid()), 7)
+    folders = CoreFolders(CoreUser("own", os.geteuid(), os.getegid()), 7, [tmp_path / "none"])
 
     assert folders.root.parent == tmp_path

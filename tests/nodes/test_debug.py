@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from talka.nodes.debug import BODY_SHOWN_BYTES, debug_job
+from talka.nodes.debug import debug_job
 from talka.nodes.local import LocalJob, LocalOptions
 from talka.wire.shards import MemorySource
 from talka.work.arguments import URL
 from talka.work.dsl import Provide, Use, Workflow, action, check, depends, metric, state, step
 from talka.work.inspection import inspect_workflows
 from talka.work.outcome import ExitCode
-from talka.work.responses import CustomResponse, HTTPResponse
+from talka.work.responses import BODY_SHOWN_BYTES, CustomResponse, HTTPResponse
 from talka.work.shapes import ConstantVUs
 from tests.web.fake_control import free_port
 

@@ -14,8 +14,7 @@ from talka.net.asker import NodeAsker, NodeSilent
 from talka.net.discovery import Candidates
 from talka.net.listening import CannotListen, listening_sockets
 from talka.net.names import NameLookup
-from talka.nodes import member as module
-from talka.nodes.member import MemberNode, MemberOptions
+from talka.nodes.member import REMEMBER_S, MemberNode, MemberOptions
 from talka.store.files.folder import FolderInUse, StoreFailed
 from talka.store.files.peers import PeerFile, RememberedPeer
 from talka.store.files.voter_file import VoterFile
@@ -30,10 +29,10 @@ Event = dict[str, Any]
 class Running:
     """One member, and what it told."""
 
-    def __init__(self, options: MemberOptions, news: asyncio.Event) -> None:
+    def __init__(self, options: MemberOptions, news: asyncio.Event, **limits: float) -> None:
         self.events: list[Event] = []
         self._news = news  # of all members of a test
-        self.node = MemberNode(options, self._on_event)
+        self.node = MemberNode(options, self._on_event, **limits)
         self.task = asyncio.get_running_loop().create_task(self.node.run())
 
     @property
@@ -79,7 +78,7 @@ async def member(tmp_path: Path):
     made: list[Running] = []
     news = asyncio.Event()
 
-    def start(name: str, *seeds: "Running | str", **options: Any) -> Running:
+    def start(name: str, *seeds: "Running | str", remember_s: float = REMEMBER_S, **options: Any) -> Running:
         asked = {
             "bind": ("127.0.0.1", 0),
             "secrets": (SECRET,),
@@ -87,7 +86,7 @@ async def member(tmp_path: Path):
             "preset": "fast",
             "seeds": tuple(seed if isinstance(seed, str) else seed.address for seed in seeds),
         }
-        made.append(Running(MemberOptions(name=name, **(asked | options)), news))
+        made.append(Running(MemberOptions(name=name, **(asked | options)), news, remember_s=remember_s))
         return made[-1]
 
     yield start
@@ -392,9 +391,8 @@ async def test_peers_that_cannot_be_kept_are_an_alarm_and_no_end(member, monkeyp
     def fail(file: PeerFile, peers: list[RememberedPeer]) -> None:
         raise StoreFailed("peers could not be written (no space left on device)")
 
-    monkeypatch.setattr(module, "REMEMBER_S", 0.01)
     monkeypatch.setattr(PeerFile, "save", fail)
-    a = member("a")
+    a = member("a", remember_s=0.01)
     member("b", a)
     alarm = await a.sees("alarm")
     assert (alarm["kind"], alarm["text"]) == ("files", "peers could not be written (no space left on device)")

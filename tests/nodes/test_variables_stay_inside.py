@@ -90,7 +90,7 @@ class Api:
 async def api_of(node: ManagerNode) -> AsyncIterator[Api]:
     listener, stop, started = socket.create_server(("127.0.0.1", 0)), asyncio.Event(), asyncio.Event()
     audit = ApiAudit(node.folder / "audit.log")
-    app = make_app(node.control, audit=audit)
+    app = make_app(node.control, node.kinds, audit=audit)
     serving = asyncio.create_task(serve(app, listener, stop=stop, on_started=started.set))
     await started.wait()
     try:

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 
@@ -23,8 +24,8 @@ from talka.report.document import (
     TimelineRow,
     Totals,
 )
-from talka.report.outputs import targets
-from talka.report.outputs.output import JobInfo
+from talka.report.outputs.output import JobInfo, parse_output
+from talka.report.outputs.targets import SendLimits
 from talka.stats import hdr
 from talka.stats.histogram import Histogram
 from tests.report.documents import a_document, a_step, a_workflow
@@ -146,10 +147,9 @@ class HttpServer:
         return self.requests.get(timeout=LIMIT_S)
 
 
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine our servers may answer late."""
-    monkeypatch.setattr(targets, "TIMEOUT_S", LIMIT_S)
+PATIENT = SendLimits(timeout_s=LIMIT_S)
+"""On a busy machine our servers may answer late."""
+patient_output = partial(parse_output, limits=PATIENT)
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ def with_calls(result: ResultDocument) -> ResultDocument:
     histogram = histogram_of(1000, 2000)
     whole = measured_step("pay", histogram, ok=3, failed=1)
     fields = {name: getattr(whole, name) for name in Call.__struct_fields__}
-    calls = [Call(**fields | {"name": name}) for name in ("card", 'GET "/a, b.html"|x')]
+    calls = [Call(**fields | {"name": name, "outcomes": {"BUSY": 1}}) for name in ("card", 'GET "/a, b.html"|x')]
     shop, late = result.workflows
     steps = [
         msgspec.structs.replace(step, calls=calls, skipped=7, tags={"kind": "page", "a-b": "x,y"})
@@ -70,7 +70,7 @@ def test_prometheus_has_calls_by_a_label_of_their_own_and_tags_as_labels(with_ca
     assert sum(sample.value for sample in families["talka_interrupted_iterations"].samples) == 3
     for name in ("talka_call_response_time_seconds", "talka_call_service_time_seconds"):
         assert [s.value for s in families[name].samples if s.name.endswith("_count")] == [2.0, 2.0]
-    assert [s.labels["status"] for s in families["talka_call_responses"].samples] == ["200", "503"] * 2
+    assert [s.labels["status"] for s in families["talka_call_responses"].samples] == ["200", "503", "BUSY"] * 2
     assert [s.labels["kind"] for s in families["talka_call_errors"].samples] == ["status"] * 2
 
 

@@ -192,8 +192,8 @@ def test_a_step_has_its_counts_its_times_and_its_rate() -> None:
     drive = Drive(workflow("Shop", TEN_SECONDS, node("get", tags={"page": "home"}))).arm().at(10)
     tally = step_tally([10, 20, 30, 40], failed=2)
     tally.interrupted = 1
-    tally.saw_status(503)
-    tally.saw_status(200)
+    tally.saw("503")
+    tally.saw("200")
     (step,) = drive.report(counted(tally)).document().workflows[0].steps
     assert (step.name, step.measured, step.tags) == ("get", True, {"page": "home"})
     assert (step.count, step.ok, step.failed, step.interrupted, step.rate_per_s) == (7, 4, 2, 1, 0.6)
@@ -291,9 +291,9 @@ def with_calls(step: StepTally, **calls: StepTally) -> Tally:
 
 def test_calls_of_several_names_have_rows_below_their_step_and_the_step_has_all_their_statuses() -> None:
     page, login = step_tally([10, 20, 30], failed=1), step_tally([50])
-    page.saw_status(200, 3)
-    page.saw_status(503)
-    login.saw_status(201)
+    page.saw("200", 3)
+    page.saw("503")
+    login.saw("201")
     step = StepTally(ok=1, failed=1)
     step.response_time.record(80_000, 2)
     (get,) = (
@@ -306,6 +306,7 @@ def test_calls_of_several_names_have_rows_below_their_step_and_the_step_has_all_
     ]
     assert get.calls[1].errors == {"status": 1} and len(get.calls[1].samples) == 1
     assert get.calls[1].status_codes == {"200": 3, "503": 1}
+    assert get.outcomes == get.calls[1].outcomes == {}
     assert get.response_time_ms is not None and get.response_time_ms.min == pytest.approx(80, rel=0.01)
     assert get.service_time_ms is not None and get.service_time_ms.max == pytest.approx(25, rel=0.01)
     for times, text in [

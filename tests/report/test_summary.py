@@ -27,7 +27,7 @@ from talka.report.document import (
     Totals,
 )
 from talka.report.plan import plan_document, plan_text
-from talka.report.summary import BadStats, frequent_errors, parse_stats, progress_line, summary
+from talka.report.summary import BadStats, cause_text, frequent_errors, parse_stats, progress_line, summary
 from talka.report.text import bytes_text, cut, number_text, rate_text, seconds_text, share_text, time_text
 from talka.stats import hdr
 from talka.stats.histogram import Histogram
@@ -357,6 +357,18 @@ def test_of_many_status_codes_the_most_frequent_are_shown() -> None:
     assert "5 more codes" in text and "400 ×" not in text
 
 
+def test_outcomes_of_other_protocols_are_shown_as_status_codes_are() -> None:
+    outcomes = {f"WORD{number}": number for number in range(1, 11)} | {"OK": 12_000}
+    text = summary(a_document(workflows=[a_workflow(steps=[a_step(status_codes={}, outcomes=outcomes)])]))
+    assert "    outcome   OK × 12,000, WORD10 × 10, " in text
+    assert "3 more outcomes" in text and "WORD1 ×" not in text and "    status" not in text
+
+
+def test_an_answer_that_failed_is_named_by_its_label_as_a_cause() -> None:
+    assert cause_text("status", "GET http://shop.test:80/a answered 503") == "status 503 from shop.test:80"
+    assert cause_text("status", "PING answered BUSY") == "status BUSY"
+
+
 def test_what_went_wrong_with_a_workflow_is_told_with_it() -> None:
     failed = a_workflow(status="failed", failure="login raised KeyError: 'x'", dropped_iterations=5)
     skipped = a_workflow("Browse", status="skipped", cores=0, iterations=0, duration_s=0.0, steps=[])
@@ -506,7 +518,9 @@ def test_plain_text_has_no_escapes_and_colour_changes_nothing_else() -> None:
 
 def test_what_a_server_sent_cannot_steer_the_terminal() -> None:
     evil = "\x1b[2J\x1b]0;owned\x07 a\r\nb \u202e\ud800\x9b31m"
-    step = a_step(evil, errors={evil: 1}, samples=[ErrorSample(0.0, evil, evil)], status_codes={evil: 1})
+    step = a_step(
+        evil, errors={evil: 1}, samples=[ErrorSample(0.0, evil, evil)], status_codes={evil: 1}, outcomes={evil: 1}
+    )
     check = Check(evil, 0, 1, [ErrorSample(0.0, "check", evil)])
     document = a_document(
         job=Job("j", evil, None),

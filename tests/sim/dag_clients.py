@@ -9,7 +9,7 @@ from talka.control.dags.keeper import DagKeeper
 from talka.control.tasks.store_effects import CallAnswered
 from talka.errors import Invalid, Unavailable
 from talka.testing.host import Host
-from talka.testing.store_shell import StoreListener, StoreShell, act_on, all_tasks, keeper_on, keyed_in
+from talka.testing.store_shell import StoreListener, StoreShell, act_on, all_tasks, keepers_on, keyed_in
 from talka.testing.world import Observer, World
 from talka.units import MILLISECOND, SECOND
 from talka.work.lifecycle import is_final
@@ -90,7 +90,7 @@ class DagClients(Observer, StoreListener):
         world.after((150 + self._rng.randrange(300)) * MILLISECOND, partial(self._act, job))
         if job.what and world.now - job.asked_at < PATIENCE_NS and job.asked[0] == self._host.boot:
             return
-        if self._host.state != "up" or keeper_on(self._host) is None:
+        if self._host.state != "up" or keepers_on(self._host) is None:
             return
         if not job.id:
             self._submit(job)
@@ -138,7 +138,10 @@ class DagClients(Observer, StoreListener):
         number = self._calls
 
         def call(now: int) -> list[object]:
-            durable = keeper_on(host)
+            keepers = keepers_on(host)
+            if keepers is None:
+                return []
+            durable = keepers.of_job(job.id) if job.id else keepers.of_key(job.errand.key)
             if durable is None or job.asked != (boot, number):
                 return []
             try:

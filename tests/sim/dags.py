@@ -21,7 +21,7 @@ from talka.testing.handler_cores import FILES, HandlerLedger, Script, SimulatedH
 from talka.testing.host import Clock, Host
 from talka.testing.network import LinkProfile
 from talka.testing.store_chores import StoreChores, StoreRival
-from talka.testing.store_shell import StoreDisk, StoreShell, keeper_on
+from talka.testing.store_shell import StoreDisk, StoreShell, keepers_on
 from talka.testing.trust import keys_of_workers, trust_of_worker
 from talka.testing.world import Boot, Observer, World
 from talka.units import HOUR, MILLISECOND, MINUTE, SECOND
@@ -259,13 +259,14 @@ def _refused(worker: Worker, now: int) -> list[object]:
 class Story:
     """Runs a plan from its first second to its last."""
 
-    def __init__(self, plan: Plan, verbose: Callable[[str], None] | None) -> None:
+    def __init__(self, plan: Plan, verbose: Callable[[str], None] | None, partitions: int = 1) -> None:
+        """`partitions`: of the store, all of which the manager has."""
         self.plan = plan
         self.world = world = build(plan, verbose)
         self.manager = world.hosts[MANAGER]
         self.ledger = HandlerLedger()
         self.cores = SimulatedHandlerCores(world, self.ledger)
-        self.shell = StoreShell(world, self.manager, EPOCH_NS)
+        self.shell = StoreShell(world, self.manager, EPOCH_NS, partitions)
         self.history = DagHistory(self.shell)
         self.clients = DagClients(world, self.manager, self.shell, plan.errands, self.history)
         self.specs = Specs()
@@ -417,7 +418,7 @@ class Story:
     def _take_store(self, rng: Random) -> None:
         if self._is_over(STORE_TAKEN):
             return
-        if self.manager.state == "up" and keeper_on(self.manager) is not None and self.rival.strike(rng):
+        if self.manager.state == "up" and keepers_on(self.manager) is not None and self.rival.strike(rng):
             self.world.struck[STORE_TAKEN] = self.world.struck.get(STORE_TAKEN, 0) + 1
             self.world.after(rng.randrange(5000, 12_000) * MILLISECOND, partial(self._take_store, rng))
         else:

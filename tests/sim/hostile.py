@@ -98,9 +98,9 @@ def known_of_dags(world: World, manager: Host, hosts: tuple[str, ...]) -> Known:
     """The same with attempts at tasks, by their whole names: store, life, job, task and fence."""
     known = dict(known_of(world, hosts))
     found = manager_on(manager)
-    if found is None or found.keeper is None:
+    if found is None or not found.dags:
         return known
-    running = found.keeper.attempts.running
+    running = {fence: task for keeper in found.dags for fence, task in keeper.attempts.running.items()}
     if running:
         fences = list(running)
         known |= {"fence": fences, "fences": [tuple(fences[:3])], "began": [tuple(fences[:3])]}
@@ -109,4 +109,5 @@ def known_of_dags(world: World, manager: Host, hosts: tuple[str, ...]) -> Known:
             for fence, task in running.items()
         ]
         known["progress"] = [(HandlerProgress(fence, b'"stolen"'),) for fence in fences]
-    return known | {"epoch": [found.keeper.floor.epoch], "of": [found.keeper.floor.life]}
+    floors = [keeper.floor for keeper in found.dags]
+    return known | {"epoch": [floor.epoch for floor in floors], "of": [floor.life for floor in floors]}

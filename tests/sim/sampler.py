@@ -6,6 +6,7 @@ often than not: a message that names nothing real would be refused for that alon
 
 import string
 from collections.abc import Mapping, Sequence
+from functools import cache
 from random import Random
 from typing import Any, Final, get_args
 
@@ -26,6 +27,9 @@ LENGTH: Final = 24
 ITEMS: Final = 2
 KNOWN_SHARE: Final = 0.8
 PLAN: Final = Plan.of_vus((Segment(SECOND, 1, 1),))
+
+
+_info: Final = cache(inspect.type_info)
 
 
 class Sampler:
@@ -59,7 +63,7 @@ class Sampler:
 
     def value(self, kind: Any) -> Any:
         """Of a struct, or of any type a field may have."""
-        return self._value("", inspect.type_info(kind), 0)
+        return self._value("", _info(kind), 0)
 
     def _value(self, name: str, info: inspect.Type, depth: int) -> Any:
         known = [value for value in self.known.get(name, ()) if _fits(value, info)]

@@ -1,24 +1,24 @@
-"""Dag jobs of one manager: hundreds of drawn histories, and what they must add up to."""
+"""Dag jobs of one manager: drawn histories, and what they must add up to."""
 
 from functools import partial
 
 import pytest
 
+from talka.cluster.placement import partition_of
 from talka.testing.store_shell import jobs_in
 from talka.units import SECOND
 from tests.sim import dags, stalls
+from tests.sim.seeds import fresh
 
-SEEDS = 240
-HOSTILE_SEEDS = 100
-REPLACED_SEEDS = 80
-"""With each way to replace a store."""
+PARTITIONED_SEEDS = 3
+"""With and without each way to replace a store."""
 PER_TEST = 20
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, PER_TEST))
-def test_no_history_of_dag_jobs_breaks_an_invariant(first: int) -> None:
+@fresh(240, PER_TEST)
+def test_no_history_of_dag_jobs_breaks_an_invariant(seeds: range) -> None:
     broken = []
-    for seed in range(first, first + PER_TEST):
+    for seed in seeds:
         plan = dags.plan_of(seed)
         world = dags.run(seed)
         broken += [f"make sim SEED={seed} KIND=dags: {violation}" for violation in world.violations]
@@ -29,11 +29,19 @@ def test_no_history_of_dag_jobs_breaks_an_invariant(first: int) -> None:
     assert not broken, "\n".join(broken)
 
 
-@pytest.mark.parametrize("first", range(0, HOSTILE_SEEDS, PER_TEST))
-def test_no_history_with_a_hostile_member_breaks_an_invariant(first: int) -> None:
+@pytest.mark.parametrize("seed", range(3))
+def test_first_histories_of_dag_jobs_are_clean_and_have_faults(seed: int) -> None:
+    world = dags.run(seed)
+
+    assert not world.violations
+    assert world.now >= 60 * SECOND and world.struck
+
+
+@fresh(100, PER_TEST)
+def test_no_history_with_a_hostile_member_breaks_an_invariant(seeds: range) -> None:
     """It has a worker's certificate, and names attempts of others: nothing is accepted that may not be."""
     broken = []
-    for seed in range(first, first + PER_TEST):
+    for seed in seeds:
         story = dags.Story(dags.plan_of(seed, has_hostile=True), None)
         world = story.run()
         broken += [f"seed {seed} with a hostile member: {violation}" for violation in world.violations]
@@ -43,11 +51,11 @@ def test_no_history_with_a_hostile_member_breaks_an_invariant(first: int) -> Non
     assert not broken, "\n".join(broken)
 
 
-@pytest.mark.parametrize("first", range(0, REPLACED_SEEDS, PER_TEST))
+@fresh(80, PER_TEST)
 @pytest.mark.parametrize("fault", dags.STORE_FAULTS)
-def test_no_history_with_a_store_that_is_replaced_breaks_an_invariant(fault: str, first: int) -> None:
+def test_no_history_with_a_store_that_is_replaced_breaks_an_invariant(fault: str, seeds: range) -> None:
     broken = []
-    for seed in range(first, first + PER_TEST):
+    for seed in seeds:
         story = dags.Story(dags.plan_of(seed, store_fault=fault), None)
         world = story.run()
         broken += [f"seed {seed}, {fault}: {violation}" for violation in world.violations]
@@ -56,6 +64,29 @@ def test_no_history_with_a_store_that_is_replaced_breaks_an_invariant(fault: str
     assert not broken, "\n".join(broken)
 
 
+@pytest.mark.parametrize("partitions", [2, 16])
+@pytest.mark.parametrize("fault", ["", *dags.STORE_FAULTS])
+def test_no_history_with_several_partitions_breaks_an_invariant(fault: str, partitions: int) -> None:
+    broken, served = [], set[int]()
+    for seed in range(PARTITIONED_SEEDS):
+        story = dags.Story(dags.plan_of(seed, store_fault=fault), None, partitions)
+        broken += [f"seed {seed}, {partitions} partitions: {violation}" for violation in story.run().violations]
+        rows = jobs_in(story.shell.records)
+        assert all(row.number % partitions == partition_of(row.id, partitions) for row in rows)
+        served |= {row.number % partitions for row in rows}
+
+    assert not broken, "\n".join(broken)
+    assert len(served) > 1, "jobs were in more than one of them"
+
+
+@pytest.mark.parametrize("fault", dags.STORE_FAULTS)
+def test_a_history_with_a_store_that_is_replaced_is_clean(fault: str) -> None:
+    world = dags.Story(dags.plan_of(1, store_fault=fault), None).run()
+
+    assert not world.violations and world.struck[fault] >= 1
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("fault", dags.STORE_FAULTS)
 def test_histories_with_a_store_that_is_replaced_have_what_is_hard_in_them(fault: str) -> None:
     stories = [dags.Story(dags.plan_of(seed, store_fault=fault), None) for seed in range(20)]
@@ -70,7 +101,7 @@ def test_histories_with_a_store_that_is_replaced_have_what_is_hard_in_them(fault
         assert sum(story.shell.dropped for story in stories) >= 10, "workers held what was of another life"
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_without_faults_every_attempt_that_ran_is_accounted_for(seed: int) -> None:
     story = dags.Story(dags.plan_of(seed, classes=()), None)
 
@@ -81,6 +112,7 @@ def test_without_faults_every_attempt_that_ran_is_accounted_for(seed: int) -> No
     assert story.shell.lost == 0
 
 
+@pytest.mark.long
 def test_histories_have_what_is_hard_in_them() -> None:
     stories = [dags.Story(dags.plan_of(seed), None) for seed in range(30)]
 
@@ -102,6 +134,7 @@ def test_histories_have_what_is_hard_in_them() -> None:
     assert states >= {"completed", "partial", "failed", "cancelled", "timeout"}
 
 
+@pytest.mark.long
 def test_histories_with_a_clock_that_is_moved_have_what_is_hard_in_them() -> None:
     stories = [dags.Story(dags.plan_of(seed, classes=(dags.CLOCK_MOVED,)), None) for seed in range(8)]
 
@@ -140,6 +173,13 @@ def test_jobs_whose_manager_is_gone_for_good_are_told() -> None:
     assert "D1" in {violation.invariant for violation in world.violations}
 
 
-@pytest.mark.parametrize("seed", range(15))
+@fresh(40, PER_TEST)
+def test_no_worker_that_dies_in_a_stall_of_the_manager_breaks_an_invariant(seeds: range) -> None:
+    broken = [f"seed {seed}: {violation}" for seed in seeds for violation in stalls.run(seed).violations]
+
+    assert not broken, "\n".join(broken)
+
+
+@pytest.mark.parametrize("seed", range(3))
 def test_a_worker_that_dies_while_the_manager_stands_still_is_given_up_within_a_lease_of_its_return(seed: int) -> None:
     assert not stalls.run(seed).violations

@@ -1,17 +1,15 @@
 """A hostile member among jobs: it has the secret, and neither reads variables nor has anything run."""
 
-import pytest
-
 from tests.sim import jobs
+from tests.sim.seeds import fresh
 
-SEEDS = 40
 PER_TEST = 20
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, PER_TEST))
-def test_no_history_with_a_forger_breaks_an_invariant(first: int) -> None:
+@fresh(40, PER_TEST)
+def test_no_history_with_a_forger_breaks_an_invariant(seeds: range) -> None:
     broken, forged, opened = [], 0, 0
-    for seed in range(first, first + PER_TEST):
+    for seed in seeds:
         story = jobs.Story(jobs.plan_of(seed), None, has_forger=True)
         world = story.run()
         broken += [f"seed {seed} with a forger: {violation}" for violation in world.violations]

@@ -9,15 +9,15 @@ from talka.units import SECOND
 from tests.sim import jobs, leases
 from tests.sim.checkers.jobs import manager_on
 from tests.sim.job_clients import manager_act
+from tests.sim.seeds import fresh, stored
 
-SEEDS = 40
 PER_TEST = 20
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, PER_TEST))
-def test_no_history_of_different_and_changing_leases_breaks_an_invariant(first: int) -> None:
+@fresh(40, PER_TEST)
+def test_no_history_of_different_and_changing_leases_breaks_an_invariant(seeds: range) -> None:
     broken, refused, begun, held = [], 0, 0, 0
-    for seed in range(first, first + PER_TEST):
+    for seed in seeds:
         story = leases.Story(jobs.plan_of(seed), None)
         world = story.run()
         broken += [f"make sim SEED={seed} KIND=leases: {violation}" for violation in world.violations]
@@ -29,13 +29,7 @@ def test_no_history_of_different_and_changing_leases_breaks_an_invariant(first: 
     assert refused >= PER_TEST and begun >= PER_TEST // 2 and held >= PER_TEST // 2
 
 
-@pytest.mark.parametrize(
-    "seed",
-    [
-        pytest.param(55, id="a worker declines a task and runs another one of the job"),
-        pytest.param(76, id="workers fall silent a lease of a second apart"),
-    ],
-)
+@pytest.mark.parametrize("seed", stored("leases"))
 def test_a_history_that_once_broke_an_invariant_is_clean(seed: int) -> None:
     assert leases.run(seed).violations == []
 

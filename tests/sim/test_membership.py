@@ -1,18 +1,17 @@
 """Membership under drawn faults: every seed keeps every invariant, and is the same history each time."""
 
-import pytest
-
 from talka.units import SECOND
 from tests.sim.membership import CLASSES, describe, plan_of, run
+from tests.sim.seeds import fresh
 
-CHUNK = 13
-FIRST_SEEDS = range(1, 105, CHUNK)
+SEEDS = 104
+PER_TEST = 13
 
 
-@pytest.mark.parametrize("first", FIRST_SEEDS)
-def test_no_seed_violates_an_invariant(first: int) -> None:
+@fresh(SEEDS, PER_TEST)
+def test_no_seed_violates_an_invariant(seeds: range) -> None:
     told = []
-    for seed in range(first, first + CHUNK):
+    for seed in seeds:
         world = run(seed)
         for violation in world.violations:
             told += [*describe(seed), f"  {violation.time / SECOND:.3f} s: {violation.invariant}: {violation.text}"]
@@ -22,17 +21,17 @@ def test_no_seed_violates_an_invariant(first: int) -> None:
 
 
 def test_the_seeds_are_as_large_as_they_claim_and_have_every_class_of_fault() -> None:
-    plans = [plan_of(seed) for first in FIRST_SEEDS for seed in range(first, first + CHUNK)]
+    plans = [plan_of(seed) for seed in range(1, SEEDS + 1)]
 
-    assert len(plans) == 104
     assert all(plan.members >= 16 and plan.ends_at >= 60 * SECOND and len(plan.classes) >= 3 for plan in plans)
     counts = {name: sum(name in plan.classes for plan in plans) for name in CLASSES}
     assert min(counts.values()) >= 10
 
 
-def test_a_seed_is_one_history() -> None:
+def test_a_seed_is_one_history_and_keeps_every_invariant() -> None:
     once, again, other = run(3), run(3), run(4)
 
+    assert not once.violations and not other.violations
     assert once.trace_hash() == again.trace_hash() != other.trace_hash()
 
 

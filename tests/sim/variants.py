@@ -333,7 +333,7 @@ def finds_nothing_stale(right, self, job, fence):
 
 @variant("worker_fence", HandlerPool, "on_message")
 def obeys_old_epochs(right, self, now, sender, message):
-    epoch = max(message.epoch, self.obeyed.epoch)
+    epoch = max(message.epoch, self._served(message.of.partition).obeyed.epoch)
     return right(self, now, sender, msgspec.structs.replace(message, epoch=epoch))
 
 
@@ -486,7 +486,8 @@ def forgets_what_is_held(right, self, now, task):
 def tells_before_it_is_durable(right, self, now):
     """Nobody is told of anything before it is durable: no client, no worker, no task that waits for another."""
     effects = right(self, now)
-    tickets = [effect.ticket for effect in effects if isinstance(effect, Commit)]
+    own = self.partition.number
+    tickets = [effect.ticket for effect in effects if isinstance(effect, Commit) and effect.partition == own]
     return [*effects, *(word for ticket in tickets for word in self.on_committed(now, ticket))]
 
 
@@ -517,14 +518,15 @@ def finds_nobody_foreign(right, self, *arguments, is_foreign, **named):
 
 @variant("store_life", HandlerPool, "on_message")
 def obeys_other_stores(right, self, now, sender, message):
-    if message.epoch == self.obeyed.epoch:
-        message = msgspec.structs.replace(message, of=self.obeyed.life)
+    obeyed = self._served(message.of.partition).obeyed
+    if message.epoch == obeyed.epoch:
+        message = msgspec.structs.replace(message, of=obeyed.life)
     return right(self, now, sender, message)
 
 
 @variant("store_life", HandlerPool, "_drop_others")
-def keeps_what_is_of_others(right, self, now):
-    self._outbox.life = self.obeyed.life
+def keeps_what_is_of_others(right, self, now, served):
+    served.outbox.life = served.obeyed.life
     return []
 
 

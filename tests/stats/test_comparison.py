@@ -437,9 +437,7 @@ def test_many_rows_hold_together_only_if_each_is_wider() -> None:
     assert quantile(1, 25) < quantile(14, 25) < quantile(1000, 25)
 
 
-def test_percentile_reaches_over_the_ranks_that_are_likely(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison, "RUN_SPREAD", 0.0)
-    monkeypatch.setattr(comparison, "RUN_SPREAD_MS", 0.0)
+def test_percentile_reaches_over_the_ranks_that_are_likely() -> None:
     found = percentile_of(uniform(), 50, CALM, lag_ms=0.0, rows=1)
     assert found is not None
     half = 1.96 * (0.25 / 1000) ** 0.5
@@ -469,9 +467,7 @@ def test_lag_of_the_generator_lowers_only_the_low_end() -> None:
         assert later.down == later.value
 
 
-def test_mean_is_the_textbooks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison, "RUN_SPREAD", 0.0)
-    monkeypatch.setattr(comparison, "RUN_SPREAD_MS", 0.0)
+def test_mean_is_the_textbooks() -> None:
     found = mean_of(uniform(), CALM, lag_ms=0.0, rows=1)
     assert found is not None and found.value == pytest.approx(1.4995)
     assert found.high - found.value == pytest.approx(1.96 * 0.2887 / 1000**0.5, rel=0.01)

@@ -12,9 +12,11 @@ from talka.stats.machine import Machine
 from talka.stats.tally import (
     CALL_NAMES_KEPT,
     ERROR_KINDS,
+    LABEL_CHARACTERS_LIMIT,
     OTHER_CALLS,
+    OTHER_OUTCOMES,
+    OUTCOMES_KEPT,
     SAMPLES_KEPT,
-    STATUS_CODES_KEPT,
     CheckTally,
     Exchanges,
     GeneratorTally,
@@ -58,7 +60,7 @@ def step_of(ok: int, interrupted: int, times: list[int], statuses: list[int], sa
         step.response_time.record(microseconds)
         step.service_time.record(microseconds // 2)
     for status in statuses:
-        step.saw_status(status)
+        step.saw(str(status))
     for sample in samples:
         step.fail(sample)
     return step
@@ -176,7 +178,7 @@ def test_merging_adds_every_number_of_a_tally() -> None:
     assert (step.ok, step.failed, step.interrupted, step.count) == (2, 2, 4, 8)
     assert step.response_time == histogram_of([3, 3, 4_000, 4_000])
     assert step.service_time == histogram_of([1, 1, 2_000, 2_000])
-    assert (step.status_codes, step.errors) == ({200: 2, 500: 2}, {"status": 2})
+    assert (step.outcomes, step.errors) == ({"200": 2, "500": 2}, {"status": 2})
     assert [sample.at_ns for sample in step.samples] == [5, 6]
     assert (action.ok, action.failed, action.interrupted, action.errors) == (12, 2, 14, {"exception": 2})
     assert (check.passed, check.failed, [sample.at_ns for sample in check.samples]) == (8, 2, [5, 6])
@@ -199,7 +201,7 @@ def test_two_new_tallies_share_nothing() -> None:
     Tally().steps["log in"] = StepTally()
     StepTally().fail(Sample(1, "reset", "gone"))
     assert Tally() == Tally(steps={}, actions={}, checks={}, metrics={})
-    assert StepTally() == StepTally(status_codes={}, errors={}, samples=[])
+    assert StepTally() == StepTally(outcomes={}, errors={}, samples=[])
 
 
 @settings(deadline=None, derandomize=True, max_examples=40)
@@ -285,45 +287,92 @@ def test_first_samples_keeps_the_least_few_of_each_kind_in_order(samples: list[S
         assert [sample for sample in kept if sample.kind == kind] == of_kind[:SAMPLES_KEPT]
 
 
-# Status codes
+# Outcomes
+
+STATUSES = [str(status) for status in range(100, 600)]
 
 
-def test_codes_beyond_the_limit_are_counted_under_zero() -> None:
+def test_labels_beyond_the_limit_are_counted_under_other() -> None:
     step = StepTally()
-    for status in range(100, 100 + STATUS_CODES_KEPT + 10):
-        step.saw_status(status)
-    step.saw_status(100)
-    assert step.status_codes == {
-        0: 10,
-        100: 2,
-        **{status: 1 for status in range(101, 100 + STATUS_CODES_KEPT)},
-    }
+    for status in STATUSES[: OUTCOMES_KEPT + 10]:
+        step.saw(status)
+    step.saw("100")
+    assert step.outcomes == {OTHER_OUTCOMES: 10, "100": 2, **dict.fromkeys(STATUSES[1:OUTCOMES_KEPT], 1)}
 
 
-def test_merged_codes_beyond_the_limit_are_counted_under_zero_too() -> None:
-    one = StepTally(status_codes={0: 5, **{status: 1 for status in range(100, 100 + STATUS_CODES_KEPT)}})
-    other = StepTally(status_codes={status: 2 for status in range(99, 99 + STATUS_CODES_KEPT)})
-    codes = together(one, other).status_codes
-    assert len(codes) == STATUS_CODES_KEPT + 1
-    assert codes[99] == 2 and codes[100] == 3
-    assert codes[0] == 5 + 1  # the highest code of the first one
+def test_merged_labels_beyond_the_limit_are_counted_under_other_too() -> None:
+    one = StepTally(outcomes={OTHER_OUTCOMES: 5, **dict.fromkeys(STATUSES[1 : 1 + OUTCOMES_KEPT], 1)})
+    other = StepTally(outcomes=dict.fromkeys(STATUSES[:OUTCOMES_KEPT], 2))
+    outcomes = together(one, other).outcomes
+    assert len(outcomes) == OUTCOMES_KEPT + 1
+    assert outcomes["100"] == 2 and outcomes["101"] == 3
+    assert outcomes[OTHER_OUTCOMES] == 5 + 1  # the last label of the first one
 
 
-def test_merged_codes_within_the_limit_are_kept_without_a_zero() -> None:
-    one = StepTally(status_codes={status: 1 for status in range(200, 200 + STATUS_CODES_KEPT)})
-    assert together(one, one).status_codes == {status: 2 for status in range(200, 200 + STATUS_CODES_KEPT)}
+def test_merged_labels_within_the_limit_are_kept_without_another() -> None:
+    one = StepTally(outcomes=dict.fromkeys(STATUSES[:OUTCOMES_KEPT], 1))
+    assert together(one, one).outcomes == dict.fromkeys(STATUSES[:OUTCOMES_KEPT], 2)
+
+
+def test_a_long_label_is_cut_and_one_that_no_message_can_carry_is_mended() -> None:
+    step = StepTally()
+    for label in ("x" * 1000, "x" * (LABEL_CHARACTERS_LIMIT + 1), "half \udce9"):
+        step.saw(label)
+    assert step.outcomes == {"x" * LABEL_CHARACTERS_LIMIT: 2, "half ?": 1}
+
+
+def test_an_answer_without_a_label_is_in_no_outcome() -> None:
+    step = StepTally()
+    step.saw("", 7)
+    assert step.outcomes == {}
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "statuses", "labels"),
+    [
+        ({}, {}, {}),
+        ({"503": 1, "200": 2}, {200: 2, 503: 1}, {}),
+        ({"200": 2, "other": 5}, {0: 5, 200: 2}, {}),
+        ({"OK": 1, "ERR": 2}, {}, {"ERR": 2, "OK": 1}),
+        ({"other": 2}, {}, {"other": 2}),
+        ({"200": 2, "OK": 1, "other": 5}, {200: 2}, {"OK": 1, "other": 5}),
+        ({"099": 1, "20": 2, "2000": 3, "²²²": 4, "٢٠٠": 5}, {}, {"099": 1, "20": 2, "2000": 3, "²²²": 4, "٢٠٠": 5}),
+    ],
+)
+def test_outcomes_that_are_numbers_of_three_digits_are_status_codes(
+    outcomes: dict[str, int], statuses: dict[int, int], labels: dict[str, int]
+) -> None:
+    step = StepTally(outcomes=outcomes)
+    assert (step.statuses, step.labels) == (statuses, labels)
+    assert sum(step.statuses.values()) + sum(step.labels.values()) == sum(outcomes.values())
+
+
+def test_a_tally_of_a_version_that_counted_status_codes_has_them_as_outcomes_and_keeps_them() -> None:
+    written = msgspec.msgpack.encode({"ok": 8, "status_codes": {0: 1, 200: 7}})
+    step = msgspec.msgpack.decode(written, type=StepTally)
+    assert step.outcomes == {OTHER_OUTCOMES: 1, "200": 7}
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(step), type=StepTally) == step
+    assert together(step, step).outcomes == {OTHER_OUTCOMES: 2, "200": 14}
+    assert together(step, step).status_codes == {}
+
+
+def test_status_codes_are_told_of_calls_before_people_are_shown_them() -> None:
+    whole = Tally(calls={"log in": {"page": StepTally(outcomes={"200": 3, "OK": 1})}})
+    whole.tell_statuses()
+    [page] = whole.calls["log in"].values()
+    assert (page.status_codes, page.outcomes) == ({200: 3}, {"200": 3, "OK": 1})
 
 
 @settings(deadline=None, derandomize=True)
 @given(
     st.lists(st.builds(range, st.integers(100, 300), st.integers(100, 600), st.integers(1, 5)), min_size=3, max_size=3)
 )
-def test_the_order_of_merging_does_not_show_in_bounded_codes(shards: list[range]) -> None:
+def test_the_order_of_merging_does_not_show_in_bounded_outcomes(shards: list[range]) -> None:
     one, two, three = (step_of(0, 0, [], list(codes), []) for codes in shards)
     left_first = together(together(one, two), three)
     assert left_first == together(one, together(two, three)) == together(together(three, two), one)
-    assert len(left_first.status_codes) <= STATUS_CODES_KEPT + 1
-    assert sum(left_first.status_codes.values()) == sum(map(len, shards))
+    assert len(left_first.outcomes) <= OUTCOMES_KEPT + 1
+    assert sum(left_first.outcomes.values()) == sum(map(len, shards))
 
 
 # Metrics
@@ -360,6 +409,13 @@ def test_of_several_machines_the_one_with_the_most_going_on_is_kept(order: int) 
     assert merged([Tally(generator=GeneratorTally(machine=each)) for each in machines]).generator.machine == Machine(
         2, 0.2, 0.1
     )
+
+
+@pytest.mark.parametrize(("numbers", "process"), [((0, 7), 7), ((7, 7), 7), ((7, 0), 7), ((7, 9), -1)])
+def test_two_figures_are_of_one_process_or_of_none(numbers: tuple[int, int], process: int) -> None:
+    one, two = (GeneratorTally(process=number) for number in numbers)
+    one.merge(two)
+    assert one.process == process
 
 
 @given(st.permutations([0, 7, 7, 0]), st.permutations([0, 7, 9, 9]))

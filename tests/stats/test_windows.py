@@ -1,12 +1,10 @@
 from itertools import pairwise
 from random import Random
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.stats import windows
-from talka.stats.windows import UNACKNOWLEDGED_LIMIT, WINDOW_NS, Span, StepWindow, Timeline, Window, WindowLog
+from talka.stats.windows import SPANS, UNACKNOWLEDGED_LIMIT, WINDOW_NS, Span, StepWindow, Timeline, Window, WindowLog
 from talka.units import SECOND
 
 quick = settings(deadline=None, derandomize=True, max_examples=60)
@@ -23,8 +21,8 @@ def window(index: int, *, requests: int = 1, vus: int = 0) -> Window:
     return made
 
 
-def timeline_of(*parts: Window) -> Timeline:
-    timeline = Timeline()
+def timeline_of(*parts: Window, kept: tuple[tuple[int, int], ...] = SPANS) -> Timeline:
+    timeline = Timeline(kept=kept)
     for one in parts:
         timeline.add(one)
     return timeline
@@ -252,10 +250,9 @@ def test_within_a_minute_the_order_of_arrival_does_not_matter(walk: list[int], o
     assert timeline_of(*in_order).spans() == timeline_of(*shuffled).spans()
 
 
-def test_the_number_of_spans_is_bounded_however_long_a_job_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_spans_is_bounded_however_long_a_job_runs() -> None:
     # As in earnest, but small: 60 windows, 36 spans of 10, 40 spans of 60.
-    monkeypatch.setattr(windows, "SPANS", ((1, 60), (10, 36), (60, 40)))
-    timeline = timeline_of(*(window(index) for index in range(5000)))
+    timeline = timeline_of(*(window(index) for index in range(5000)), kept=((1, 60), (10, 36), (60, 40)))
 
     spans = timeline.spans()
     widths = [span.length_ns // WINDOW_NS for span in spans]

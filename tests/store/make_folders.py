@@ -13,17 +13,18 @@ released, and leave the packs of the earlier ones as they are.
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tarfile
 import tempfile
 from pathlib import Path
 
+from tests import processes
 from tests.e2e.cluster import SOON_S, Cluster
 from tests.e2e.conftest import Server, demo_server
 from tests.e2e.dag_cluster import DagCluster, dag_cluster
 from tests.e2e.job_cluster import until
 from tests.e2e.networks import Loopback
+from tests.processes import TALKA
 
 FOLDERS = Path(__file__).parent / "folders"
 LOAD = """
@@ -184,8 +185,8 @@ def keep(work: Path, folder: Path) -> None:
 
 def make_history(work: Path, file: Path, server: Server) -> None:
     def talka(*words: str, code: int = 0) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "talka", *words, "--store", f"sqlite:///{file}"],
+        done = processes.run(
+            [*TALKA, *words, "--store", f"sqlite:///{file}"],
             cwd=work,
             env={**os.environ, "TARGET": server.url},
             capture_output=True,

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from talka.engine.load import native
+from tests import processes
+from tests.processes import TALKA
 
 FILE = """
 import os
@@ -65,8 +65,8 @@ def shop() -> Iterator[str]:
 
 def run(folder: Path, shop: str, database: str, engine: str, setting: str = "") -> dict:
     (folder / "shop.py").write_text(FILE.format(setting=setting))
-    command = [sys.executable, "-m", "talka", "run", "shop.py", "--engine", engine, "--cores", "1", "--ui", "none"]
-    subprocess.run(
+    command = [*TALKA, "run", "shop.py", "--engine", engine, "--cores", "1", "--ui", "none"]
+    processes.run(
         [*command, "--json", "result.json"],
         cwd=folder,
         env={**os.environ, "SHOP": shop, "DATABASE": database},

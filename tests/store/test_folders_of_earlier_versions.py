@@ -13,7 +13,6 @@ import json
 import sqlite3
 import struct
 import subprocess
-import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -29,8 +28,8 @@ from talka.cluster.leadership.voters import decode_config, encode_config
 from talka.control.worker.composite import FENCE_KEY
 from talka.control.worker.fences import JobFences
 from talka.control.worker.obeyed_epoch import ObeyedEpoch
-from talka.store.dags.sqlite import store_of
-from talka.store.dags.sqlite_life import StoreMemory
+from talka.store.dags.memory import StoreMemory
+from talka.store.dags.sqlite import SqliteRecords
 from talka.store.files.blobs import Blobs
 from talka.store.files.keyring import KeyringFile
 from talka.store.files.peers import PeerFile
@@ -41,6 +40,8 @@ from talka.wire.entries import decode_checkpoint, decode_entry, encode_checkpoin
 from talka.wire.jobs import decode_result, encode_result
 from talka.wire.security.bundles import read_word
 from talka.wire.security.keys import decode_ring, encode_ring
+from tests import processes
+from tests.processes import TALKA
 from tests.store.make_folders import FOLDERS, LARGE, NOBODY, unpack
 
 PACKS = sorted(FOLDERS.glob("*.tar.xz"))
@@ -269,7 +270,7 @@ WAITING = {
 def test_dag_jobs_and_their_tasks_are_listed_as_they_stood(
     folders: Path, how: str, expected: dict[str, tuple[str, dict[str, str]]]
 ) -> None:
-    with store_of(str(folders / how / "jobs.sqlite")) as store:
+    with SqliteRecords(str(folders / how / "jobs.sqlite")) as store:
         found = {
             job.name: (job.state, {task.id: task.state for task in store.tasks(job.number, (), -1, ALL)})
             for job in store.jobs((), ALL, ALL)
@@ -281,7 +282,7 @@ def test_dag_jobs_and_their_tasks_are_listed_as_they_stood(
 
 def test_outputs_keys_attempts_and_events_of_a_dag_job_are_kept(folders: Path) -> None:
     place = folders / "stopped" / "jobs.sqlite"
-    with store_of(str(place)) as store:
+    with SqliteRecords(str(place)) as store:
         job = store.job_by_key("pipeline-1")
         assert job is not None
         tasks = {task.id: task for task in store.tasks(job.number, (), -1, ALL)}
@@ -307,7 +308,7 @@ def test_outputs_keys_attempts_and_events_of_a_dag_job_are_kept(folders: Path) -
 
 def test_timers_and_schedules_of_a_store_that_was_killed_are_kept(folders: Path) -> None:
     assert (folders / "killed" / "jobs.sqlite-wal").stat().st_size > 0, "nothing is read from the log then"
-    with store_of(str(folders / "killed" / "jobs.sqlite")) as store:
+    with SqliteRecords(str(folders / "killed" / "jobs.sqlite")) as store:
         found = {job.name: (job, store.tasks(job.number, (), -1, ALL)[0]) for job in store.live_jobs()}
         [schedule] = store.schedules()
         leases = [(lease.key, lease.epoch) for lease in store.leases("")]
@@ -326,7 +327,7 @@ def test_timers_and_schedules_of_a_store_that_was_killed_are_kept(folders: Path)
 
 
 def run(*words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([sys.executable, "-m", "talka", *words], capture_output=True, text=True, timeout=60)
+    return processes.run([*TALKA, *words], capture_output=True, text=True, timeout=60)
 
 
 def talka(*words: str) -> str:

@@ -6,6 +6,7 @@ from talka.client import calls
 from talka.client.calls import ApiCalls
 from talka.client.client import Client
 from talka.units import SECOND
+from talka.web.api_limits import API_LIMITS
 from talka.web.auth import Tokens
 from talka.wire.orders import JobOrder
 from tests.web.fake_control import KEY, LIMIT_S, Api, Apis, FakeControl, make_order
@@ -22,9 +23,9 @@ async def apis() -> AsyncIterator[Apis]:
 
 
 @pytest.fixture
-async def api(apis: Apis) -> Api:
-    """On loopback, without tokens."""
-    return await apis.start()
+async def api(apis: Apis, request: pytest.FixtureRequest) -> Api:
+    """On loopback, without tokens. With a parameter: its limits."""
+    return await apis.start(api_limits=getattr(request, "param", API_LIMITS))
 
 
 @pytest.fixture
@@ -33,9 +34,9 @@ def dags() -> FakeDags:
 
 
 @pytest.fixture
-async def dag_api(apis: Apis, dags: FakeDags) -> Api:
-    """On loopback, without tokens, of a manager with a store."""
-    return await apis.start(dags=dags)
+async def dag_api(apis: Apis, dags: FakeDags, request: pytest.FixtureRequest) -> Api:
+    """On loopback, without tokens, of a manager with a store. With a parameter: its limits."""
+    return await apis.start(dags=dags, api_limits=getattr(request, "param", API_LIMITS))
 
 
 @pytest.fixture

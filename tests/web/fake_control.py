@@ -8,11 +8,15 @@ from collections.abc import AsyncIterator, Collection, Iterator
 
 import msgspec
 
+from talka.client.dag_kind import DagKind
 from talka.client.dags import DagControl
 from talka.client.http import ApiAddress, HttpAnswer, call
+from talka.client.kinds import JobDirectory
+from talka.client.load_kind import LoadKind
 from talka.client.requests import BundleMissing, Conflict, NoSuchJob, NoSuchWorker, NotEnded
 from talka.control.clients.connections import ConnectionLimits
 from talka.web.answers import Limiter, no_limit
+from talka.web.api_limits import API_LIMITS, HTTP_LIMITS, ApiLimits, HttpLimits
 from talka.web.app import make_app
 from talka.web.audit import ApiAudit
 from talka.web.auth import Tokens
@@ -120,7 +124,9 @@ class FakeControl:
         await self._note("jobs", state, cursor, str(limit))
         facts = [job.facts for job in self.jobs_by_id.values() if state in ("", job.facts.state)]
         start = int(cursor or 0)
-        return JobsPage(facts[start : start + limit], str(start + limit) if start + limit < len(facts) else "")
+        items = facts[start : start + limit]
+        cursors = [str(start + number) for number in range(len(items))]
+        return JobsPage(items, str(start + limit) if start + limit < len(facts) else "", cursors)
 
     async def job(self, id: str) -> JobFacts:
         await self._note("job", id)
@@ -247,6 +253,7 @@ class Apis:
         control: FakeControl | None = None,
         *,
         dags: DagControl | None = None,
+        kinds: JobDirectory | None = None,
         audit: ApiAudit | None = None,
         auth: Tokens | None = None,
         allowed_hosts: Collection[str] = (),
@@ -255,13 +262,34 @@ class Apis:
         grace_s: int = 1,
         listener: socket.socket | None = None,
         limits: ConnectionLimits = WHOLE,
+        http: HttpLimits = HTTP_LIMITS,
+        api_limits: ApiLimits = API_LIMITS,
     ) -> Api:
         listener = listener or listen("127.0.0.1", 0, has_tokens=auth is not None)
         api = Api(control or FakeControl(), listener, tls, dags)
         is_up = asyncio.Event()
-        app = make_app(api.control, dags=dags, auth=auth, allowed_hosts=allowed_hosts, limiter=limiter, audit=audit)
+        if kinds is None:
+            kinds = JobDirectory(*([] if dags is None else [DagKind(dags)]), LoadKind(api.control))
+        app = make_app(
+            api.control,
+            kinds,
+            auth=auth,
+            allowed_hosts=allowed_hosts,
+            limiter=limiter,
+            audit=audit,
+            limits=api_limits,
+        )
         api.task = asyncio.create_task(
-            serve(app, listener, stop=api.stop, tls=tls, on_started=is_up.set, grace_s=grace_s, limits=limits)
+            serve(
+                app,
+                listener,
+                stop=api.stop,
+                tls=tls,
+                on_started=is_up.set,
+                grace_s=grace_s,
+                limits=limits,
+                http=http,
+            )
         )
         self.started.append(api)
         await is_up.wait()

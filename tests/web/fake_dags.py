@@ -175,7 +175,16 @@ class FakeDags:
         await self._note("dags", state, cursor, str(limit))
         facts = [job.facts for job in reversed(self.jobs.values()) if state in ("", job.facts.state)]
         start = int(cursor) if cursor.isdecimal() else 0
-        return DagsPage(facts[start : start + limit], str(start + limit) if start + limit < len(facts) else "")
+        items = facts[start : start + limit]
+        cursors = [str(start + number) for number in range(len(items))]
+        return DagsPage(items, str(start + limit) if start + limit < len(facts) else "", cursors)
+
+    async def has_dag(self, id: str) -> bool:
+        try:
+            self._job(id)
+        except NoSuchJob:
+            return False
+        return True
 
     async def dag(self, id: str) -> DagFacts:
         await self._note("dag", id)

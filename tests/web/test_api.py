@@ -10,8 +10,7 @@ import pytest
 
 from talka.client.requests import Conflict, Problem, TooBusy
 from talka.errors import Invalid, Superseded, Unavailable, Untrusted
-from talka.web import app as app_module
-from talka.web import bodies
+from talka.web.api_limits import API_LIMITS, ApiLimits
 from talka.web.auth import Tokens
 from talka.wire.orders import JobOrder
 from talka.wire.shards import PLAIN_GET, UrlRequest
@@ -72,10 +71,8 @@ async def test_what_is_no_digest_is_refused(api: Api, digest: str) -> None:
     assert api.control.asked == []
 
 
-async def test_a_bundle_beyond_the_limit_is_refused_whether_or_not_its_length_is_told(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bodies, "BUNDLE_LIMIT_BYTES", 1000)
+@pytest.mark.parametrize("api", [ApiLimits(bundle_bytes=1000)], indirect=True)
+async def test_a_bundle_beyond_the_limit_is_refused_whether_or_not_its_length_is_told(api: Api) -> None:
     head = f"PUT /v1/bundles/{DIGEST} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n".encode()
 
     told = await api.ask("PUT", f"/v1/bundles/{DIGEST}", b"x" * 1001)
@@ -87,11 +84,11 @@ async def test_a_bundle_beyond_the_limit_is_refused_whether_or_not_its_length_is
 
 
 def test_the_limit_of_a_bundle_is_64_mib() -> None:
-    assert bodies.BUNDLE_LIMIT_BYTES == 64 * 1024 * 1024
+    assert API_LIMITS.bundle_bytes == 64 * 1024 * 1024
 
 
-async def test_a_body_that_stops_arriving_is_given_up(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "CHUNK_TIMEOUT_S", 0.01)
+@pytest.mark.parametrize("api", [ApiLimits(chunk_s=0.01)], indirect=True)
+async def test_a_body_that_stops_arriving_is_given_up(api: Api) -> None:
     head = f"PUT /v1/bundles/{DIGEST} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8\r\n\r\na".encode()
     reader, writer = await asyncio.open_connection(api.address.host, api.address.port)
 
@@ -426,8 +423,8 @@ async def test_errors_behind_the_api_become_problems(api: Api, error: Exception,
     assert answer.headers.get("retry-after") == {429: "3", 503: "2"}.get(status)
 
 
-async def test_a_cluster_that_does_not_answer_is_unavailable(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app_module, "CALL_TIMEOUT_S", 0.01)
+@pytest.mark.parametrize("api", [ApiLimits(call_s=0.01)], indirect=True)
+async def test_a_cluster_that_does_not_answer_is_unavailable(api: Api) -> None:
     api.control.hold = asyncio.Event()
 
     answer = await api.ask("GET", "/v1/jobs")

@@ -215,9 +215,8 @@ async def test_a_disk_that_takes_nothing_stops_nobody(tmp_path: Path, caplog: py
     assert await audit.tail(5) == []
 
 
-async def test_lines_that_wait_are_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WAITING_LIMIT", 10)
-    audit = ApiAudit(path)
+async def test_lines_that_wait_are_bounded(path: Path) -> None:
+    audit = ApiAudit(path, waiting_limit=10)
 
     for n in range(15):
         audit.note(f"change{n}", 200, text="x" * 5000)
@@ -227,9 +226,8 @@ async def test_lines_that_wait_are_bounded(path: Path, monkeypatch: pytest.Monke
     assert all(len(line.text) == module.TEXT_LIMIT for line in lines_in(path))
 
 
-async def test_the_tail_of_a_long_file_begins_with_a_whole_line(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "TAIL_BYTES", 500)
-    audit = ApiAudit(path)
+async def test_the_tail_of_a_long_file_begins_with_a_whole_line(path: Path) -> None:
+    audit = ApiAudit(path, tail_bytes=500)
     for n in range(100):
         audit.note(f"change{n}", 200)
 

@@ -12,7 +12,7 @@ from talka.control.clients.connections import ConnectionLimits
 from talka.engine.process_start import new_event_loop
 from talka.net.certificates import issue, make_authority
 from talka.net.tls import cert_files
-from talka.web import server as module
+from talka.web.api_limits import HttpLimits
 from talka.web.crowd import is_probe
 from talka.wire.security.roles import Role
 from talka.wire.views import JobUpdate
@@ -262,10 +262,9 @@ async def test_half_a_handshake_does_not_hold_the_end_up(
 
 
 async def test_a_handshake_that_never_ends_is_not_waited_for(
-    apis: Apis, contexts: tuple[ssl.SSLContext, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
+    apis: Apis, contexts: tuple[ssl.SSLContext, ssl.SSLContext]
 ) -> None:
-    monkeypatch.setattr(module, "HEAD_TIMEOUT_S", 0.05)
-    api = await apis.start(tls=contexts[0])
+    api = await apis.start(tls=contexts[0], http=HttpLimits(head_s=0.05))
 
     assert await api.send(b"\x16\x03\x01") == b""
 

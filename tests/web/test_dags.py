@@ -6,12 +6,14 @@ import json
 import msgspec
 import pytest
 
+from talka.client.dag_kind import DagKind
+from talka.client.kinds import JobDirectory, SubmitBounds
+from talka.client.load_kind import LoadKind
 from talka.client.requests import Conflict, Problem, TooBusy
-from talka.web import job_routes as jobs_module
 from talka.web.auth import Tokens
 from talka.work.dag import TaskSpec
 from talka.work.lifecycle import JobState
-from tests.web.fake_control import Api, Apis
+from tests.web.fake_control import Api, Apis, FakeControl
 from tests.web.fake_dags import FakeDags
 
 JSON = {"content-type": "application/json"}
@@ -118,8 +120,10 @@ async def test_a_body_of_100_mb_is_refused_before_it_is_read(dag_api: Api) -> No
     assert told.startswith(b"HTTP/1.1 413 ")
 
 
-async def test_a_body_without_a_length_is_refused_at_the_limit(dag_api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs_module, "DAG_LIMIT_BYTES", 1000)
+async def test_a_body_without_a_length_is_refused_at_the_limit(apis: Apis, dags: FakeDags) -> None:
+    control = FakeControl()
+    small = [DagKind(dags, SubmitBounds(1000, "submit_dag")), LoadKind(control, SubmitBounds(900, "submit"))]
+    dag_api = await apis.start(control, kinds=JobDirectory(*small))
     head = (
         b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n"
     )
@@ -142,10 +146,10 @@ async def test_a_load_job_goes_where_load_jobs_go(dag_api: Api, dags: FakeDags, 
     assert dags.jobs == {}
 
 
-async def test_a_load_job_is_no_larger_for_the_dags_beside_it(
-    dag_api: Api, monkeypatch: pytest.MonkeyPatch, order_of
-) -> None:
-    monkeypatch.setattr(jobs_module, "ORDER_JSON_LIMIT_BYTES", 100)
+async def test_a_load_job_is_no_larger_for_the_dags_beside_it(apis: Apis, dags: FakeDags, order_of) -> None:
+    control = FakeControl()
+    kinds = JobDirectory(DagKind(dags), LoadKind(control, SubmitBounds(100, "submit")))
+    dag_api = await apis.start(control, kinds=kinds)
 
     answer = await dag_api.ask("POST", "/v1/jobs", msgspec.json.encode(order_of()), JSON)
 
@@ -298,6 +302,40 @@ async def test_a_job_is_found_whichever_kind_it_is(dag_api: Api, dags: FakeDags)
     assert json.loads((await dag_api.ask("GET", "/v1/jobs/dag1")).body)["kind"] == "dag"
     assert json.loads((await dag_api.ask("GET", "/v1/jobs/load1")).body)["name"] == "shop.py"
     assert (await dag_api.ask("GET", "/v1/jobs/nojob")).status == 404
+
+
+async def test_a_job_is_shown_to_people_whichever_kind_it_is(dag_api: Api, dags: FakeDags) -> None:
+    dags.add("dag1", [TaskSpec("a", "etl"), TaskSpec("b", "etl")])
+    dag_api.control.add_job("load1")
+
+    dag = json.loads((await dag_api.ask("GET", "/v1/jobs/dag1/view")).body)
+    load = json.loads((await dag_api.ask("GET", "/v1/jobs/load1/view")).body)
+
+    assert (dag["kind"], dag["columns"][0], [line[0] for line in dag["lines"]]) == ("dag", "TASK", ["a", "b"])
+    assert (load["kind"], load["lines"]) == ("load", []) and ["name", "shop.py"] in load["rows"]
+    assert (await dag_api.ask("GET", "/v1/jobs/nojob/view")).status == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        *(("GET", path) for path in ("tasks", "tasks/a", "tasks/a/why", "tasks/a/logs", "events", "graph")),
+        *(("POST", path) for path in ("pause", "resume", "retry")),
+    ],
+    ids=str,
+)
+async def test_what_only_dag_jobs_have_is_told_of_load_jobs(
+    dag_api: Api, dags: FakeDags, method: str, path: str
+) -> None:
+    dag_api.control.add_job("load1")
+
+    of_load = problem_in(await dag_api.ask(method, f"/v1/jobs/load1/{path}"))
+    of_none = problem_in(await dag_api.ask(method, f"/v1/jobs/nojob/{path}"))
+
+    assert (of_load.status, of_load.type) == (404, "urn:talka:problem:wrong-kind")
+    assert of_load.detail == "job load1 is a load job: it has no tasks; its result is at /v1/jobs/load1/result"
+    assert (of_none.status, of_none.type) == (404, "urn:talka:problem:no-such-job")
+    assert dags.asked == []
 
 
 @pytest.mark.parametrize("what", ["order", "result"])

@@ -17,6 +17,7 @@ from talka.client.requests import ClusterUnreachable
 from talka.net.certificates import issue, make_authority
 from talka.net.tls import cert_files
 from talka.web import server as module
+from talka.web.api_limits import HTTP_LIMITS, HttpLimits
 from talka.web.server import ApiCannotListen, Exposed, listen
 from talka.wire.security.roles import Role
 from tests.web.fake_control import LIMIT_S, Api, Apis
@@ -87,9 +88,8 @@ async def test_an_endless_head_is_cut_off(api: Api) -> None:
     assert answer.startswith(b"HTTP/1.1 400 ")
 
 
-async def test_a_head_that_never_comes_is_not_waited_for(apis: Apis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HEAD_TIMEOUT_S", 0.05)
-    api = await apis.start()
+async def test_a_head_that_never_comes_is_not_waited_for(apis: Apis) -> None:
+    api = await apis.start(http=HttpLimits(head_s=0.05))
 
     assert await api.send(b"") == b""
     assert await api.send(b"GET /v1/jobs HTTP/1.1\r\nHost: loc") == b""
@@ -108,9 +108,8 @@ async def rest_of(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     return came
 
 
-async def test_what_follows_an_early_answer_is_not_kept(apis: Apis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LINGER_S", 0.05)
-    api = await apis.start()
+async def test_what_follows_an_early_answer_is_not_kept(apis: Apis) -> None:
+    api = await apis.start(http=HttpLimits(linger_s=0.05))
     reader, writer = await asyncio.open_connection(api.address.host, api.address.port)
 
     writer.write(b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\nx")
@@ -146,10 +145,8 @@ async def test_no_part_of_an_answer_waits_for_another(apis: Apis) -> None:
     assert listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-async def test_a_rest_that_does_not_end_is_not_read(apis: Apis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LINGER_S", 0.1)
-    monkeypatch.setattr(module, "REST_LIMIT_BYTES", 10)
-    api = await apis.start()
+async def test_a_rest_that_does_not_end_is_not_read(apis: Apis) -> None:
+    api = await apis.start(http=HttpLimits(linger_s=0.1, rest_bytes=10))
     reader, writer = await asyncio.open_connection(api.address.host, api.address.port)
 
     writer.write(b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20\r\n\r\n")
@@ -165,7 +162,6 @@ async def test_whoever_goes_on_sending_after_a_refusal_is_not_read_and_has_the_a
     apis: Apis, certs: Path, monkeypatch: pytest.MonkeyPatch, end: str, has_tls: bool
 ) -> None:
     """100 MB were announced, and somebody sends them as fast as the connection takes them."""
-    monkeypatch.setattr(module, "DEAF_S", 0.3)
     read = 0
     whole = module.BoundedHttp.data_received
 
@@ -175,7 +171,7 @@ async def test_whoever_goes_on_sending_after_a_refusal_is_not_read_and_has_the_a
         whole(protocol, data)
 
     monkeypatch.setattr(module.BoundedHttp, "data_received", counted)
-    api = await apis.start(tls=server_tls(certs, "m1") if has_tls else None)
+    api = await apis.start(tls=server_tls(certs, "m1") if has_tls else None, http=HttpLimits(deaf_s=0.3))
     head = f"PUT /v1/bundles/{'0' * 64} HTTP/1.1\r\nHost: localhost\r\nConnection: {end}\r\n"
 
     def talk() -> tuple[bytes, int]:
@@ -195,7 +191,7 @@ async def test_whoever_goes_on_sending_after_a_refusal_is_not_read_and_has_the_a
     assert answer.startswith(b"HTTP/1.1 413 ")
     # What the kernels of both sides hold is not ours to bound.
     assert sent < 50 * 1024 * 1024
-    assert read <= len(head) + module.REST_LIMIT_BYTES + 2 * 256 * 1024
+    assert read <= len(head) + HTTP_LIMITS.rest_bytes + 2 * 256 * 1024
 
 
 async def test_an_answer_that_ends_the_connection_is_read_to_its_end_by_whoever_still_sends(api: Api) -> None:

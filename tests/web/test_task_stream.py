@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from websockets.asyncio.client import connect
 
 from talka.client.requests import Problem, TooBusy
-from talka.web import bodies, task_stream
+from talka.web.api_limits import ApiLimits
 from talka.web.audit import ApiAudit
 from talka.web.auth import Tokens
 from talka.web.task_stream import Part, tasks_in
@@ -128,29 +128,23 @@ async def test_a_job_without_tasks_is_as_bad_as_one_that_never_came(dag_api: Api
     assert dags.dropped == ["draft1"]
 
 
-async def test_a_line_beyond_the_limit_is_refused(
-    dag_api: Api, dags: FakeDags, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(task_stream, "LINE_LIMIT_BYTES", 1000)
-
+@pytest.mark.parametrize("dag_api", [ApiLimits(line_bytes=1000)], indirect=True)
+async def test_a_line_beyond_the_limit_is_refused(dag_api: Api, dags: FakeDags) -> None:
     answer = await send(dag_api, HEAD + numbered(2) + b"x" * 200_000)
 
     assert (answer.status, dags.jobs) == (413, {})
     assert detail_of(answer).startswith("line 4 has more than")
 
 
-async def test_lines_without_end_are_refused(dag_api: Api, dags: FakeDags, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_stream, "LINES_LIMIT", 3000)
-
+@pytest.mark.parametrize("dag_api", [ApiLimits(lines=3000)], indirect=True)
+async def test_lines_without_end_are_refused(dag_api: Api, dags: FakeDags) -> None:
     answer = await send(dag_api, HEAD + b"\n" * 5000)
 
     assert (answer.status, dags.dropped) == (413, ["draft1"])
 
 
-async def test_a_body_that_stops_arriving_is_given_up(
-    dag_api: Api, dags: FakeDags, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bodies, "CHUNK_TIMEOUT_S", 0.05)
+@pytest.mark.parametrize("dag_api", [ApiLimits(chunk_s=0.05)], indirect=True)
+async def test_a_body_that_stops_arriving_is_given_up(dag_api: Api, dags: FakeDags) -> None:
     reader, writer = await asyncio.open_connection(dag_api.address.host, dag_api.address.port)
     part = HEAD + numbered(1500)
 
@@ -192,11 +186,10 @@ async def test_a_store_that_is_full_is_told_and_nothing_is_kept(dag_api: Api, da
     assert (answer.status, answer.headers["retry-after"], dags.dropped) == (429, "9", ["draft1"])
 
 
+@pytest.mark.parametrize("dag_api", [ApiLimits(add_s=0.01)], indirect=True)
 async def test_a_store_that_is_silent_is_given_up(
     dag_api: Api, dags: FakeDags, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(task_stream, "ADD_TIMEOUT_S", 0.01)
-
     async def never(draft: str, tasks: Any) -> int:
         await asyncio.Event().wait()
         return 0
@@ -327,10 +320,8 @@ async def test_what_the_store_refuses_is_told_as_a_problem(dag_api: Api, dags: F
         assert json.loads(await websocket.recv())["problem"]["type"] == "urn:talka:problem:too-busy"
 
 
-async def test_no_more_is_read_while_too_many_wait(
-    dag_api: Api, dags: FakeDags, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(task_stream, "SUBMITS_LIMIT", 8)
+@pytest.mark.parametrize("dag_api", [ApiLimits(submits=8)], indirect=True)
+async def test_no_more_is_read_while_too_many_wait(dag_api: Api, dags: FakeDags) -> None:
     dags.holds_submits = True
     async with submitting(dag_api, "?batch=1") as websocket:
         for n in range(20):
@@ -392,8 +383,8 @@ async def test_a_connection_is_refused_to_whoever_may_not_submit(apis: Apis, dag
     assert dags.jobs["dag1"].facts.submitted_by == "ann"
 
 
-async def test_only_so_many_connections_are_open(dag_api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_stream, "SOCKETS_LIMIT", 1)
+@pytest.mark.parametrize("dag_api", [ApiLimits(sockets=1)], indirect=True)
+async def test_only_so_many_connections_are_open(dag_api: Api) -> None:
     async with submitting(dag_api) as websocket:
         await websocket.send(task_frame("a"))
         await websocket.recv()

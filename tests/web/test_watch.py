@@ -12,7 +12,7 @@ from talka.client.requests import Problem
 from talka.errors import Invalid, Unavailable
 from talka.stats.tally import Tally
 from talka.stats.windows import Window
-from talka.web import events
+from talka.web.api_limits import ApiLimits
 from talka.wire.views import JobUpdate, WorkflowUpdate
 from talka.work.lifecycle import TaskState
 from tests.web.fake_control import LIMIT_S, Api, FakeJob
@@ -147,8 +147,8 @@ async def test_an_error_before_the_first_update_is_a_problem(api: Api) -> None:
     assert (await refusal(uri(api)))[0] == 500
 
 
-async def test_a_job_of_which_nothing_is_heard_is_unavailable(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "FIRST_TIMEOUT_S", 0.01)
+@pytest.mark.parametrize("api", [ApiLimits(first_s=0.01)], indirect=True)
+async def test_a_job_of_which_nothing_is_heard_is_unavailable(api: Api) -> None:
     api.control.add_job()
 
     status, problem = await refusal(uri(api))
@@ -157,8 +157,8 @@ async def test_a_job_of_which_nothing_is_heard_is_unavailable(api: Api, monkeypa
     await api.control.watchers_become(0)
 
 
-async def test_there_is_a_limit_to_watchers(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "WATCHERS_LIMIT", 1)
+@pytest.mark.parametrize("api", [ApiLimits(watchers=1)], indirect=True)
+async def test_there_is_a_limit_to_watchers(api: Api) -> None:
     job = api.control.add_job()
     await api.control.tell(job, update(job, 1))
 
@@ -169,9 +169,8 @@ async def test_there_is_a_limit_to_watchers(api: Api, monkeypatch: pytest.Monkey
         await websocket.recv()
 
 
-async def test_a_watcher_that_does_not_read_is_let_go(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "SEND_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(events, "CLOSE_TIMEOUT_S", 0.01)
+@pytest.mark.parametrize("api", [ApiLimits(send_s=0.05, close_s=0.01)], indirect=True)
+async def test_a_watcher_that_does_not_read_is_let_go(api: Api) -> None:
     job = api.control.add_job()
     large = JobUpdate(job.facts, engine="x" * 1_000_000)
     await api.control.tell(job, large)

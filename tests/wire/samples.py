@@ -21,7 +21,7 @@ from talka.wire.asking import (
     RetireKey,
     UseKey,
 )
-from talka.wire.attempts import Dropped, StoreLife
+from talka.wire.attempts import Dropped, ObeyedLife, StoreLife
 from talka.wire.greeting import (
     NONCE_BYTES,
     Challenge,
@@ -337,8 +337,9 @@ JOBS: dict[str, jobs.JobMessage] = {
         WORKER,
         (Running("b4k7", 3, 2, "running", 700), Running("b4k8", 1, 1, "ended")),
         7,
-        StoreLife(0x5706E, 0x11FE, 0x09E4),
+        StoreLife(0x5706E, 0x11FE, 0x09E4, 0, 16),
         True,
+        (ObeyedLife(9, StoreLife(0x5706E, 0x11FE, 0x09E5, 3, 16)),),
     ),
     "beat-of-few-words": Beat(0, WorkerFacts(1)),
     "renew": Renew(
@@ -427,7 +428,7 @@ JOBS: dict[str, jobs.JobMessage] = {
 # -- tasks of dag jobs, and cores that run handlers
 
 TASK_FENCE = 7 << 32 | 300
-LIFE = StoreLife(0x5706E, 0x11FE, 0x09E4)
+LIFE = StoreLife(0x5706E, 0x11FE, 0x09E4, 3, 16)
 TASK = HandedTask(
     TASK_FENCE,
     "b4k7",
@@ -497,7 +498,7 @@ def step_tally() -> StepTally:
     for value_us in (1_500, 250_000):
         tally.response_time.record(value_us)
         tally.service_time.record(value_us - 100)
-    tally.saw_status(200)
+    tally.saw("200")
     tally.fail(Sample(1_234_567_890, "status", "GET http://shop/ answered 503 – später", 503))
     return tally
 

@@ -113,6 +113,11 @@ def test_only_an_ip_address_with_a_port_is_a_target(text: str, expected: tuple[s
     assert ip_target(text) == expected
 
 
+@pytest.mark.parametrize(("host", "text"), [("::1", "[::1]:80"), ("10.0.0.1", "10.0.0.1:80"), ("ada", "ada:80")])
+def test_only_an_ipv6_address_is_in_brackets(host: str, text: str) -> None:
+    assert format_address(host, 80) == text
+
+
 @quick
 @given(
     st.one_of(

@@ -5,6 +5,7 @@ one takes its place. What is special to one conversation is tested in the file o
 """
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +23,11 @@ NEW_FIELDS = ["new", {"of": [1, None]}]
 quick = settings(deadline=None, derandomize=True, max_examples=200)
 
 
+@cache
+def stored(file: str) -> bytes:
+    return bytes.fromhex((GOLDEN / file).read_text())
+
+
 class Conversation(NamedTuple):
     channel: Channel[Any]
     refusal: str
@@ -37,7 +43,7 @@ class Conversation(NamedTuple):
 
     def golden(self) -> dict[str, bytes]:
         return {
-            f"{folder}/{name}": bytes.fromhex((GOLDEN / folder / f"{name}.hex").read_text())
+            f"{folder}/{name}": stored(f"{folder}/{name}.hex")
             for folder, messages in self.messages.items()
             for name in messages
         }

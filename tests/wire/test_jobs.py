@@ -12,7 +12,7 @@ from talka.errors import Untrusted
 from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import Window
 from talka.units import SECOND
-from talka.wire.attempts import NOWHERE
+from talka.wire.attempts import NOWHERE, StoreLife
 from talka.wire.channels import BadMessage, Message
 from talka.wire.framing import FRAME_LIMIT_BYTES
 from talka.wire.jobs import (
@@ -51,7 +51,7 @@ from talka.wire.jobs import (
 from talka.wire.manager_calls import GetJob, ManagerCall, SetLease
 from talka.wire.orders import BundleFacts
 from talka.wire.shards import Gap
-from tests.wire.samples import DIGEST, FENCE, JOBS, WORKER
+from tests.wire.samples import DIGEST, FENCE, JOBS, TASKS, WORKER
 
 GOLDEN = Path(__file__).parent / "golden" / "protocol-1"
 OLDER = GOLDEN / "older" / "jobs"
@@ -66,6 +66,12 @@ OLDER_FIELDS: dict[tuple[type, str], Any] = {
     (Beat, "of"): NOWHERE,
     (Beat, "names"): False,
     (Assign, "life"): 0,
+    (Beat, "others"): (),
+}
+BEFORE_PARTITIONS: dict[tuple[type, str], Any] = {
+    (StoreLife, "partition"): 0,
+    (StoreLife, "partitions"): 1,
+    (Beat, "others"): (),
 }
 """Fields that came later, and what they are in messages that do not have them."""
 
@@ -92,11 +98,11 @@ def a_result() -> AttemptResult:
     )
 
 
-def older(part: Any) -> Any:
+def older(part: Any, fields: dict[tuple[type, str], Any] = OLDER_FIELDS) -> Any:
     """A message as it is without the fields that came later."""
     if isinstance(part, msgspec.Struct):
-        later = {name: value for (kind, name), value in OLDER_FIELDS.items() if kind is type(part)}
-        inner = {name: older(getattr(part, name)) for name in part.__struct_fields__ if name not in later}
+        later = {name: value for (kind, name), value in fields.items() if kind is type(part)}
+        inner = {name: older(getattr(part, name), fields) for name in part.__struct_fields__ if name not in later}
         return msgspec.structs.replace(part, **inner, **later)
     return part
 
@@ -107,6 +113,22 @@ def test_bytes_of_a_message_that_had_fewer_fields_are_still_read(name: str) -> N
 
     assert golden != encode(JOBS[name])
     assert decode(golden) == older(JOBS[name])
+
+
+def test_a_result_whose_rows_had_no_outcomes_is_still_read() -> None:
+    golden = bytes.fromhex((GOLDEN / "older" / "results" / "attempt.hex").read_text())
+
+    assert golden != encode_result(a_result())
+    assert decode_result(golden) == a_result()
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (OLDER.parent / "before-partitions").glob("*.hex")))
+def test_what_names_no_partition_is_of_the_only_one(name: str) -> None:
+    golden = bytes.fromhex((OLDER.parent / "before-partitions" / f"{name}.hex").read_text())
+    message = {**JOBS, **TASKS}[name]
+
+    assert golden != encode(message)
+    assert decode(golden) == older(message, BEFORE_PARTITIONS)
 
 
 def test_golden_bytes_of_a_result_are_read_as_it_and_written_from_it() -> None:

@@ -55,9 +55,14 @@ def decoder_of(name: str) -> Callable[[bytes], ToCore | FromCore]:
 @pytest.mark.parametrize("name", sorted(path.stem for path in OLDER.glob("*.hex")))
 def test_bytes_of_a_message_that_had_fewer_fields_are_still_read(name: str) -> None:
     golden = bytes.fromhex((OLDER / f"{name}.hex").read_text())
+    name = name.removesuffix("-with-codes")
+    message = ALL[name]
+    if isinstance(message, StepTotals):  # counted by status codes then
+        counted = msgspec.structs.replace(message.tally, status_codes={200: 1})
+        message = msgspec.structs.replace(message, tally=counted)
 
     assert golden != encode(ALL[name])
-    assert decoder_of(name)(golden) == ALL[name]
+    assert decoder_of(name)(golden) == message
 
 
 @pytest.mark.parametrize("name", UNREAD)

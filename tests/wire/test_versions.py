@@ -99,12 +99,18 @@ def test_both_sides_come_to_the_same(versions, names, is_alike: bool) -> None:
         ),
         (
             Offer(VERSION),
+            Offer(VERSION, (), ("c", "b", "a")),
+            "capability",
+            "this side lacks 'a', 'b', 'c', which the other one requires",
+        ),
+        (
+            Offer(VERSION),
             Offer(ProtocolVersion(2, 0), (), ("relay",)),
             "version",
             "this side speaks protocol 1.0, the other one 2.0. This side needs a newer release",
         ),
     ],
-    ids=["theirs", "ours", "another major"],
+    ids=["theirs", "ours", "just as many as are named", "another major"],
 )
 def test_what_is_missing_is_said(mine: Offer, theirs: Offer, reason: str, sentence: str) -> None:
     with pytest.raises(NotCompatible) as refusal:

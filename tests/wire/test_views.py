@@ -13,7 +13,7 @@ from talka.work.lifecycle import JobState, TaskState
 def test_an_update_with_everything_in_it_survives(codec) -> None:
     step = StepTally(ok=1)
     step.response_time.record(12_345)
-    step.saw_status(200)
+    step.saw("200")
     window = Window(7, started=1)
     window.response_time.record(9)
     update = JobUpdate(

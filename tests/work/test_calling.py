@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from talka.work.calling import keeps_attributes, makes_several_calls
+from talka.work.clients import TYPED
 
 
 class Methods:
@@ -62,16 +63,16 @@ class Methods:
     "method", [Methods.two, Methods.for_each, Methods.while_there_is_more, Methods.until_something]
 )
 def test_calls_in_several_places_or_in_a_loop_are_several(method: Callable[..., Any]) -> None:
-    assert makes_several_calls(method)
+    assert makes_several_calls(method, TYPED)
 
 
 @pytest.mark.parametrize("method", [Methods.one, Methods.after_a_loop, Methods.keeps, len])
 def test_one_call_is_not_several_wherever_there_are_loops(method: Callable[..., Any]) -> None:
-    assert not makes_several_calls(method)
+    assert not makes_several_calls(method, TYPED)
 
 
 def test_calls_with_names_were_written_by_somebody_who_knows() -> None:
-    assert not makes_several_calls(Methods.named)
+    assert not makes_several_calls(Methods.named, TYPED)
 
 
 @pytest.mark.parametrize("method", [Methods.keeps, Methods.adds])

@@ -187,24 +187,21 @@ def test_all_problems_are_found_at_once() -> None:
     ]
 
 
-def test_problems_are_told_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PROBLEMS_LIMIT", 3)
-
-    assert len(examined(tasks_of(a="", b="x", c="x", d="x", e="x"))[1]) == 3
-    assert len(examined([TaskSpec(id="a", handler="h")] * 9)[1]) == 3
+def test_problems_are_told_up_to_a_limit() -> None:
+    assert len(examined(tasks_of(a="", b="x", c="x", d="x", e="x"), problems_limit=3)[1]) == 3
+    assert len(examined([TaskSpec(id="a", handler="h")] * 9, problems_limit=3)[1]) == 3
     rings = tasks_of(a="b", b="a", c="d", d="c", e="f", f="e", g="h", h="g")
-    assert len(examined(rings)[1]) == 3
+    assert len(examined(rings, problems_limit=3)[1]) == 3
 
 
-def test_too_many_tasks_and_dependencies_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_tasks_and_dependencies_are_refused() -> None:
     wide = TaskSpec(id="sink", handler="h", depends_on=tuple(f"t{n}" for n in range(DEPENDENCIES_LIMIT + 1)))
     many = [TaskSpec(id=f"t{n}", handler="h") for n in range(DEPENDENCIES_LIMIT + 1)]
 
     assert "task sink: depends on 10,001 tasks, more than 10,000" in str(problem_of([*many, wide]))
 
-    monkeypatch.setattr(module, "TASKS_LIMIT", 2)
-    assert checked(tasks_of(b=""), {"a": 0}) == [()]
-    assert "more than 2 tasks" in str(problem_of(tasks_of(b="", c=""), known={"a": 0}))
+    assert examined(tasks_of(b=""), {"a": 0}, tasks_limit=2) == ([()], [])
+    assert "more than 2 tasks" in str(examined(tasks_of(b="", c=""), {"a": 0}, tasks_limit=2)[1][0])
 
 
 def test_a_large_config_is_refused() -> None:

@@ -59,6 +59,14 @@ def test_command_lines_are_handlers() -> None:
     assert (ls.function, ls.command, ls.env, ls.line) == (None, ("ls",), {}, 3)
 
 
+def test_only_a_handler_that_a_file_declares_has_a_place() -> None:
+    declared = handlers_of(module_of('@handler("a")\ndef a(task): pass\n'))["a"]
+    given = HandlerSpec(name="a", function=len)
+
+    assert declared.line > 0
+    assert (given.file, given.line) == ("", 0)
+
+
 def test_a_module_without_handlers_has_none() -> None:
     assert handlers_of(ModuleType("empty")) == {}
 

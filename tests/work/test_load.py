@@ -639,6 +639,7 @@ class Tide:
         (IterationsPerVU(20, 500), "20 VUs, 500 iterations each"),
         (IterationsPerVU(1, 1, "10m"), "1 VU, 1 iteration each, for at most 10m"),
         (SharedIterations(20, 10_000), "10,000 iterations shared by 20 VUs"),
+        (SharedIterations(20, 9_999), "9999 iterations shared by 20 VUs"),
         (SharedIterations(20, 10, "1m"), "10 iterations shared by 20 VUs, for at most 1m"),
         (CustomVUs(abs, "1m"), "VUs by abs for 1m, every 1s"),
         (CustomRate(Tide(), "1m", every=5), "rate by Tide for 1m, every 5s, late arrivals queue"),

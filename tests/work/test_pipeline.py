@@ -82,6 +82,13 @@ def test_everything_that_a_file_can_say_can_be_built() -> None:
     )
 
 
+def test_a_task_of_which_nothing_more_is_said_is_as_one_in_a_file() -> None:
+    dag = Dag("d")
+    dag.task("a", "h")
+
+    assert dag.spec().tasks == (TaskSpec(id="a", handler="h"),)
+
+
 def test_a_handler_may_be_named_by_its_function() -> None:
     @handler("resize:fast")
     def resize(task: Any) -> None: ...

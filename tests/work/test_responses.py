@@ -8,7 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.work import responses
-from talka.work.responses import BrokenBody, CustomResponse, HTTPResponse, Response, ResponseHeaders, Timings, decoded
+from talka.work.responses import (
+    BODY_SHOWN_BYTES,
+    BrokenBody,
+    CustomResponse,
+    HTTPResponse,
+    Response,
+    ResponseHeaders,
+    Timings,
+    decoded,
+)
 
 quickly = settings(deadline=None, derandomize=True, max_examples=100)
 
@@ -33,6 +42,31 @@ def test_a_response_is_accepted_and_has_no_times_until_they_are_measured():
     response = Response()
 
     assert (response.intended_ns, response.sent_ns, response.done_ns, response.accepted) == (0, 0, 0, True)
+
+
+def test_a_response_without_a_label_is_told_as_accepted_or_not_and_one_with_a_label_by_it():
+    class Word(Response):
+        label = "BUSY"
+
+    plain, word = Response(), Word()
+    word.sent_ns, word.done_ns = 1_000_000, 3_500_000
+
+    assert (plain.label, plain.outcome, plain.describe()) == ("", "", "the answer was not accepted")
+    assert (word.outcome, word.describe()) == ("BUSY", "the call was answered BUSY")
+    assert word.shown() == ["the call was answered BUSY in 2.50 ms"]
+
+
+def test_an_http_response_is_counted_under_its_status_and_told_with_what_was_asked():
+    response = response_of(b"x" * 500, status=503, X_Served="yes")
+
+    assert (response.label, response.outcome) == ("503", 503)
+    assert response.describe() == "GET http://shop/ answered 503"
+    assert response.shown() == [
+        "503 in 0.00 ms (first byte 0.00 ms)",
+        "x-served: yes",
+        "x" * BODY_SHOWN_BYTES + "… (500 bytes)",
+    ]
+    assert response_of().shown() == ["200 in 0.00 ms (first byte 0.00 ms)"]
 
 
 def test_a_custom_response_carries_the_value_of_what_was_awaited():
@@ -167,15 +201,14 @@ def test_a_body_that_is_not_what_its_header_says_is_an_error_with_a_sentence(bod
 
 
 @pytest.mark.parametrize("pieces", [1, 2])
-def test_a_body_may_unfold_up_to_the_limit_and_no_further(monkeypatch, pieces):
-    monkeypatch.setattr(responses, "DECODED_LIMIT_BYTES", 1000)
+def test_a_body_may_unfold_up_to_the_limit_and_no_further(pieces):
     piece = gzip.compress(bytes(1000 // pieces))
 
-    assert len(decoded(piece * pieces, "gzip")) == 1000
+    assert len(decoded(piece * pieces, "gzip", limit_bytes=1000)) == 1000
     with pytest.raises(BrokenBody, match="unfolds to more than 1000 bytes"):
-        decoded(piece * pieces + gzip.compress(b"x"), "gzip")
+        decoded(piece * pieces + gzip.compress(b"x"), "gzip", limit_bytes=1000)
     with pytest.raises(BrokenBody, match="unfolds to more than 1000 bytes"):
-        decoded(gzip.compress(bytes(1001)), "gzip")
+        decoded(gzip.compress(bytes(1001)), "gzip", limit_bytes=1000)
 
 
 # Text and JSON

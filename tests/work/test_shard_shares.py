@@ -82,3 +82,13 @@ def test_counting_arrivals_does_not_walk_through_them() -> None:
     shard = Shard(ConstantRate(1_000_000, "30d", max_vus=1).plan(), 2, 3)
 
     assert shard.arrivals_between(0, 86_400 * SECOND) == 86_400 * 1_000_000 // 3
+
+
+def test_arrivals_of_the_shards_are_dealt_in_turn() -> None:
+    assert [shard.arrivals_total for shard in ConstantRate(10, "1s").plan().split(3)] == [4, 3, 3]
+
+
+def test_vus_beyond_an_even_deal_are_the_last_shards() -> None:
+    shards = RampingVUs([(8, "8s")], 0).plan().split(3)
+
+    assert [[shard.vus_at(t * SECOND) for shard in shards] for t in (3, 6, 7)] == [[1, 1, 1], [2, 2, 2], [2, 2, 3]]

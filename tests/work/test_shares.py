@@ -54,6 +54,10 @@ def test_a_round_deals_every_number_once() -> None:
     assert sorted(number for part in dealt((5, 3, 1, 1)) for number in part) == list(range(10))
 
 
+def test_a_share_knows_the_numbers_of_the_whole_that_are_its_own_round_after_round() -> None:
+    assert [Share((7, 3), 1).number(position) for position in range(5)] == [2, 5, 9, 12, 15]
+
+
 @given(parts=rates.filter(lambda parts: any(part.area for part in parts)), mix=mixes, of=splits, t_ns=instants)
 @quick
 def test_arrivals_of_all_shares_and_shards_are_those_of_the_whole(parts, mix, of: int, t_ns: int) -> None:

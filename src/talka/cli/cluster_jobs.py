@@ -7,16 +7,16 @@ import click
 
 from talka.cli.command import CommandEntry, ListingGroup, command
 from talka.cli.connection import answered, api_options, asked, client_of, json_option
-from talka.cli.output import ResultFile, facts_rows, json_of, say, say_list, table, tell
+from talka.cli.output import ResultFile, json_of, say, say_list, sheet_text, table, tell
 from talka.errors import Invalid
-from talka.report.tame import tame, tame_json
+from talka.report.tame import tame
 
 if TYPE_CHECKING:
     import msgspec
 
     from talka.client.client import Client
-    from talka.client.dags import AnyJob
-    from talka.wire.task_views import DagFacts, TaskView
+    from talka.client.kinds import AnyJob
+    from talka.wire.task_views import DagFacts
     from talka.wire.views import JobFacts, WorkerView
 
 JOBS: Final = {
@@ -37,7 +37,6 @@ WORKERS: Final = {
     "drain": CommandEntry("Commands", "cluster_jobs:drain", "give one no new work and let it finish"),
 }
 MOST_LISTED: Final = 10_000
-TASKS_SHOWN: Final = 50
 GIBIBYTE: Final = 1024**3
 
 
@@ -75,13 +74,14 @@ def list_jobs(state: str, limit: int, as_json: bool, **where: Any) -> int:
     )
 
 
-async def newest(client: "Client", state: str, limit: int) -> "list[AnyJob]":
+async def newest(client: "Client", state: str, limit: int, *, page_limit: int = 0) -> "list[AnyJob]":
+    """`page_limit` jobs are asked for at once; 0: as many as a manager gives."""
     from talka.client.requests import PAGE_LIMIT
 
     found: list[AnyJob] = []
     cursor = ""
     while len(found) < limit:
-        page = await client.all_jobs(state, cursor, min(PAGE_LIMIT, limit - len(found)))
+        page = await client.all_jobs(state, cursor, min(page_limit or PAGE_LIMIT, limit - len(found)))
         found += page.items
         cursor = page.next
         if not cursor:
@@ -90,7 +90,7 @@ async def newest(client: "Client", state: str, limit: int) -> "list[AnyJob]":
 
 
 def jobs_table(found: "Sequence[AnyJob]") -> str:
-    from talka.cli.dag_text import ended_count
+    from talka.client.sheets import ended_count
 
     return table(
         ("JOB", "NAME", "STATE", "CORES", "TASKS", "SUBMITTED", "EXIT", "NOTE"),
@@ -111,15 +111,9 @@ def jobs_table(found: "Sequence[AnyJob]") -> str:
 
 
 def note_of(job: "JobFacts") -> str:
-    from talka.cli.dag_text import one_line
+    from talka.client.sheets import one_line, queue_text
 
     return queue_text(job) or one_line(job.cancel or job.reason)
-
-
-def queue_text(job: "JobFacts") -> str:
-    from talka.cli.remote import waiting_text
-
-    return waiting_text(job).removeprefix("queued").removeprefix(", ").removeprefix(": ")
 
 
 @command(
@@ -148,8 +142,6 @@ def show(
     as_json: bool,
     **where: Any,
 ) -> int:
-    from talka.wire.task_views import DagFacts
-
     asks = {"--graph": graph or None, "--task": task, "--why": why, "--logs": logs}
     wanted = [flag for flag, value in asks.items() if value is not None]
     if len(wanted) > 1:
@@ -168,60 +160,13 @@ def show(
         else:
             show_graph(where, id, as_json=as_json)
         return 0
-    facts, tasks = asked(where, lambda client: with_tasks(client, id))
     if as_json:
-        say(json_of(facts))
-    elif isinstance(facts, DagFacts):
-        show_dag(facts, tasks)
+        from talka.cli.any_job import facts_of
+
+        say(json_of(asked(where, lambda client: facts_of(client, id))))
     else:
-        say(facts_text(facts))
+        say(sheet_text(asked(where, lambda client: client.view(id))))
     return 0
-
-
-async def found(client: "Client", id: str) -> "JobFacts | DagFacts":
-    """A job of either kind."""
-    facts = await client.any_job(id)
-    return await client.dag(id) if facts.kind == "dag" else facts
-
-
-async def with_tasks(client: "Client", id: str) -> "tuple[JobFacts | DagFacts, list[TaskView]]":
-    from talka.wire.task_views import DagFacts
-
-    facts = await found(client, id)
-    is_dag = isinstance(facts, DagFacts)
-    return facts, (await client.dag_tasks(id, "", "", TASKS_SHOWN)).items if is_dag else []
-
-
-def show_dag(facts: "DagFacts", tasks: "Sequence[TaskView]") -> None:
-    from talka.cli.dag_text import dag_text, tasks_table
-
-    say(dag_text(facts))
-    if tasks:
-        say(f"\n{tasks_table(tasks)}")
-    if len(tasks) < facts.tasks:
-        tell(
-            f"these are the first {len(tasks)} of {facts.tasks:,} tasks: talka jobs result {facts.id} --json lists more"
-        )
-
-
-def facts_text(facts: "JobFacts") -> str:
-    from talka.cli.dag_text import instant
-
-    rows = [
-        ("job", facts.id),
-        ("name", facts.name),
-        ("state", f"{facts.state}{f': {facts.reason}' if facts.reason else ''}"),
-        ("queue", queue_text(facts)),
-        ("cancelled", facts.cancel),
-        ("cores", str(facts.cores or "")),
-        ("workers", ", ".join(facts.workers)),
-        ("led by", facts.owner),
-        ("submitted", instant(facts.submitted_at)),
-        ("by", facts.submitted_by),
-        ("ended", instant(facts.ended_at)),
-        ("exit code", "" if facts.exit_code is None else str(facts.exit_code)),
-    ]
-    return facts_rows(rows)
 
 
 @command(
@@ -235,42 +180,15 @@ def facts_text(facts: "JobFacts") -> str:
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each update, and no summary.")
 @api_options
 def watch(id: str, as_json: bool, **flags: Any) -> int:
-    from talka.cli.config import CliSettings, read_settings
-    from talka.wire.task_views import DagFacts
+    from talka.cli.any_job import commands_of, print_updates
+    from talka.cli.config import read_settings
 
     given = read_settings(flags)
     client = client_of(given)
-    facts = answered(given, found(client, id))
+    job = answered(given, client.any_job(id))
     if as_json:
-        return answered(given, print_updates(client, id, is_dag=isinstance(facts, DagFacts)))
-    if isinstance(facts, DagFacts):
-        from talka.cli.pipelines import followed as followed_dag
-
-        if given.ui != "none":
-            tell(f"watching job {id}: Ctrl-C leaves, and the job goes on")
-        return followed_dag(client, facts, CliSettings(ui=given.ui))
-    from talka.cli.jobs import Reporting
-    from talka.cli.remote import RemoteJob, followed
-
-    order = answered(given, client.order(id))
-    job = RemoteJob(client, order, order.workflows, cancels=False)
-    job.submitted(facts)
-    # Results are written where the job was submitted, or by `talka jobs result`.
-    reporting = Reporting(job, CliSettings(ui=given.ui), job.waiting)
-    return followed(job, reporting, f"watching job {id}: Ctrl-C leaves, and the job goes on")
-
-
-async def print_updates(client: "Client", id: str, *, is_dag: bool) -> int:
-    import msgspec
-
-    from talka.cli.dag_text import exit_code_of
-    from talka.wire.task_views import DagFacts
-
-    code = 0
-    async for update in client.watch_dag(id) if is_dag else client.watch(id):
-        say(tame_json(msgspec.json.encode(update)))
-        code = exit_code_of(update) if isinstance(update, DagFacts) else update.job.exit_code or 0
-    return code
+        return answered(given, print_updates(client, job))
+    return commands_of(job).watch(client, job, given)
 
 
 @command(
@@ -289,12 +207,12 @@ def logs(id: str, follow: bool, **where: Any) -> int:
 async def print_lines(client: "Client", id: str, follow: bool) -> int:
     from contextlib import aclosing
 
+    from talka.cli.any_job import commands_of
     from talka.cli.remote import LineTeller
-    from talka.wire.task_views import DagFacts
 
-    facts = await found(client, id)
-    if isinstance(facts, DagFacts):
-        raise Invalid(f"job {id} is a pipeline: talka jobs show {id} --logs TASK shows what a task logged")
+    facts = await client.any_job(id)
+    if refusal := commands_of(facts).no_lines(facts):
+        raise Invalid(refusal)
     if facts.state in ("submitted", "queued") and not follow:
         tell(f"job {id} is {facts.state} and has printed nothing; --follow waits for it")
         return 0
@@ -350,36 +268,10 @@ def result(id: str, json_file: str | None, html_file: str | None, summary: str |
     page = None if html_file is None else ResultFile(html_file, what="--html")
     if file is not None and page is not None and file.is_stdout and page.is_stdout:
         raise Invalid("--json and --html cannot both be printed: give one of them a FILE")
-    from talka.cli.saved import summary_of
-    from talka.report.document import read
-    from talka.report.html.page import html_report
-    from talka.wire.task_views import DagFacts
+    from talka.cli.any_job import ResultWanted, commands_of
 
-    facts = asked(where, lambda client: found(client, id))
-    if isinstance(facts, DagFacts):
-        return dag_result(where, facts, file, page)
-    content = asked(where, lambda client: client.result(id))
-    document = read(content)
-    if file is not None:
-        file.write(document.to_json())
-    if page is not None:
-        page.write(html_report(document).encode())
-    if not any(written is not None and written.is_stdout for written in (file, page)):
-        say(summary_of(document, columns))
-    return 0
-
-
-def dag_result(where: dict[str, Any], facts: "DagFacts", file: ResultFile | None, page: ResultFile | None) -> int:
-    from talka.cli.pipelines import reported, result_of
-    from talka.client.requests import NotEnded
-    from talka.work.lifecycle import is_final
-
-    if page is not None:
-        raise Invalid(f"--html: job {facts.id} is a pipeline, and pages are made of load tests: leave it out")
-    if not is_final(facts.state):
-        raise NotEnded.named(facts.id, facts.state)
-    reported(*asked(where, lambda client: result_of(client, facts, wants_outputs=file is not None)), file)
-    return 0
+    job = asked(where, lambda client: client.any_job(id))
+    return commands_of(job).result(where, job, ResultWanted(file, page, columns))
 
 
 # Pipelines.
@@ -496,7 +388,7 @@ def list_workers(as_json: bool, **where: Any) -> int:
 
 
 def workers_table(found: "Sequence[WorkerView]") -> str:
-    from talka.cli.dag_text import one_line
+    from talka.client.sheets import one_line
 
     return table(
         ("NAME", "STATE", "CORES", "FREE", "MEMORY", "GPUS", "JOBS", "CAPABILITIES", "ADDRESS", "VERSION", "NOTE"),

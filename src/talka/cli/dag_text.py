@@ -2,15 +2,24 @@
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Final, NamedTuple
 
 import msgspec
 
 from talka.cli.live.layout import FrameView, Line, Part, Size, Style, bar, clock_text, pulse, styled
 from talka.cli.output import facts_rows, table
+from talka.client.kinds import AnyJob
+from talka.client.sheets import (
+    counts_text,
+    ended_count,
+    instant,
+    one_line,
+    position_text,
+    took_s,
+    took_text,
+)
 from talka.report.tame import tame
-from talka.report.text import TextPage, bytes_text, counted_text, cut, rate_text, seconds_text, sign, time_text
+from talka.report.text import TextPage, bytes_text, counted_text, rate_text, sign
 from talka.units import SECOND
 from talka.wire.task_views import (
     AttemptView,
@@ -22,7 +31,7 @@ from talka.wire.task_views import (
     TaskView,
     WhyView,
 )
-from talka.work.lifecycle import JobState, TaskState, is_final
+from talka.work.lifecycle import JobState, TaskState
 from talka.work.outcome import ExitCode
 
 RATE_OVER_NS: Final = 30 * SECOND
@@ -33,7 +42,6 @@ FAILED_SHOWN: Final = 10
 LINES_DRAWN: Final = 100
 """Of a graph. One that has more is told of in a sentence."""
 NAMES_SHOWN: Final = 3
-NOTE_COLUMNS: Final = 60
 ERROR_COLUMNS: Final = 300
 GIVEN_UP: Final = (TaskState.DEAD, TaskState.FAILED, TaskState.TIMEOUT)
 UNDER_WAY: Final = (TaskState.RUNNING, TaskState.ASSIGNED)
@@ -53,40 +61,11 @@ class DagResult(msgspec.Struct, frozen=True):
 # Facts.
 
 
-def exit_code_of(facts: DagFacts) -> int:
+def exit_code_of(facts: DagFacts | AnyJob) -> int:
     """0 completed, 6 partial, 8 any other end."""
     if facts.exit_code is not None:
         return facts.exit_code
     return int(ENDS.get(facts.state, ExitCode.JOB_FAILED))
-
-
-def counts_text(counts: Mapping[str, int]) -> str:
-    """In the order of a task's life."""
-    return ", ".join(f"{counts[state]:,} {state}" for state in TaskState if counts.get(state))
-
-
-def ended_count(counts: Mapping[str, int]) -> int:
-    return sum(count for state, count in counts.items() if state in list(TaskState) and is_final(TaskState(state)))
-
-
-def dag_text(facts: DagFacts) -> str:
-    rows = [
-        ("job", facts.id),
-        ("name", facts.name),
-        ("state", f"{facts.state}{f': {facts.reason}' if facts.reason else ''}"),
-        ("tasks", f"{facts.tasks:,}{f': {counts_text(facts.counts)}' if facts.counts else ''}"),
-        ("queue", "" if facts.position is None else position_text(facts.position)),
-        ("submitted", instant(facts.submitted_at)),
-        ("by", facts.submitted_by),
-        ("started", instant(facts.started_at)),
-        ("ended", instant(facts.ended_at)),
-        ("exit code", "" if facts.exit_code is None else str(facts.exit_code)),
-    ]
-    return facts_rows(rows)
-
-
-def position_text(position: int) -> str:
-    return f"{counted_text(position, 'ready task')} of other jobs {'comes' if position == 1 else 'come'} first"
 
 
 def task_text(task: TaskView) -> str:
@@ -110,50 +89,6 @@ def task_text(task: TaskView) -> str:
 
 def json_text(value: msgspec.Raw) -> str:
     return "" if bytes(value) in (b"", NULL) else bytes(value).decode(errors="replace")
-
-
-def instant(text: str) -> str:
-    """Of RFC 3339, to the second."""
-    return f"{text[:19].replace('T', ' ')} UTC" if text else ""
-
-
-def took_s(started_at: str, ended_at: str) -> float | None:
-    """None where one of them has not come."""
-    try:
-        return (datetime.fromisoformat(ended_at) - datetime.fromisoformat(started_at)).total_seconds()
-    except (ValueError, TypeError):
-        return None
-
-
-def took_text(started_at: str, ended_at: str) -> str:
-    seconds = took_s(started_at, ended_at)
-    if seconds is None or seconds < 0:  # below 0: the clock was set back meanwhile
-        return ""
-    if seconds == 0:
-        return "< 1 ms"  # instants are kept in milliseconds
-    return seconds_text(seconds) if seconds >= 1 else time_text(seconds * 1000)
-
-
-def one_line(text: str, room: int = NOTE_COLUMNS) -> str:
-    return cut(" ".join(text.split()), room)
-
-
-def tasks_table(tasks: Sequence[TaskView]) -> str:
-    return table(
-        ("TASK", "STATE", "HANDLER", "TRIES", "WORKER", "TOOK", "NOTE"),
-        [
-            (
-                task.id,
-                task.state,
-                task.handler,
-                str(task.attempts or ""),
-                task.worker.partition("#")[0],
-                took_text(task.started_at, task.ended_at),
-                one_line(": ".join(part for part in (task.cause, task.error) if part)),
-            )
-            for task in tasks
-        ],
-    )
 
 
 def why_text(task: str, why: WhyView) -> str:

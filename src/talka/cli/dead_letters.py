@@ -51,13 +51,15 @@ def list_letters(job: str, limit: int, as_json: bool, **where: Any) -> int:
     return say_list("dead_letters", found, as_json, letters_table, none, cut)
 
 
-async def letters_of(client: "Client", limit: int, *, job: str = "", task: str = "") -> "list[DeadLetter]":
+async def letters_of(
+    client: "Client", limit: int, *, job: str = "", task: str = "", looked_at_most: int = MOST_LISTED
+) -> "list[DeadLetter]":
     """Those of the job and the task, where one is named."""
     from talka.client.requests import PAGE_LIMIT
 
     found: list[DeadLetter] = []
     cursor, looked_at = "", 0
-    while len(found) < limit and looked_at < MOST_LISTED:
+    while len(found) < limit and looked_at < looked_at_most:
         page = await client.dead_letters(cursor, PAGE_LIMIT)
         looked_at += len(page.items)
         found += [letter for letter in page.items if job in ("", letter.job) and task in ("", letter.task)]

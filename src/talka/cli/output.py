@@ -5,11 +5,14 @@ import io
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from talka.errors import Invalid, Unavailable
 from talka.report.files import FileFailed, FilePlace
 from talka.report.tame import tame, tame_json
+
+if TYPE_CHECKING:
+    from talka.client.sheets import JobSheet
 
 PLAIN_COLUMNS = 100
 FEWEST_COLUMNS = 60
@@ -83,6 +86,18 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def facts_rows(rows: Iterable[tuple[str, str]]) -> str:
     """A word and what it is, a line each; empty ones are left out."""
     return "\n".join(f"{word:<10} {tame(text)}" for word, text in rows if text)
+
+
+def sheet_text(sheet: "JobSheet") -> str:
+    """A job, with a table of its parts. What the table leaves out is told."""
+    text = facts_rows((tame(word), text) for word, text in sheet.rows)
+    if sheet.lines:
+        width = len(sheet.columns)
+        lines = [[*line, *([""] * width)][:width] for line in sheet.lines]
+        text += f"\n\n{table([tame(heading) for heading in sheet.columns], lines)}"
+    if sheet.note:
+        tell(sheet.note)
+    return text
 
 
 def tell(text: str) -> None:

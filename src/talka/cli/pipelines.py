@@ -5,13 +5,14 @@ import ast
 import asyncio
 import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from talka.cli import dag_text
+from talka.cli.any_job import KindCommands, ResultWanted, watching_text
 from talka.cli.config import BadSetting, CliSettings, wants_color, wants_live_view
 from talka.cli.connection import answered, asked, client_of, submitted
 from talka.cli.dag_text import DagResult
@@ -19,9 +20,11 @@ from talka.cli.jobs import file_and_names, is_url
 from talka.cli.live.layout import FrameView, Size
 from talka.cli.live.screen import LiveView
 from talka.cli.output import CannotWrite, ResultFile, columns_of, json_of, say, tell
-from talka.cli.remote import LeftRunning, Signal, ended, goes_on
+from talka.cli.remote import LeftRunning, Signal, ended, goes_on, to_its_end
 from talka.client.client import Client
-from talka.client.requests import PAGE_LIMIT, ClusterUnreachable
+from talka.client.kinds import AnyJob
+from talka.client.requests import PAGE_LIMIT, NotEnded
+from talka.client.sheets import instant
 from talka.clock import monotonic_ns
 from talka.engine.handlers.pipeline_file import dags_of, read_pipeline
 from talka.engine.loader import NoSuchFile, import_file, workflows_of
@@ -31,7 +34,7 @@ from talka.report.tame import tame_json
 from talka.units import SECOND
 from talka.wire.task_views import DagFacts, GraphView, TaskView
 from talka.work.dag import NULL, DagSpec
-from talka.work.lifecycle import TaskState
+from talka.work.lifecycle import TaskState, is_final
 from talka.work.outcome import ExitCode
 from talka.work.specs import BadWorkflows
 
@@ -50,9 +53,18 @@ UNCHANGED_EVERY_NS: Final = 30 * SECOND
 RUNNING_SHOWN: Final = 8
 RUNNING_EVERY_S: Final = 2.0
 LOGS_EVERY_S: Final = 1.0
-TASKS_LISTED: Final = 10_000
-OUTPUTS_LISTED_BYTES: Final = 64 * 1024 * 1024
-"""Of a result for programs. What is beyond is left out, and the result says how many tasks that is."""
+
+
+class ResultLimits(msgspec.Struct, frozen=True):
+    """What a result for programs lists. What is beyond is left out, and the result says how many tasks that is."""
+
+    tasks: int = 10_000
+    output_bytes: int = 64 * 1024 * 1024
+    page: int = PAGE_LIMIT
+    """Tasks that are asked for at once."""
+
+
+RESULT_LIMITS: Final = ResultLimits()
 
 
 class TwoKinds(Invalid):
@@ -141,10 +153,45 @@ def put_schedule(client: Client, spec: DagSpec, settings: CliSettings, file: Res
         file.write(json_of(schedule))
     if file is None or not file.is_stdout:
         say(
-            f"{schedule.name} is scheduled ({schedule.cron}), next at {dag_text.instant(schedule.next_at)}:"
+            f"{schedule.name} is scheduled ({schedule.cron}), next at {instant(schedule.next_at)}:"
             " talka jobs schedules lists it"
         )
     return 0
+
+
+# A job that was submitted before.
+
+
+class DagCommands(KindCommands):
+    async def facts(self, client: Client, job: AnyJob) -> DagFacts:
+        return await client.dag(job.id)
+
+    async def updates(self, client: Client, id: str) -> AsyncGenerator[tuple[DagFacts, int], None]:
+        async with contextlib.aclosing(client.watch_dag(id)) as updates:
+            async for facts in updates:
+                yield facts, dag_text.exit_code_of(facts)
+
+    def watch(self, client: Client, job: AnyJob, given: CliSettings) -> int:
+        facts = answered(given, client.dag(job.id))
+        if given.ui != "none":
+            tell(watching_text(job.id))
+        return followed(client, facts, CliSettings(ui=given.ui))
+
+    def result(self, where: dict[str, Any], job: AnyJob, wanted: ResultWanted) -> int:
+        file = wanted.file
+        if wanted.page is not None:
+            raise Invalid(f"--html: job {job.id} is a pipeline, and pages are made of load tests: leave it out")
+        if not is_final(job.state):
+            raise NotEnded.named(job.id, job.state)
+
+        async def ask(client: Client) -> tuple[DagResult, list[TaskView]]:
+            return await result_of(client, await client.dag(job.id), wants_outputs=file is not None)
+
+        reported(*asked(where, ask), file)
+        return 0
+
+    def no_lines(self, job: AnyJob) -> str:
+        return f"job {job.id} is a pipeline: talka jobs show {job.id} --logs TASK shows what a task logged"
 
 
 # Following.
@@ -153,15 +200,7 @@ def put_schedule(client: Client, spec: DagSpec, settings: CliSettings, file: Res
 def followed(client: Client, facts: DagFacts, settings: CliSettings, file: ResultFile | None = None) -> int:
     """Show the job to its end and sum it up. The exit code of the whole command."""
     following = Following(client, facts, wants_outputs=file is not None)
-    try:
-        result = following.run(settings.ui)
-    except LeftRunning as left:
-        tell(str(left))
-        return left.exit_code
-    except ClusterUnreachable as error:
-        tell(f"{error}\nJob {facts.id} goes on: talka jobs watch {facts.id} shows it again.")
-        return int(ExitCode.UNREACHABLE)
-    return reported(result, following.failed, file)
+    return to_its_end(facts.id, lambda: reported(following.run(settings.ui), following.failed, file))
 
 
 def reported(result: DagResult, failed: Sequence[TaskView], file: ResultFile | None) -> int:
@@ -181,7 +220,17 @@ def reported(result: DagResult, failed: Sequence[TaskView], file: ResultFile | N
 class Following:
     """A job, from now to its end, and the frames of its live view. A signal leaves it, and the job goes on."""
 
-    def __init__(self, client: Client, facts: DagFacts, *, wants_outputs: bool) -> None:
+    def __init__(
+        self,
+        client: Client,
+        facts: DagFacts,
+        *,
+        wants_outputs: bool,
+        look_every_s: float = LOOK_EVERY_S,
+        running_every_s: float = RUNNING_EVERY_S,
+    ) -> None:
+        self._look_every_s = look_every_s
+        self._running_every_s = running_every_s
         self.facts = facts
         self.running: list[TaskView] = []
         self.failed: list[TaskView] = []
@@ -213,9 +262,10 @@ class Following:
         with signals_to(self._leave):
             self._working = asyncio.create_task(self._work())
             looking = asyncio.create_task(self._look()) if view is not None else None
+            every_s = DRAW_EVERY_S if view is not None else self._look_every_s
             try:
                 while not self._working.done():
-                    await asyncio.wait([self._working], timeout=DRAW_EVERY_S if view is not None else LOOK_EVERY_S)
+                    await asyncio.wait([self._working], timeout=every_s)
                     now = monotonic_ns()
                     self.pace.look(now, self.facts)
                     if view is not None:
@@ -244,7 +294,7 @@ class Following:
         while True:
             with contextlib.suppress(TalkaError):  # the watch says what is wrong
                 self.running = await some_of(self._client, self.facts, dag_text.UNDER_WAY, RUNNING_SHOWN)
-            await asyncio.sleep(RUNNING_EVERY_S)
+            await asyncio.sleep(self._running_every_s)
 
     def _tell(self, now: int) -> None:
         text = dag_text.progress_text(self.facts, now, self.pace)
@@ -261,12 +311,14 @@ class Following:
 # Results.
 
 
-async def result_of(client: Client, facts: DagFacts, *, wants_outputs: bool) -> tuple[DagResult, list[TaskView]]:
+async def result_of(
+    client: Client, facts: DagFacts, *, wants_outputs: bool, limits: ResultLimits = RESULT_LIMITS
+) -> tuple[DagResult, list[TaskView]]:
     """The job with its tasks, as many as may be listed, and some of those that were given up."""
     tasks: list[TaskView] = []
-    cursor, room = "", OUTPUTS_LISTED_BYTES
-    while len(tasks) < TASKS_LISTED and room > 0:
-        page = await client.dag_tasks(facts.id, "", cursor, min(PAGE_LIMIT, TASKS_LISTED - len(tasks)))
+    cursor, room = "", limits.output_bytes
+    while len(tasks) < limits.tasks and room > 0:
+        page = await client.dag_tasks(facts.id, "", cursor, min(limits.page, limits.tasks - len(tasks)))
         if not wants_outputs:
             tasks += [msgspec.structs.replace(task, output=NULL, progress=NULL) for task in page.items]
         else:
@@ -309,7 +361,9 @@ def show_graph(where: dict[str, Any], id: str, *, as_json: bool) -> None:
     say(json_of(graph) if as_json else dag_text.graph_text(facts, graph))
 
 
-def show_logs(where: dict[str, Any], id: str, task: str, *, follow: bool, as_json: bool) -> int:
+def show_logs(
+    where: dict[str, Any], id: str, task: str, *, follow: bool, as_json: bool, every_s: float = LOGS_EVERY_S
+) -> int:
     """All that there is; or, when followed, all that will be until the job has ended."""
 
     async def ask(client: Client) -> int:
@@ -323,7 +377,7 @@ def show_logs(where: dict[str, Any], id: str, task: str, *, follow: bool, as_jso
                 return count
             cursor = page.next
             if not page.items:
-                await asyncio.sleep(LOGS_EVERY_S)
+                await asyncio.sleep(every_s)
 
     if not asked(where, ask) and not as_json:
         tell(f"{task} of job {id} has logged nothing")

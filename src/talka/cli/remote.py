@@ -11,6 +11,7 @@ from talka.cli.jobs import Progress, Reporting
 from talka.cli.output import tell
 from talka.client.client import Client
 from talka.client.requests import ClusterUnreachable, NoResult
+from talka.client.sheets import waiting_text
 from talka.client.watched_job import WatchedJob
 from talka.clock import monotonic_ns
 from talka.control.load.log_lines import news_in
@@ -170,30 +171,25 @@ def goes_on(id: str) -> str:
     return f"job {id} goes on: talka jobs watch {id} shows it again, talka jobs cancel {id} ends it"
 
 
-def waiting_text(facts: JobFacts) -> str:
-    match facts.state:
-        case JobState.SUBMITTED | JobState.QUEUED:
-            place = "" if facts.position is None else f", position {facts.position}"
-            return f"queued{place}{f': {facts.waits_for}' if facts.waits_for else ''}"
-        case JobState.DISPATCHING:
-            where = f" of {counted_text(len(facts.workers), 'worker')}" if facts.workers else ""
-            return f"starting on {counted_text(facts.cores, 'core')}{where}" if facts.cores else "starting"
-        case _:
-            return ""
+def to_its_end(id: str, shown: Callable[[], int]) -> int:
+    """Show the job and sum it up; it is told when whoever watches leaves, or nobody answers any more. The exit code of
+    the whole command."""
+    try:
+        return shown()
+    except LeftRunning as left:
+        tell(str(left))
+        return left.exit_code
+    except ClusterUnreachable as error:
+        tell(f"{error}\nJob {id} goes on: talka jobs watch {id} shows it again.")
+        return int(ExitCode.UNREACHABLE)
 
 
 def followed(job: RemoteJob, reporting: Reporting, opening: str) -> int:
     """Show the job to its end. The exit code of the whole command."""
     try:
-        return reporting.report(reporting.carry_out(opening))
-    except LeftRunning as left:
-        tell(str(left))
-        return left.exit_code
+        return to_its_end(job.id, lambda: reporting.report(reporting.carry_out(opening)))
     except NoResult as error:
         facts = job.facts
         assert facts is not None  # it was told when the job was submitted or found
         tell(f"{error}: it is {facts.state}{f', {tame(facts.reason)}' if facts.reason else ''}")
         return job.exit_code_of(facts.state, int(ExitCode.JOB_FAILED) if facts.exit_code is None else facts.exit_code)
-    except ClusterUnreachable as error:
-        tell(f"{error}\nJob {job.id} goes on: talka jobs watch {job.id} shows it again.")
-        return int(ExitCode.UNREACHABLE)

@@ -19,21 +19,21 @@ class ResultUnreadable(Invalid):
     """The file that was named cannot be read."""
 
 
-def saved_result(path: str) -> "ResultDocument":
+def saved_result(path: str, most_bytes: int = MOST_RESULT_BYTES) -> "ResultDocument":
     """The result in the file; `-` is stdin."""
     from talka.report.document import BadResult, read
 
     try:
         with click.open_file(path, "rb") as file:
-            content = file.read(MOST_RESULT_BYTES + 1)
+            content = file.read(most_bytes + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ResultUnreadable(
             f"{path} cannot be read: {reason}. Name a file that talka run --json has written."
         ) from None
     assert isinstance(content, bytes)
-    if len(content) > MOST_RESULT_BYTES:
-        raise ResultUnreadable(f"{path} is larger than {MOST_RESULT_BYTES:,} bytes: no result of talka is")
+    if len(content) > most_bytes:
+        raise ResultUnreadable(f"{path} is larger than {most_bytes:,} bytes: no result of talka is")
     try:
         return read(content)
     except BadResult as error:

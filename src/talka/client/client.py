@@ -10,8 +10,9 @@ from typing import Final
 
 import msgspec
 
+from talka.client.any_calls import key_header, paged
 from talka.client.calls import error_in, job_part, not_ours, worker_part
-from talka.client.dag_calls import DagCalls, key_header, paged
+from talka.client.dag_calls import DagCalls
 from talka.client.http import ApiAddress
 from talka.client.requests import PAGE_DEFAULT, BundleMissing, CancelRequest, NotAuthorised, NotEnded
 from talka.errors import Invalid

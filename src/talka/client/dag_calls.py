@@ -1,17 +1,18 @@
 """The calls of `DagControl` over HTTP."""
 
 import contextlib
-import secrets
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Sequence
 from functools import partial
 from typing import Final
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 import msgspec
 
-from talka.client.calls import ApiCalls, decoded, error_in, job_part
-from talka.client.dags import PART_BYTES, AnyJob, AnyJobsPage, ReplayRequest
+from talka.client.any_calls import SUBMIT_S, AnyJobCalls, key_header, paged
+from talka.client.calls import decoded, error_in, job_part
+from talka.client.dags import PART_BYTES, ReplayRequest
 from talka.client.http import ApiAddress, call
+from talka.client.kinds import AnyJob
 from talka.client.requests import PAGE_DEFAULT, CancelRequest, NoSuchTask, Problem, error_of
 from talka.client.submitting import Submitting
 from talka.errors import Invalid, TalkaError
@@ -32,8 +33,6 @@ from talka.wire.task_views import (
 from talka.work.dag import DagHead, DagSettings, DagSpec, TaskSpec
 from talka.work.lifecycle import is_final
 
-SUBMIT_S: Final = 60.0
-"""For which a submission is tried: a large one is checked and written to disk before it is answered."""
 STREAM_S: Final = 4 * 3600.0
 CHUNK_BYTES: Final = PART_BYTES // 4
 ANSWER_LIMIT_BYTES: Final = 64 * 1024 * 1024
@@ -42,7 +41,7 @@ ANSWER_LIMIT_BYTES: Final = 64 * 1024 * 1024
 _encoder = msgspec.json.Encoder()
 
 
-class DagCalls(ApiCalls):
+class DagCalls(AnyJobCalls):
     # Submitting.
 
     async def submit_dag(self, spec: DagSpec, key: str = "") -> DagFacts:
@@ -102,13 +101,6 @@ class DagCalls(ApiCalls):
         return Submitting(self)
 
     # Looking.
-
-    async def all_jobs(self, state: str = "", cursor: str = "", limit: int = PAGE_DEFAULT) -> AnyJobsPage:
-        """Jobs of both kinds."""
-        return await self._ask("GET", paged("/v1/jobs", cursor, limit, state), AnyJobsPage)
-
-    async def any_job(self, id: str) -> AnyJob:
-        return await self._ask("GET", f"/v1/jobs/{job_part(id)}", AnyJob)
 
     async def dag(self, id: str) -> DagFacts:
         content = await self._ask("GET", f"/v1/jobs/{job_part(id)}", msgspec.Raw)
@@ -215,19 +207,10 @@ async def each(tasks: Iterable[TaskSpec]) -> AsyncIterator[TaskSpec]:
 
 def dag_in(id: str, address: ApiAddress, content: bytes | msgspec.Raw) -> DagFacts:
     what = f"told of job {id} what does not fit"
-    if decoded(address, content, AnyJob, what).kind != "dag":
-        raise Invalid(f"job {id} is a load job, not a dag job")
+    kind = decoded(address, content, AnyJob, what).kind
+    if kind != "dag":
+        raise Invalid(f"job {id} is a {kind} job, not a dag job")
     return decoded(address, content, DagFacts, what)
-
-
-def key_header(key: str) -> dict[str, str]:
-    """Always one: what is asked again must be known again."""
-    return {"idempotency-key": key or secrets.token_hex(16)}
-
-
-def paged(path: str, cursor: str, limit: int, state: str = "") -> str:
-    query = {"state": state, "cursor": cursor, "limit": str(limit)}
-    return f"{path}?" + urlencode({name: value for name, value in query.items() if value})
 
 
 def task_part(job: str, task: str) -> str:

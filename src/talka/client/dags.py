@@ -4,7 +4,7 @@
 same calls to programs elsewhere.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Annotated, Final, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -25,7 +25,6 @@ from talka.wire.task_views import (
     TaskView,
     WhyView,
 )
-from talka.wire.views import JobFacts
 from talka.work.dag import DagSettings, DagSpec, TaskSpec
 
 DAG_LIMIT_BYTES: Final = 16 * 1024 * 1024
@@ -49,24 +48,8 @@ class DagsPage(msgspec.Struct, frozen=True):
 
     items: list[DagFacts]
     next: str = ""
-
-
-class AnyJob(JobFacts, frozen=True):
-    """A job of either kind, as lists show it."""
-
-    kind: str = "load"
-    """load or dag."""
-    started_at: str = ""
-    tasks: int = 0
-    counts: dict[str, int] = {}
-    """Tasks by state, of a dag job."""
-
-
-class AnyJobsPage(msgspec.Struct, frozen=True):
-    """Jobs of both kinds, newest first within a page."""
-
-    items: list[AnyJob]
-    next: str = ""
+    cursors: list[str] = []
+    """For each job the cursor of a page that begins with it."""
 
 
 class ReplayRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -133,8 +116,9 @@ class DagControl(Protocol):
     async def dags(self, state: str, cursor: str, limit: int) -> DagsPage:
         """`state` is a JobState, or empty for all."""
 
+    async def has_dag(self, id: str) -> bool: ...
     async def dag(self, id: str) -> DagFacts: ...
-    def watch_dag(self, id: str) -> AsyncIterator[DagFacts]:
+    def watch_dag(self, id: str) -> AsyncGenerator[DagFacts, None]:
         """How it stands whenever that changed, at most 20 times a second; the first at once, the last when it has
         ended."""
 

@@ -6,8 +6,8 @@ makes the same error again: `PROBLEMS` is the one table for both ways.
 """
 
 import math
-from collections.abc import AsyncIterator
-from typing import Final, NamedTuple, Protocol, Self
+from collections.abc import AsyncGenerator
+from typing import Final, NamedTuple, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -28,6 +28,8 @@ KEY_LIMIT: Final = 200
 REASON_LIMIT: Final = 1000
 """Characters of the reason of a cancel."""
 PROBLEM_PREFIX: Final = "urn:talka:problem:"
+
+Body = TypeVar("Body")
 
 
 class CancelRequest(msgspec.Struct, frozen=True):
@@ -69,7 +71,7 @@ class Control(Protocol):
     async def result(self, id: str) -> bytes:
         """The result document as JSON. Raises NotEnded while there is none yet."""
 
-    def watch(self, id: str, steps: bool) -> AsyncIterator[JobUpdate]:
+    def watch(self, id: str, steps: bool) -> AsyncGenerator[JobUpdate, None]:
         """How the job stands, at most 20 times a second, until the final update. Closing the iterator ends the watch.
 
         The first comes at once. Of a job that ended before, the final update comes alone. Whoever reads slowly misses
@@ -91,6 +93,18 @@ class Control(Protocol):
         """Of this node, in Prometheus' text format."""
 
 
+def decoded_body(content: bytes | bytearray, kind: type[Body]) -> Body:
+    """What a request says, or why it cannot be read."""
+    try:
+        if not content.isascii():
+            content.decode()  # inside what is passed on as it is nobody else looks at the bytes
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.ValidationError as error:
+        raise Invalid(f"the body does not match the schema: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Malformed(f"the body is not JSON: {error}") from None
+
+
 # What there may be instead of an answer. Each takes a sentence for people.
 
 
@@ -100,6 +114,10 @@ class NoSuchJob(Invalid):
     @classmethod
     def named(cls, id: str) -> Self:
         return cls(f"there is no job {id}: talka jobs lists those that are known")
+
+
+class WrongKind(NoSuchJob):
+    """The job is of a kind that does not have what was asked for."""
 
 
 class NoSuchWorker(Invalid):
@@ -220,6 +238,7 @@ class ProblemKind(NamedTuple):
 
 
 PROBLEMS: Final = (
+    ProblemKind("wrong-kind", WrongKind, 404, "The job is of another kind"),
     ProblemKind("no-such-job", NoSuchJob, 404, "No such job"),
     ProblemKind("no-such-worker", NoSuchWorker, 404, "No such worker"),
     ProblemKind("no-such-task", NoSuchTask, 404, "No such task"),

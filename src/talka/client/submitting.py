@@ -33,8 +33,10 @@ _answers: msgspec.json.Decoder[list[SubmitAnswer]] = msgspec.json.Decoder(list[S
 class Submitting:
     """`async with` opens it, and waits for every answer at its end."""
 
-    def __init__(self, calls: "ApiCalls") -> None:
+    def __init__(self, calls: "ApiCalls", *, submits_limit: int = SUBMITS_LIMIT, silent_s: float = SILENT_S) -> None:
         self._calls = calls
+        self._submits_limit = submits_limit
+        self._silent_s = silent_s
         self._connection: SubmitConnection | None = None
 
     async def __aenter__(self) -> "Submitting":
@@ -44,7 +46,9 @@ class Submitting:
         while True:
             address = calls.next_address
             try:
-                self._connection = await connected(address, calls.headers, calls.tls)
+                self._connection = await connected(
+                    address, calls.headers, calls.tls, self._submits_limit, self._silent_s
+                )
                 return self
             except NotAuthorised:
                 raise
@@ -74,11 +78,16 @@ class Submitting:
             await self._connection.drain()
 
 
-async def connected(address: ApiAddress, headers: dict[str, str], tls: ssl.SSLContext | None) -> "SubmitConnection":
+async def connected(
+    address: ApiAddress, headers: dict[str, str], tls: ssl.SSLContext | None, submits_limit: int, silent_s: float
+) -> "SubmitConnection":
     loop = asyncio.get_running_loop()
     encrypted = tls if address.scheme == "https" else None
     connecting = loop.create_connection(
-        lambda: SubmitConnection(address, PATH, headers), address.host, address.port, ssl=encrypted
+        lambda: SubmitConnection(address, PATH, headers, submits_limit, silent_s),
+        address.host,
+        address.port,
+        ssl=encrypted,
     )
     _, connection = await reached(address, connecting)
     try:
@@ -90,8 +99,12 @@ async def connected(address: ApiAddress, headers: dict[str, str], tls: ssl.SSLCo
 
 
 class SubmitConnection(asyncio.Protocol):
-    def __init__(self, address: ApiAddress, path: str, headers: dict[str, str]) -> None:
+    def __init__(
+        self, address: ApiAddress, path: str, headers: dict[str, str], submits_limit: int, silent_s: float
+    ) -> None:
         self._address = address
+        self._submits_limit = submits_limit
+        self._silent_s = silent_s
         self._loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._closed: asyncio.Future[None] = self._loop.create_future()
@@ -113,7 +126,7 @@ class SubmitConnection(asyncio.Protocol):
     # -- what users do
 
     async def submit(self, what: DagSpec | TaskSpec, key: str) -> "asyncio.Future[SubmitAnswer]":
-        while len(self._waiting) >= SUBMITS_LIMIT or not self._writable.is_set():
+        while len(self._waiting) >= self._submits_limit or not self._writable.is_set():
             self._flush()
             await self._room()
         if self._error is not None:
@@ -183,7 +196,7 @@ class SubmitConnection(asyncio.Protocol):
         request.headers.update(self._headers)
         self._protocol.send_request(request)
         self._write()
-        self._timer = self._loop.call_later(SILENT_S, self._check)
+        self._timer = self._loop.call_later(self._silent_s, self._check)
 
     def data_received(self, data: bytes) -> None:
         self._heard_at = self._loop.time()
@@ -291,7 +304,7 @@ class SubmitConnection(asyncio.Protocol):
 
     def _check(self) -> None:
         assert self._transport is not None
-        if self._loop.time() - self._heard_at >= SILENT_S:
+        if self._loop.time() - self._heard_at >= self._silent_s:
             self._transport.abort()
         else:
-            self._timer = self._loop.call_later(SILENT_S / 2, self._check)
+            self._timer = self._loop.call_later(self._silent_s / 2, self._check)

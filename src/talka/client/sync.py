@@ -9,9 +9,11 @@ from typing import Any, Final, Literal, Protocol, TypedDict, TypeVar, Unpack
 import msgspec
 
 from talka.client.client import Client as AsyncClient
-from talka.client.dags import AnyJob, SubmitAnswer
+from talka.client.dags import SubmitAnswer
+from talka.client.kinds import AnyJob
 from talka.client.ordering import OrderOptions, file_of, submission_of
 from talka.client.requests import PAGE_LIMIT
+from talka.client.sheets import JobSheet
 from talka.control.load.planning import Overrides
 from talka.errors import Invalid, TalkaError
 from talka.report.document import ResultDocument, read
@@ -135,6 +137,28 @@ class Client:
         """Newest first."""
         return self._all(lambda cursor: self._client.jobs(state, cursor, PAGE_LIMIT))
 
+    # Jobs of any kind.
+
+    def submit_any(self, spec: Any, key: str = "") -> AnyJob:
+        """Submit a job of any kind once, however often it must be said. The JSON of `spec` has its `kind`."""
+        return self._wait(self._client.submit_any(spec, key))
+
+    def all_jobs(self, state: str = "") -> list[AnyJob]:
+        """Jobs of all kinds, newest first."""
+        return self._all(lambda cursor: self._client.all_jobs(state, cursor, PAGE_LIMIT))
+
+    def any_job(self, id: str) -> AnyJob:
+        """The state and the facts of a job, and its kind."""
+        return self._wait(self._client.any_job(id))
+
+    def view(self, id: str) -> JobSheet:
+        """What people are shown of a job: words and texts, and a table of its parts."""
+        return self._wait(self._client.view(id))
+
+    def watch_any(self, id: str) -> Iterator[AnyJob]:
+        """How a job stands, up to its end."""
+        return self._each(self._client.watch_any(id))
+
     # Dag jobs.
 
     def submit_dag(self, spec: DagSpec, key: str = "") -> DagFacts:
@@ -161,10 +185,6 @@ class Client:
             return [await answer for answer in answers]
 
         return self._wait(send())
-
-    def all_jobs(self, state: str = "") -> list[AnyJob]:
-        """Jobs of both kinds, newest first as far as they were told together."""
-        return self._all(lambda cursor: self._client.all_jobs(state, cursor, PAGE_LIMIT))
 
     def dag(self, id: str) -> DagFacts:
         """The state and the facts of one dag job."""

@@ -4,7 +4,7 @@ Two members with different views give different answers. So a placement is an or
 permission: ownership is granted by a majority.
 
 Weighted rendezvous hashing: Schindelhauer and Schomaker, "Weighted Distributed Hash Tables", SPAA 2005.
-No node uses `shard_of`, `owner` and `assign` yet: partitions of jobs and slots will.
+No node uses `owner` and `assign` yet: owners of partitions and slots will.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,6 +38,11 @@ class BadWeight(Invalid):
 def shard_of(job_id: str) -> int:
     """The shard a job belongs to, for ever: 0 to `SHARDS` − 1."""
     return int.from_bytes(blake2b(job_id.encode(), digest_size=8, key=_SHARD_KEY).digest()) % SHARDS
+
+
+def partition_of(job_id: str, count: int) -> int:
+    """The partition of a store with so many that a job belongs to, for ever: 0 to `count` − 1."""
+    return shard_of(job_id) % count if count > 1 else 0
 
 
 def order(key: str, nodes: Mapping[str, float]) -> list[str]:

@@ -25,6 +25,7 @@ from talka.control.blobs.replicated_blobs import (
 )
 from talka.control.clients.overload import Level, report_interval_ms
 from talka.control.dags.keeper import DagKeeper
+from talka.control.dags.keepers import DagKeepers
 from talka.control.jobs.bundle_rights import BundleRights
 from talka.control.jobs.effects import (
     Alarmed,
@@ -44,7 +45,9 @@ from talka.control.jobs.worker_life import HeardLives
 from talka.control.member.clock_offsets import ClockOffsets
 from talka.control.member.leader_calls import CallEnded, LeaderCalls
 from talka.control.member.voter import Voter, VoterEffect
-from talka.control.tasks.store_effects import DagEffect
+from talka.control.tasks.frame_link import FRAMES
+from talka.control.tasks.store_effects import DagEffect, StoreEffect
+from talka.control.tasks.worker_link import ToWorker, WorkerBeat
 from talka.errors import Untrusted
 from talka.units import NEVER, SECOND
 from talka.wire.entries import JobEntry, decode_checkpoint, decode_entry
@@ -78,19 +81,8 @@ LED_LIMIT: Final = 1024
 KEEP_AGAIN_NS: Final = SECOND
 
 
-class HeardOf(msgspec.Struct, frozen=True):
-    """A worker that has a lease beat: what the fleet knows of it now."""
-
-    name: str
-    boot: int
-    beat: Beat
-    free: int
-    """Cores that no load job has."""
-    state: str
-
-
-ManagerEffect: TypeAlias = JobsEffect | BlobEffect | DagEffect | HeardOf
-PassedOn: TypeAlias = JobsNews | JobOver | CallEnded | VoterEffect | BlobEffect | DagEffect
+ManagerEffect: TypeAlias = JobsEffect | BlobEffect | DagEffect | WorkerBeat
+PassedOn: TypeAlias = JobsNews | JobOver | CallEnded | VoterEffect | BlobEffect | StoreEffect
 """What the member around a manager or its shell carries out."""
 
 
@@ -110,20 +102,22 @@ class Manager:
         signer: bytes = b"",
         managers: Callable[[], tuple[ManagerAt, ...]] = tuple,
         blobs: Iterable[str] = (),
+        led_limit: int = LED_LIMIT,
     ) -> None:
         """`signer`: the public key with which this manager signs bundles, where no certificate vouches for it."""
         self.name = name
         self.registry: Registry | None = None
         """While this manager leads the cluster."""
         self.led: dict[str, LedJob] = {}
+        self._led_limit = led_limit
         self.blobs = ReplicatedBlobs(name, voter.election.config.names, blobs, rng)
         self.bundle_rights = BundleRights(self._known_entries, voter.election.held)
         self.calls = LeaderCalls(rng)
         self.clocks = ClockOffsets()
         self.watches = JobWatches()
         self.audience = Audience()
-        self.keeper: DagKeeper | None = None
-        """Dag jobs, once they were read from a store."""
+        self.dags = DagKeepers()
+        """Dag jobs, by partition, once they were read from a store."""
         self.level = Level.HEALTHY
         self.is_draining = False
         self.next_tick_at = NEVER
@@ -171,7 +165,7 @@ class Manager:
                 return self._on_beat(now, sender, boot, source, message)
             case Done() | TaskProgress() | Held():
                 # Also of a worker that this manager has not met again since it started.
-                return [] if self.keeper is None else self.keeper.on_message(now, sender, message)
+                return self.dags.on_message(now, sender, message)
             case Goodbye():
                 return [] if self.registry is None else self.registry.on_goodbye(now, sender, boot)
             case Lead(entry=content):
@@ -224,19 +218,18 @@ class Manager:
             alarms = [*self.registry.book.alarms, *self.registry.lease.alarms]
             return self._out(now, [*alarms, *self._expect(now)])
         self.registry = None
-        if self.keeper is not None:
-            self.keeper.on_stepped_down(now)
+        self.dags.on_stepped_down(now)
         return self._out(now, [])
 
     def set_keeper(self, now: int, keeper: DagKeeper) -> list[PassedOn]:
-        """Dag jobs were read from the store: go on with them."""
-        self.keeper = keeper
+        """Dag jobs of a partition were read from the store: go on with them."""
+        self.dags.set(keeper)
         keeper.silence_of = self._silence_of
         return self._out(now, self._expect(now))
 
-    def drop_keeper(self) -> None:
-        """The store is lost: nothing of its jobs is decided here any more, and no result of a task is taken."""
-        self.keeper = None
+    def drop_keeper(self, now: int, partition: int) -> None:
+        """A partition is lost: nothing of its jobs is decided here any more, and no result of a task is taken."""
+        self.dags.drop(now, partition)
         self._set_timer()
 
     def set_wall_offset(self, wall_offset_ns: int) -> None:
@@ -244,11 +237,10 @@ class Manager:
         self._wall_offset_ns = wall_offset_ns
         if self.registry is not None:
             self.registry.wall_offset_ns = wall_offset_ns
-        if self.keeper is not None:
-            self.keeper.wall_offset_ns = wall_offset_ns
+        self.dags.set_wall_offset(wall_offset_ns)
 
     def act(self, now: int, effects: list[ManagerEffect]) -> list[PassedOn]:
-        """Carry out what the keeper of dag jobs answered to the shell."""
+        """Carry out what a keeper of dag jobs answered to the shell."""
         return self._out(now, effects)
 
     def _silence_of(self, now: int, name: str, boot: int) -> str:
@@ -259,9 +251,9 @@ class Manager:
     def _expect(self, now: int) -> list[ManagerEffect]:
         """Workers that had tasks when the last life of this manager ended may have them still."""
         effects: list[ManagerEffect] = []
-        if self.registry is None or self.keeper is None:
+        if self.registry is None:
             return effects
-        for name, boot, folder in self.keeper.attempts.expected():
+        for name, boot, folder in self.dags.expected():
             if not self.registry.fleet.expect(now, name, boot, folder=folder, sole=True):
                 effects.append(WorkerLost(name, boot, "it was gone before its tasks were known"))
         return effects
@@ -302,8 +294,8 @@ class Manager:
             effects += self.watches.tick(now, self.calls, self.leader)
         if now >= self.audience.next_tick_at:
             effects += self.audience.tick(now, self.led)
-        if self.keeper is not None and now >= self.keeper.next_tick_at:
-            effects += self.keeper.tick(now)
+        if now >= self.dags.next_tick_at:
+            effects += self.dags.tick(now)
         return self._out(now, effects)
 
     # -- what this node's own API asks
@@ -352,7 +344,7 @@ class Manager:
         if self.is_draining or (led is None and entry.revision > 0):
             # An earlier life of this manager led it under this fence: what it did since is not known here.
             return [Send(CHANNEL, sender, Leaderless(entry.job, entry.fence), Lane.CONTROL)]
-        if led is None and len(self.led) >= LED_LIMIT:
+        if led is None and len(self.led) >= self._led_limit:
             return []
         if entry.checkpoint:
             try:
@@ -379,10 +371,10 @@ class Manager:
         assert self.registry is not None
         effects = self.registry.on_beat(now, sender, boot, source, beat)
         life = self.registry.fleet.life(sender)
-        if self.keeper is None or life is None or life.boot != boot or life.is_lost:
+        if not self.dags or life is None or life.boot != boot or life.is_lost:
             return effects
         # What became of its earlier lives comes first.
-        return [*effects, HeardOf(sender, boot, beat, life.free, life.state)]
+        return [*effects, FRAMES.beat(sender, boot, beat, life.free, life.state)]
 
     def _on_call(self, now: int, sender: str, call: ManagerCall) -> Sequence[ManagerEffect]:
         if self.registry is None:
@@ -403,13 +395,13 @@ class Manager:
                         open_effects += self._hear(now, self.name, self._boot, "", message)
                     elif to:
                         out.append(effect if effect.to else msgspec.structs.replace(effect, to=to))
+                case ToWorker():
+                    out.append(FRAMES.to_worker(effect))
                 case WorkerLost(name=name, boot=boot, cause=cause):
                     out.append(effect)
-                    if self.keeper is not None:
-                        open_effects += self.keeper.on_worker_lost(now, name, boot, cause)
-                case HeardOf(name=name, boot=boot, beat=beat, free=free, state=state):
-                    assert self.keeper is not None
-                    open_effects += self.keeper.on_beat(now, name, boot, beat, free, state)
+                    open_effects += self.dags.on_worker_lost(now, name, boot, cause)
+                case WorkerBeat():
+                    open_effects += self.dags.on_beat(now, effect)
                 case LeadWanted(job=job):
                     assert self.registry is not None, "nobody else says so"
                     open_effects += self.registry.lead_message(job)
@@ -456,11 +448,10 @@ class Manager:
             self.calls.next_tick_at,
             self.watches.next_tick_at,
             self.audience.next_tick_at,
+            self.dags.next_tick_at,
         )
         if self.registry is not None:
             at = min(at, self.registry.next_tick_at)
-        if self.keeper is not None:
-            at = min(at, self.keeper.next_tick_at)
         for led in self.led.values():
             at = min(at, led.next_tick_at)
         self.next_tick_at = at

@@ -27,9 +27,6 @@ from talka.errors import Invalid
 from talka.wire.jobs import BLOB_LIMIT_BYTES
 from talka.work.specs import BadWorkflows, SpecProblem, WorkflowSpec
 
-FILE_LIMIT_BYTES: Final = 32 * 1024 * 1024
-TOTAL_LIMIT_BYTES: Final = 64 * 1024 * 1024
-"""Of all files, before they are packed. The bundle itself may have as much as any blob."""
 LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
 """The first instant a zip can tell: times must not make two bundles of the same files differ."""
 REGULAR_FILE: Final = 0o100600 << 16
@@ -37,9 +34,24 @@ FOLDER: Final = 0o040700 << 16
 UNIX: Final = 3
 INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 """Folders of modules that an installer put there: they are never the user's own."""
-SHOWN_PROBLEMS: Final = 100
 DISTRIBUTION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 IMPORT_ERRORS: Final = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
+
+
+class BundleLimits(msgspec.Struct, frozen=True):
+    """What may travel with a test."""
+
+    files: int = FILES_LIMIT
+    file_bytes: int = 32 * 1024 * 1024
+    total_bytes: int = 64 * 1024 * 1024
+    """Bytes of all files, before they are packed."""
+    bundle_bytes: int = BLOB_LIMIT_BYTES
+    """Bytes of the bundle itself, which is a blob as any other."""
+    problems: int = 100
+    """Problems that are told; of more, only how many."""
+
+
+BUNDLE_LIMITS: Final = BundleLimits()
 
 
 class CannotTravel(BadWorkflows):
@@ -62,6 +74,7 @@ def make_bundle(
     *,
     allow_modules: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
+    limits: BundleLimits = BUNDLE_LIMITS,
 ) -> Bundle:
     """The bundle of a file whose workflows `specs` were loaded by this process.
 
@@ -73,14 +86,14 @@ def make_bundle(
     packer.add_data(specs)
     packer.problems += missing_modules(packer, scans, allow_modules)
     packer.problems += unsent_variables(packer, scans, sent_env, os.environ if environment is None else environment)
-    packer.check_limits()
+    packer.check_limits(limits)
     content = packer.packed() if not packer.problems else b""
-    if len(content) > BLOB_LIMIT_BYTES:
-        packer.problem(f"its bundle has {len(content)} bytes: it may have {BLOB_LIMIT_BYTES}")
+    if len(content) > limits.bundle_bytes:
+        packer.problem(f"its bundle has {len(content)} bytes: it may have {limits.bundle_bytes}")
     if packer.problems:
         unique = list(dict.fromkeys(packer.problems))
-        if len(unique) > SHOWN_PROBLEMS:
-            unique = [*unique[:SHOWN_PROBLEMS], SpecProblem(f"and {len(unique) - SHOWN_PROBLEMS} more", path)]
+        if (more := len(unique) - limits.problems) > 0:
+            unique = [*unique[: limits.problems], SpecProblem(f"and {more} more", path)]
         raise CannotTravel(unique)
     return Bundle(content, hashlib.sha256(content).hexdigest(), packer.file, dict(sent_env))
 
@@ -232,13 +245,13 @@ class Packer:
 
     # The zip.
 
-    def check_limits(self) -> None:
+    def check_limits(self, limits: BundleLimits) -> None:
         for name in [*self._files, *self._folders]:
             if flaw := flaw_of_name(name) or flaw_of_text(name):
                 self.problem(f"{name!r} cannot travel: it {flaw}; rename it")
         entries = len(self._files) + len(self._folders)
-        if entries > FILES_LIMIT:
-            self.problem(f"{entries} files would travel with it: at most {FILES_LIMIT} may; name fewer")
+        if entries > limits.files:
+            self.problem(f"{entries} files would travel with it: at most {limits.files} may; name fewer")
             return
         total_bytes = 0
         for name, path in self._files.items():
@@ -248,10 +261,10 @@ class Packer:
                 self.problem(f"{name} cannot be read: {error.strerror}")
                 continue
             total_bytes += size
-            if size > FILE_LIMIT_BYTES:
-                self.problem(f"{name} has {size} bytes: a file that travels may have {FILE_LIMIT_BYTES}")
-        if total_bytes > TOTAL_LIMIT_BYTES:
-            self.problem(f"its files have {total_bytes} bytes together: {TOTAL_LIMIT_BYTES} may travel")
+            if size > limits.file_bytes:
+                self.problem(f"{name} has {size} bytes: a file that travels may have {limits.file_bytes}")
+        if total_bytes > limits.total_bytes:
+            self.problem(f"its files have {total_bytes} bytes together: {limits.total_bytes} may travel")
 
     def packed(self) -> bytes:
         content, dense = self._zipped({})

@@ -72,3 +72,15 @@ class ExchangeFailed(TalkaError):
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
         self.kind = kind
+
+
+class NotSent(ExchangeFailed):
+    """A call that failed before anything of it was on the wire."""
+
+
+def taken_ns(run: NodeRun | None, now: int) -> int:
+    """When a call that is made now should have been made: the first of a run takes the instant the run was due."""
+    if run is None or not run.intended_ns:
+        return now
+    intended_ns, run.intended_ns = run.intended_ns, 0
+    return intended_ns

@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from talka.clock import boottime_ns
@@ -42,10 +42,13 @@ class Guard:
     With a lease it also kills them when the instant comes that it was told of last, for this process may stand still.
     """
 
-    def __init__(self, *, has_lease: bool = False, env: Mapping[str, str] | None = None) -> None:
-        """`env` is what it finds in its environment; None: what this process does."""
+    def __init__(
+        self, *, has_lease: bool = False, env: Mapping[str, str] | None = None, timed: Sequence[str] = TIMED_GUARD
+    ) -> None:
+        """`env` is what it finds in its environment; None: what this process does. `timed` is the program of one with a
+        lease."""
         self._env = None if env is None else dict(env)
-        self._command = TIMED_GUARD if has_lease else ["/bin/sh", "-c", GUARD]
+        self._command = timed if has_lease else ["/bin/sh", "-c", GUARD]
         self._end_ns = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._groups: set[int] = set()

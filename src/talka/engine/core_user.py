@@ -78,9 +78,9 @@ class CoreFolders:
     """One folder for each core, of another user. `number` is that of the worker's data folder: what an earlier life
     left behind is found again and removed."""
 
-    def __init__(self, user: CoreUser, number: int) -> None:
+    def __init__(self, user: CoreUser, number: int, places: Sequence[Path] = PLACES) -> None:
         self._user = user
-        self.root = _own_root(f"talka-cores-{number:x}")
+        self.root = _own_root(f"talka-cores-{number:x}", places)
 
     def make(self, name: str) -> Path:
         folder = self.root / name
@@ -106,8 +106,8 @@ class CoreFolders:
         shutil.rmtree(self.root, ignore_errors=True)
 
 
-def _own_root(name: str) -> Path:
-    places = [place for place in PLACES if os.access(place, os.W_OK)] or [Path(tempfile.gettempdir())]
+def _own_root(name: str, usual: Sequence[Path]) -> Path:
+    places = [place for place in usual if os.access(place, os.W_OK)] or [Path(tempfile.gettempdir())]
     root = places[0] / name
     with contextlib.suppress(OSError):
         if root.lstat().st_uid == os.geteuid() and not root.is_symlink():

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import cast
 
+from talka.engine.clients.table import CLIENTS
 from talka.engine.unpack import unpack
 from talka.errors import Invalid
 from talka.units import SECOND
@@ -41,11 +42,11 @@ def load(source: Source) -> tuple[WorkflowSpec, ...]:
         case FileSource(path=path):
             return load_file(Path(path))
         case UrlSource(url=url, request=request):
-            return inspect_workflows([url_workflow(url, request)])
+            return inspect_workflows([url_workflow(url, request)], clients=CLIENTS.keys())
         case MemorySource(key=key):
             classes = in_memory[key]
             beside = sys.modules.get(classes[0].__module__) if classes else None
-            return inspect_workflows(classes, load=getattr(beside, "load", None))
+            return inspect_workflows(classes, load=getattr(beside, "load", None), clients=CLIENTS.keys())
         case BundleSource():
             return load_file(unpack(source))
 
@@ -88,7 +89,8 @@ def load_file(path: Path) -> tuple[WorkflowSpec, ...]:
     try:
         module = import_file(path)
         load = getattr(module, "load", None)
-        specs = inspect_workflows(workflows_of(module, path), file=str(path), lines=lines, load=load)
+        found = workflows_of(module, path)
+        specs = inspect_workflows(found, file=str(path), lines=lines, load=load, clients=CLIENTS.keys())
     except BadWorkflows as error:
         problems += error.problems
     if problems:

@@ -43,21 +43,26 @@ class BundleUnavailable(Unavailable):
     """The bundle may be good, and this machine cannot unpack it."""
 
 
-def unpack(source: BundleSource) -> Path:
+def unpack(
+    source: BundleSource,
+    *,
+    bundle_limit_bytes: int = BLOB_LIMIT_BYTES,
+    unpacked_limit_bytes: int = UNPACKED_LIMIT_BYTES,
+) -> Path:
     """Unpack the bundle into its folder, make that the current one and set its variables; the path of the test file."""
     folder = Path(os.path.abspath(source.folder))
     check_variables(source.env)
     try:
         with open(source.path, "rb") as file:
-            if (size := os.fstat(file.fileno()).st_size) > BLOB_LIMIT_BYTES:
-                raise BadBundle(f"the bundle has {size} bytes: it may have {BLOB_LIMIT_BYTES}")
+            if (size := os.fstat(file.fileno()).st_size) > bundle_limit_bytes:
+                raise BadBundle(f"the bundle has {size} bytes: it may have {bundle_limit_bytes}")
             if (found := hashlib.file_digest(file, "sha256").hexdigest()) != source.digest:
                 raise BundleUnavailable(
                     f"the bundle {source.digest} is damaged on this worker (its content is {found}): submit it again"
                 )
             file.seek(0)
             with ZipFile(file) as archive:
-                entries = checked(archive)
+                entries = checked(archive, unpacked_limit_bytes)
                 if source.file not in entries:
                     raise BadBundle(f"the bundle does not hold the test file {shown(source.file)}")
                 folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
@@ -76,7 +81,7 @@ def unpack(source: BundleSource) -> Path:
     return folder / source.file
 
 
-def checked(archive: ZipFile) -> dict[str, ZipInfo]:
+def checked(archive: ZipFile, limit_bytes: int = UNPACKED_LIMIT_BYTES) -> dict[str, ZipInfo]:
     """Every entry by its name, without the slash at the end of a folder's."""
     infos = archive.infolist()
     if len(infos) > FILES_LIMIT:
@@ -92,8 +97,8 @@ def checked(archive: ZipFile) -> dict[str, ZipInfo]:
             raise BadBundle(f"the bundle holds {shown(name)} twice")
         entries[name] = info
         total_bytes += info.file_size
-        if total_bytes > UNPACKED_LIMIT_BYTES:
-            raise BadBundle(f"the bundle holds more than {UNPACKED_LIMIT_BYTES} bytes")
+        if total_bytes > limit_bytes:
+            raise BadBundle(f"the bundle holds more than {limit_bytes} bytes")
     for name in entries:
         parent = name.rpartition("/")[0]
         while parent:

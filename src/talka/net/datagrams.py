@@ -49,6 +49,9 @@ class Datagrams:
         rate_per_s: int = RATE_PER_S,
         stale_ns: int = STALE_NS,
         on_stale: Callable[[int], None] | None = None,
+        stale_limit: int = STALE_LIMIT,
+        names_limit: int = NAMES_LIMIT,
+        stamp_option: int = SO_TIMESTAMPNS,
     ) -> None:
         """Datagrams that waited for longer than `stale_ns` are not opened, only told to `on_stale`: whoever cannot keep
         up should spend what time it has on questions that somebody still waits for."""
@@ -57,6 +60,8 @@ class Datagrams:
         self._sock = sock
         self._on_datagram = on_datagram
         self._stale_ns = stale_ns
+        self._stale_limit = stale_limit
+        self._names_limit = names_limit
         self._on_stale = on_stale
         self._buckets = TokenBuckets(rate_per_s, 2 * rate_per_s)
         self._names: dict[tuple[str, int], str] = {}
@@ -64,7 +69,7 @@ class Datagrams:
         self._is_mapped = sock.family == socket.AF_INET6
         sock.setblocking(False)
         with contextlib.suppress(OSError):  # where the kernel has no such stamps, ages are not known
-            sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+            sock.setsockopt(socket.SOL_SOCKET, stamp_option, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
 
     @property
@@ -81,9 +86,9 @@ class Datagrams:
 
     def drain(self) -> int:
         """Handle what has arrived, up to `DRAIN_LIMIT`; how many there were, stale ones included."""
-        receive = self._sock.recvmsg
+        receive, stale_limit = self._sock.recvmsg, self._stale_limit
         handled = stale = 0
-        while handled < DRAIN_LIMIT and stale < STALE_LIMIT:
+        while handled < DRAIN_LIMIT and stale < stale_limit:
             try:
                 content, ancillary, _, source = receive(LARGEST_BYTES, _ROOM)
             except (BlockingIOError, InterruptedError):
@@ -136,7 +141,7 @@ class Datagrams:
     def _name_of(self, source: tuple[str, int]) -> str:
         name = self._names.get(source)
         if name is None:
-            if len(self._names) >= NAMES_LIMIT:
+            if len(self._names) >= self._names_limit:
                 self._names.clear()
             host, port = source
             name = self._names[source] = format_address(host.removeprefix(MAPPED), port)
@@ -145,7 +150,7 @@ class Datagrams:
     def _target_of(self, address: str) -> tuple[str, int] | None:
         """None for what is no IP address and port. Peers say where they are: a name of theirs is never looked up."""
         if address not in self._targets:
-            if len(self._targets) >= NAMES_LIMIT:
+            if len(self._targets) >= self._names_limit:
                 self._targets.clear()
             target = ip_target(address)
             if target is not None and self._is_mapped and ":" not in target[0]:

@@ -55,7 +55,9 @@ class Candidates:
         names: NameLookup | None = None,
         remembered: Callable[[], Iterable[str]] = tuple,
         own: Iterable[str] = (),
+        file_timeout_s: float = FILE_TIMEOUT_S,
     ) -> None:
+        self._file_timeout_s = file_timeout_s
         if len(sources) > SOURCES_LIMIT:
             raise Invalid(f"{len(sources)} sources of first peers are too many: give at most {SOURCES_LIMIT}")
         self._names = names or NameLookup()
@@ -107,7 +109,7 @@ class Candidates:
         hosts = _parsed("the remembered peers", self._remembered(), problems)
         hosts.extend(self._hosts)
         for path in self._files:
-            hosts.extend(_parsed(f"the file {path}", await _lines(path, problems), problems))
+            hosts.extend(_parsed(f"the file {path}", await _lines(path, problems, self._file_timeout_s), problems))
         _tell_apart(hosts, known, named)
         return known, named
 
@@ -274,13 +276,13 @@ def _parsed(where: str, texts: Iterable[str], problems: list[str]) -> list[tuple
     return found
 
 
-async def _lines(path: Path, problems: list[str]) -> list[str]:
+async def _lines(path: Path, problems: list[str], timeout_s: float) -> list[str]:
     """In a thread: the file may lie on a network disk, and a node that stalls is suspected."""
     try:
-        async with asyncio.timeout(FILE_TIMEOUT_S):
+        async with asyncio.timeout(timeout_s):
             text = await asyncio.to_thread(_read, path)
     except TimeoutError:
-        problems.append(f"the file {path} was not read within {FILE_TIMEOUT_S:g} s")
+        problems.append(f"the file {path} was not read within {timeout_s:g} s")
         return []
     except OSError as error:
         problems.append(f"the file {path} was not read: {error.strerror or error}")

@@ -31,7 +31,10 @@ _decoder: msgspec.msgpack.Decoder[Endorsement] = msgspec.msgpack.Decoder(Endorse
 class Endorser:
     """Vouches for keys of this node, and judges what vouches for those of others."""
 
-    def __init__(self, folder: Path, *, name: str, cluster: str, environment: str) -> None:
+    def __init__(
+        self, folder: Path, *, name: str, cluster: str, environment: str, kept_limit: int = KEPT_LIMIT
+    ) -> None:
+        self._kept_limit = kept_limit
         files = find_certs(folder, name)
         self._voucher = Voucher(files)
         self._authority = Authority(files.ca, cluster=cluster, environment=environment)
@@ -66,6 +69,6 @@ class Endorser:
             raise BadVoucher("no certificate vouches for it") from None
         known = self._authority.check(purpose, statement, endorsement.certificate, endorsement.signature, now)
         self._kept[key] = known
-        if len(self._kept) > KEPT_LIMIT:
+        if len(self._kept) > self._kept_limit:
             self._kept.popitem(last=False)
         return known

@@ -21,8 +21,15 @@ class CertificateNotary:
     """Of one member. Only managers are members: what another certificate signs of a member holds nothing."""
 
     def __init__(
-        self, files: CertFiles, *, cluster: str, environment: str, now: Callable[[], datetime] = utc_now
+        self,
+        files: CertFiles,
+        *,
+        cluster: str,
+        environment: str,
+        now: Callable[[], datetime] = utc_now,
+        known_limit: int = KNOWN_LIMIT,
     ) -> None:
+        self._known_limit = known_limit
         self._voucher = Voucher(files)
         self._authority = Authority(files.ca, cluster=cluster, environment=environment)
         self._now = now
@@ -48,7 +55,7 @@ class CertificateNotary:
             known = self._authority.know(certificate, self._now())
         except BadVoucher:  # not kept: by another clock than ours it may hold, and soon by ours
             return None
-        if len(self._known) >= KNOWN_LIMIT:
+        if len(self._known) >= self._known_limit:
             self._known.popitem(last=False)
         self._known[certificate] = known
         return known

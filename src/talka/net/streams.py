@@ -14,6 +14,8 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
 
+import msgspec
+
 from talka.clock import boottime_ns
 from talka.cluster.effects import HANDLE
 from talka.control.member.breaker import Breaker
@@ -27,16 +29,8 @@ from talka.work.retry import RetryPolicy, delay
 if TYPE_CHECKING:
     from talka.net.tls import TlsChannel
 
-DIAL_TIMEOUT_S: Final = 2.0
-"""For the connection, and once more for its TLS."""
-CLOSE_S: Final = 1.0
-"""How long the last frames may take at the end."""
-RETRIES: Final = RetryPolicy(attempts=4, base_ns=50 * MILLISECOND, cap_ns=SECOND, jitter="decorrelated")
 BREAKER_FAILURES: Final = 6
 BREAKER_WINDOW_NS: Final = 10 * SECOND
-CONTROL_PROBE_NS: Final = 300 * MILLISECOND
-"""How long votes leave a peer alone that cannot be reached; an election cannot wait for longer."""
-STREAM_PROBE_NS: Final = 2 * SECOND
 CONTROL_SILENCE_MS: Final = 3000
 """What the peer's kernel does not confirm within this time breaks the connection: a cut link is not waited for."""
 STREAM_SILENCE_MS: Final = 8000
@@ -44,8 +38,6 @@ IDLE_NS: Final = 30 * SECOND
 STRANGER_NS: Final = 10 * SECOND
 """How long one may be connected without having sent a good frame."""
 SWEEP_S: Final = 5.0
-LINKS_LIMIT: Final = 4096
-STRANGERS_LIMIT: Final = 256
 STRANGER_FRAME_BYTES: Final = 16 * 1024
 
 OnFrame: TypeAlias = Callable[[str, bytes, Proven], bool]
@@ -54,6 +46,26 @@ OnRefused: TypeAlias = Callable[[str, str, str], None]
 """(address, a word for counters, a sentence)"""
 OnGone: TypeAlias = Callable[[str, bool], None]
 """(address that was dialled, whether anybody was there at all)"""
+
+
+class StreamLimits(msgspec.Struct, frozen=True):
+    """How long connections are waited for, and how many there may be."""
+
+    dial_s: float = 2.0
+    """Seconds for the connection, and once more for its TLS."""
+    close_s: float = 1.0
+    """Seconds that the last frames may take at the end."""
+    retries: RetryPolicy = RetryPolicy(attempts=4, base_ns=50 * MILLISECOND, cap_ns=SECOND, jitter="decorrelated")
+    control_probe_ns: int = 300 * MILLISECOND
+    """How long votes leave a peer alone that cannot be reached; an election cannot wait for longer."""
+    stream_probe_ns: int = 2 * SECOND
+    links: int = 4096
+    """Connections that were dialled, and as many that others dialled."""
+    strangers: int = 256
+    """Connections of others without a good frame so far."""
+
+
+STREAM_LIMITS: Final = StreamLimits()
 
 
 class Security(Protocol):
@@ -110,7 +122,7 @@ class Link(asyncio.Protocol):
             transport.write(self._channel.to_send())
             if self.is_dialled:
                 loop = asyncio.get_running_loop()
-                self._deadline = loop.call_later(DIAL_TIMEOUT_S, self._refuse_for, TimeoutError())
+                self._deadline = loop.call_later(self._streams.limits.dial_s, self._refuse_for, TimeoutError())
         self.flush()
 
     def data_received(self, data: bytes) -> None:
@@ -234,7 +246,7 @@ class Link(asyncio.Protocol):
 class Dialled:
     """What goes to one address on one kind of connection, over as many connections as it takes."""
 
-    def __init__(self, address: str, target: tuple[str, int], is_control: bool) -> None:
+    def __init__(self, address: str, target: tuple[str, int], is_control: bool, probe_after_ns: int) -> None:
         self.address = address
         self.target = target
         self.is_control = is_control
@@ -244,7 +256,7 @@ class Dialled:
         self.breaker = Breaker(
             failures=BREAKER_FAILURES,
             window_ns=BREAKER_WINDOW_NS,
-            probe_after_ns=CONTROL_PROBE_NS if is_control else STREAM_PROBE_NS,
+            probe_after_ns=probe_after_ns,
         )
 
 
@@ -260,8 +272,10 @@ class Streams:
         security: Security | None = None,
         on_gone: OnGone | None = None,
         on_refusing: Callable[[str], None] | None = None,
+        limits: StreamLimits = STREAM_LIMITS,
     ) -> None:
         """`on_refusing`: nobody listens at an address, and the machine there says so."""
+        self.limits = limits
         self.on_frame = on_frame
         self.counts: dict[str, int] = {}
         """What went wrong, by a word for it: also why connections were refused."""
@@ -286,7 +300,7 @@ class Streams:
         self._server = await loop.create_server(self._accept, sock=sock, backlog=1024)
 
     async def close(self) -> None:
-        """What was written goes out, within `CLOSE_S`; what waits behind it does not. Nothing is sent after it."""
+        """What was written goes out, within `close_s`; what waits behind it does not. Nothing is sent after it."""
         self._is_closed = True
         if self._sweeping is not None:
             self._sweeping.cancel()
@@ -301,7 +315,7 @@ class Streams:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._open:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE_S):
+                async with asyncio.timeout(self.limits.close_s):
                     await self._emptied.wait()
         for link in list(self._open):  # of peers that do not read
             link.abort()
@@ -350,14 +364,16 @@ class Streams:
         dialled = self._dialled.get(key)
         if dialled is None:
             target = ip_target(address)
-            if target is None or len(self._dialled) >= LINKS_LIMIT:
+            if target is None or len(self._dialled) >= self.limits.links:
                 return None
-            dialled = self._dialled[key] = Dialled(address, target, is_control)
+            probe_ns = self.limits.control_probe_ns if is_control else self.limits.stream_probe_ns
+            dialled = self._dialled[key] = Dialled(address, target, is_control, probe_ns)
             self._sweep_later()
         return dialled
 
     async def _dial(self, dialled: Dialled) -> None:
         loop = asyncio.get_running_loop()
+        retries = self.limits.retries
         wait_ns = 0
         attempt = 0
         try:
@@ -366,7 +382,7 @@ class Streams:
                 link = Link(self, dialled.address, dialled.queue, is_dialled=True, is_control=dialled.is_control)
                 dialled.link = link
                 try:
-                    async with asyncio.timeout(DIAL_TIMEOUT_S):
+                    async with asyncio.timeout(self.limits.dial_s):
                         await loop.create_connection(lambda link=link: link, *dialled.target)  # type: ignore[misc]
                     if link.is_judged:
                         dialled.breaker.succeeded(boottime_ns())
@@ -377,13 +393,13 @@ class Streams:
                         self._on_refusing(dialled.address)
                     self.count("unreachable")
                     dialled.breaker.failed(boottime_ns())
-                if RETRIES.attempts is not None and attempt >= RETRIES.attempts:
+                if retries.attempts is not None and attempt >= retries.attempts:
                     self._give_up(dialled)
                     return
                 if not dialled.breaker.allows(boottime_ns()):
                     self._give_up(dialled)
                     return
-                wait_ns = delay(RETRIES, attempt, wait_ns, self._rng)
+                wait_ns = delay(retries, attempt, wait_ns, self._rng)
                 await asyncio.sleep(wait_ns / SECOND)
         finally:
             dialled.dialling = None
@@ -422,10 +438,10 @@ class Streams:
     def accept(self, link: Link) -> bool:
         if self._is_closed:
             return False
-        if len(self._accepted) >= LINKS_LIMIT:
+        if len(self._accepted) >= self.limits.links:
             self.count("crowded")
             return False
-        if len(self._strangers) >= STRANGERS_LIMIT:
+        if len(self._strangers) >= self.limits.strangers:
             # The one that has been silent longest gives way: who only connects must not keep others out.
             self.count("crowded")
             oldest = next(iter(self._strangers))

@@ -5,26 +5,35 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from talka.engine.core_child import Confines
-from talka.engine.core_user import USUAL, CoreFolders, CoreUser, core_user, obstacle
+from talka.engine.core_user import PLACES, USUAL, CoreFolders, CoreUser, core_user, obstacle
 from talka.errors import Invalid
 
 
 class Confinement:
     """Of one worker. Where its cores run as another user, each process has a folder of its own."""
 
-    def __init__(self, env: Mapping[str, str], user: CoreUser | None = None, number: int = 0, alarm: str = "") -> None:
+    def __init__(
+        self,
+        env: Mapping[str, str],
+        user: CoreUser | None = None,
+        number: int = 0,
+        alarm: str = "",
+        places: Sequence[Path] = PLACES,
+    ) -> None:
         self.alarm = alarm
         """Why cores run as the worker's own user though it is root; empty where that is as it should be."""
         self._folders = None
         self.confines = Confines(env=env)
         if user is not None:
-            self._folders = CoreFolders(user, number)
+            self._folders = CoreFolders(user, number, places)
             kept = {name: text for name, text in env.items() if name != "TMPDIR"}  # it may be closed to others
             own = {"USER": user.name, "LOGNAME": user.name}
             self.confines = Confines(env={**kept, **own}, uid=user.uid, gid=user.gid)
 
     @classmethod
-    def of(cls, wanted: str, env: Mapping[str, str], files: Sequence[str], number: int) -> "Confinement":
+    def of(
+        cls, wanted: str, env: Mapping[str, str], files: Sequence[str], number: int, usual: str = USUAL
+    ) -> "Confinement":
         """As whom cores run: as `wanted` says; else, where this process is root's, as a user who may do little. `files`
         are those that they import."""
         if wanted:
@@ -35,7 +44,7 @@ class Confinement:
         if os.geteuid() != 0:
             return cls(env)
         try:
-            user = core_user(USUAL)
+            user = core_user(usual)
             why = "" if user is None else obstacle(user, files, env)
         except Invalid as error:
             user, why = None, str(error)

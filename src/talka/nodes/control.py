@@ -2,7 +2,7 @@
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, assert_never
 
 import msgspec
@@ -219,7 +219,7 @@ class ManagerControl:
             raise NoResult(f"the result of job {id} is no longer kept by any manager")
         return content
 
-    async def watch(self, id: str, steps: bool) -> AsyncIterator[JobUpdate]:
+    async def watch(self, id: str, steps: bool) -> AsyncGenerator[JobUpdate, None]:
         manager = self._node.manager
         if manager.watches.is_full:
             raise TooBusy("too many watch through this manager: try another", 2.0)

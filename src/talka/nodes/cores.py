@@ -179,13 +179,13 @@ def files_of(paths: tuple[Path, ...]) -> tuple[str, ...]:
     return tuple(str(path.resolve()) for path in paths)
 
 
-def short_of_disk(folder: Path) -> str:
+def short_of_disk(folder: Path, least_bytes: int = DISK_LEAST_BYTES) -> str:
     """Why this worker should not be given tasks; empty when there is room."""
     try:
         free_bytes = shutil.disk_usage(folder).free
     except OSError as error:
         return f"disk: the data folder {folder} cannot be looked at: {error.strerror or error}"
-    if free_bytes >= DISK_LEAST_BYTES:
+    if free_bytes >= least_bytes:
         return ""
-    least = DISK_LEAST_BYTES // (1024 * 1024)
+    least = least_bytes // (1024 * 1024)
     return f"disk: {free_bytes // (1024 * 1024)} MiB are free under {folder}, less than {least} MiB: make room there"

@@ -1,6 +1,6 @@
 """One user, one iteration, in this process: every request is shown, and breakpoints in the test work."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from talka.clock import monotonic_ns
@@ -13,10 +13,9 @@ from talka.stats.tally import Tally
 from talka.units import SECOND
 from talka.wire.shards import CONTEXT_PREFIX
 from talka.work.outcome import ExitCode
-from talka.work.responses import HTTPResponse
+from talka.work.responses import Response
 from talka.work.specs import WorkflowSpec
 
-BODY_SHOWN_BYTES: Final = 400
 DEBUG_GRACE_NS: Final = 300 * SECOND
 """Somebody may stand at a breakpoint."""
 
@@ -59,7 +58,7 @@ async def debug_workflow(
     spec: WorkflowSpec, values: Mapping[str, Mapping[str, bytes]], say: Say
 ) -> tuple[Tally, dict[str, bytes]]:
     say(f"── {spec.name} ──")
-    stage = ShardRuntime(spec, values, spec.plan.split(1)[0], trace=lambda answer, request: show(answer, request, say))
+    stage = ShardRuntime(spec, values, spec.plan.split(1)[0], trace=lambda sent, answer: show(sent, answer, say))
     recorder = stage.recorder
     try:
         await stage.set_up()
@@ -85,23 +84,7 @@ async def debug_workflow(
     return recorder.tally, handed_on | context
 
 
-def show(answer: HTTPResponse | ExchangeFailed, request: bytes, say: Say) -> None:
-    head, _, body = request.partition(b"\r\n\r\n")
-    for line in head.decode("latin-1").split("\r\n"):
-        say(f"> {line}")
-    if body:
-        say(f"> {shown(body)}")
-    if isinstance(answer, ExchangeFailed):
-        say(f"< {answer.kind}: {answer}")
-        return
-    timings = answer.timings
-    say(f"< {answer.status} in {timings.total_ms:.2f} ms (first byte {timings.first_byte_ms:.2f} ms)")
-    for name, value in answer.headers.items():
-        say(f"< {name}: {value}")
-    if answer.body:
-        say(f"< {shown(answer.body)}")
-
-
-def shown(body: bytes) -> str:
-    text = body[:BODY_SHOWN_BYTES].decode("utf-8", errors="replace")
-    return text if len(body) <= BODY_SHOWN_BYTES else f"{text}… ({len(body)} bytes)"
+def show(sent: Sequence[str], answer: Response | ExchangeFailed, say: Say) -> None:
+    came = [f"{answer.kind}: {answer}"] if isinstance(answer, ExchangeFailed) else answer.shown()
+    for line in [*(f"> {line}" for line in sent), *(f"< {line}" for line in came)]:
+        say(line)

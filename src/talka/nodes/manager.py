@@ -9,6 +9,9 @@ from typing import Final
 
 import msgspec
 
+from talka.client.dag_kind import DagKind
+from talka.client.kinds import JobDirectory
+from talka.client.load_kind import LoadKind
 from talka.clock import boottime_ns, both_clocks, cpu_ns, realtime_ns
 from talka.cluster.effects import PersistBlob, Send, Transmit
 from talka.cluster.leadership.election import Phase
@@ -38,6 +41,7 @@ from talka.control.tasks.store_effects import (
 from talka.errors import Invalid, TalkaError
 from talka.nodes.auditing import put_down_change, put_down_forwarded
 from talka.nodes.control import ManagerControl
+from talka.nodes.dags.dag_opening import open_dags
 from talka.nodes.dags.dag_service import DagService
 from talka.nodes.job_events import JobNews, job_event_of
 from talka.nodes.member import MemberNode, MemberOptions
@@ -45,8 +49,8 @@ from talka.nodes.member_events import Event
 from talka.nodes.runtime import Counts
 from talka.nodes.trust import ManagerTrust
 from talka.report.building import Meta, build
+from talka.store.dags.opening import kind_of
 from talka.store.dags.records import StoreLost, StoreTaken
-from talka.store.dags.sqlite import place_of, store_of
 from talka.store.files.blobs import Blobs
 from talka.units import SECOND
 from talka.version import VERSION
@@ -90,31 +94,37 @@ class ManagerNode(MemberNode[PassedOn]):
         self.clock = ClockWatch(*both_clocks())
         self._api = options.api
         self._own_lease = options.own_lease
-        if options.store and len(options.member.voters) > 1:
+        self._store_kind = kind_of(options.store) if options.store else None
+        if self._store_kind is not None and len(options.member.voters) > 1 and not self._store_kind.is_shared:
             raise Invalid(
-                "dag jobs are kept in SQLite by one manager alone: leave --store out, or make this manager the only "
-                "voter"
+                f"dag jobs are kept in {self._store_kind.name} by one manager alone: leave --store out, or make this "
+                "manager the only voter"
             )
+        self._store_url = options.store
         self.dags: DagService | None = None
         super().__init__(options.member, on_event)
-        if options.store:
-            with self.runtime.opening():
-                self.dags = self._open_store(options.store)
         self.control = ManagerControl(self)
+        self.kinds = JobDirectory(LoadKind(self.control))
         self._overload = Overload()
         if self.member.announcer is not None:
             self.member.announcer.api = options.api
 
-    def _open_store(self, url: str) -> DagService:
-        records = store_of(url)
-        try:
-            blobs, folder = Blobs(Path(f"{place_of(url)[0]}.blobs")), self.runtime.folder
-            return DagService(
-                self, records, blobs, folder.path, folder.identity, self.runtime.tell, self._on_store_broken
-            )
-        except BaseException:
-            records.close()
-            raise
+    async def open_store(self) -> None:
+        """Before `run`, and before its API is served, where it was given a store. What cannot be opened or had leaves
+        nothing behind."""
+        if self._store_kind is None:
+            return
+        with self.runtime.opening():
+            store = await self._store_kind.open(self._store_url)
+            folder = self.runtime.folder
+            try:
+                self.dags = await open_dags(
+                    self, store, folder.path, folder.identity, self.runtime.tell, self._on_store_broken
+                )
+            except BaseException:
+                await store.close()
+                raise
+        self.kinds = JobDirectory(DagKind(self.dags), LoadKind(self.control))
 
     def _on_store_broken(self, error: TalkaError) -> None:
         """What is in memory may be ahead of what can ever be kept: start again from the store.
@@ -124,7 +134,8 @@ class ManagerNode(MemberNode[PassedOn]):
         if not isinstance(error, StoreLost):
             self.runtime.fail(error)
             return
-        self.manager.drop_keeper()
+        for keeper in list(self.manager.dags):
+            self.manager.drop_keeper(boottime_ns(), keeper.partition.number)
         if isinstance(error, StoreTaken):
             asyncio.get_running_loop().call_later(LINGER_S, self.runtime.fail, error)
 
@@ -187,7 +198,8 @@ class ManagerNode(MemberNode[PassedOn]):
         except TalkaError as error:
             self._on_store_broken(error)
             return
-        self.perform(self.manager.set_keeper(boottime_ns(), dags.keeper))
+        for keeper in list(dags.keepers):
+            self.perform(self.manager.set_keeper(boottime_ns(), keeper))
 
     async def _leave(self) -> None:
         """Hand jobs over before leadership, so that nobody waits for this manager."""

@@ -58,7 +58,10 @@ class MemberNode(Generic[PartEffect]):
     _own_lease: OwnLease | None = None
     """Of workers; a bare member has none."""
 
-    def __init__(self, options: MemberOptions, on_event: Callable[[Event], None]) -> None:
+    def __init__(
+        self, options: MemberOptions, on_event: Callable[[Event], None], *, remember_s: float = REMEMBER_S
+    ) -> None:
+        self._remember_s = remember_s
         self.put_down: PutDown = nowhere
         """Where it is put down who changed something; whoever keeps an audit log sets it."""
         self.options = options
@@ -300,7 +303,7 @@ class MemberNode(Generic[PartEffect]):
 
     def _remember_soon(self) -> None:
         if self._remembering is None:
-            self._remembering = asyncio.get_running_loop().call_later(REMEMBER_S, self._remember)
+            self._remembering = asyncio.get_running_loop().call_later(self._remember_s, self._remember)
 
     def _remember(self) -> None:
         self._remembering = None

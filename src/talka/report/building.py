@@ -250,9 +250,7 @@ def step_of(
     has_times = measured or bool(by_name)
     # A method of which each run makes one call under its own name is one row. An action does not fail by its calls.
     is_one_row = by_name.keys() <= {name} and calls.count <= runs.count and calls.failed <= runs.failed
-    shown = msgspec.structs.replace(
-        runs, response_time=times, service_time=calls.service_time, status_codes=calls.status_codes
-    )
+    shown = msgspec.structs.replace(runs, response_time=times, service_time=calls.service_time, outcomes=calls.outcomes)
     row = msgspec.structs.asdict(call_of(name, shown, span_s))
     if not has_times:
         row |= {"histogram": None, "service_histogram": None}
@@ -290,11 +288,12 @@ def call_of(name: str, tally: StepTally, span_s: float) -> Call:
         rate_per_s=per_second(tally.ok + tally.failed, span_s),
         response_time_ms=times_of(tally.response_time),
         service_time_ms=times_of(tally.service_time),
-        status_codes={str(code): count for code, count in sorted(tally.status_codes.items())},
+        status_codes={str(code): count for code, count in tally.statuses.items()},
         errors=dict(sorted(tally.errors.items(), key=lambda item: -item[1])),
         samples=samples_of(tally.samples),
         histogram=hdr.encode(tally.response_time),
         service_histogram=hdr.encode(tally.service_time),
+        outcomes=tally.labels,
     )
 
 

@@ -82,10 +82,12 @@ class Call(msgspec.Struct, frozen=True):
     samples: list[ErrorSample]
     histogram: str | None
     service_histogram: str | None
+    outcomes: dict[str, int] = {}
+    """Answers of protocols other than HTTP, by label. Those in `status_codes` are not among them."""
 
 
 class Step(msgspec.Struct, frozen=True):
-    """Runs of one method. Service times and status codes are those of all its calls."""
+    """Runs of one method. Service times, status codes and outcomes are those of all its calls."""
 
     name: str
     measured: bool
@@ -107,6 +109,8 @@ class Step(msgspec.Struct, frozen=True):
     """Runs that did nothing, on purpose or because what they wait for gave nothing: in no other count."""
     calls: list[Call] = []
     """By name, where they have others than the method's own, or where there were or failed more of them than runs."""
+    outcomes: dict[str, int] = {}
+    """As those of a call."""
 
 
 class Check(msgspec.Struct, frozen=True):

@@ -158,12 +158,14 @@ def families_of_workflows(document: ResultDocument) -> list[Family]:
         Family("interrupted_iterations", "", "counter", "Iterations that began and were cut off.", cut_off),
         Family("step_runs", "", "counter", "Runs of a step, by what became of them.", steps.runs),
         Family("step_skipped", "", "counter", "Runs of a step that did nothing.", skipped),
-        Family("step_responses", "", "counter", "Responses, by status code.", steps.codes),
+        Family("step_responses", "", "counter", "Responses, by status code or outcome.", steps.codes),
         Family("step_errors", "", "counter", "Failures of a step, by kind.", steps.errors),
         Family("step_response_time", "seconds", "summary", "From the intended start.", summaries=steps.response),
         Family("step_service_time", "seconds", "summary", "From the send.", summaries=steps.service),
         Family("calls", "", "counter", "Calls of one name in a step, by what became of them.", calls.runs),
-        Family("call_responses", "", "counter", "Responses to calls of one name, by status code.", calls.codes),
+        Family(
+            "call_responses", "", "counter", "Responses to calls of one name, by status code or outcome.", calls.codes
+        ),
         Family("call_errors", "", "counter", "Failures of calls of one name, by kind.", calls.errors),
         Family("call_response_time", "seconds", "summary", "From when its user wanted it.", summaries=calls.response),
         Family(
@@ -187,6 +189,9 @@ class MeasuredRows:
         self.runs += [MeasuredPoint({**labels, "status": status}, getattr(row, status), at_ns) for status in OUTCOMES]
         for code, count in row.status_codes.items():
             self.codes.append(MeasuredPoint({**labels, "status": "other" if code == "0" else code}, count, at_ns))
+        self.codes += [
+            MeasuredPoint({**labels, "status": label}, count, at_ns) for label, count in row.outcomes.items()
+        ]
         self.errors += [MeasuredPoint({**labels, "kind": kind}, count, at_ns) for kind, count in row.errors.items()]
         self.response += summary_of(labels, row.response_time_ms, row.histogram, at_ns)
         self.service += summary_of(labels, row.service_time_ms, row.service_histogram, at_ns)

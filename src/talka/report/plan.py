@@ -215,7 +215,7 @@ def changes_of(spec: WorkflowSpec) -> list[str]:
     """What a workflow written before every call was measured comes to now, where that is something else."""
     measured = [node for layer in spec.layers for node in layer if node.measured]
     changes = []
-    if several := [node.name for node in measured if makes_several_calls(node.function)]:
+    if several := [node.name for node in measured if makes_several_calls(node.function, spec.clients)]:
         changes.append(f"every call in {', '.join(several)} counts, and is in the response time")
     if len(measured) > 1 and spec.plan.length_ns is not None:
         changes.append("iterations under way when the plan ends are finished")

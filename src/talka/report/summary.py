@@ -1,7 +1,7 @@
 """Plain text for terminals, files and CI logs: the end of a job, and a line of progress while it runs."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
@@ -62,7 +62,8 @@ OTHER_STATS: Final = ("min", "mean", "stdev", "max")
 PERCENTILE: Final = re.compile(r"p([0-9]{1,2}(\.[0-9]{1,4})?|100)")
 STATS_LIMIT: Final = 12
 ADDRESS: Final = re.compile(r"https?://((?:\[[^\]]+\]|[^/\s?#:\[]+)(?::[0-9]+)?)")
-STATUS: Final = re.compile(r"answered ([0-9]{3})")
+ANSWERED: Final = re.compile(r"answered (\S+)")
+"""With which label, in the description of a response."""
 CAUSE_CHARACTERS_SHOWN: Final = 60
 CELL_COLUMNS: Final = 9
 """With less room than this for each time they are no table, but a list."""
@@ -337,15 +338,23 @@ def show_step(page: SummaryPage, step: Step, room: int) -> None:
     show("  ", (padded(step.name, room), "bold"), "  ", (runs, "red" if step.failed else None))
     show_times(page, "response", step.response_time_ms, step.histogram)
     show_times(page, "service", step.service_time_ms, step.service_histogram)
-    if codes := codes_of(step):
-        more = [f"{len(codes) - CODES_SHOWN} more codes"] if len(codes) > CODES_SHOWN else []
-        page.sentence(", ".join([*codes[:CODES_SHOWN], *more]), indent=4, lead="status    ")
+    show_outcomes(page, "status", "codes", codes_of(step))
+    show_outcomes(page, "outcome", "outcomes", counted_labels(step.outcomes))
+
+
+def show_outcomes(page: SummaryPage, lead: str, what: str, found: Sequence[str]) -> None:
+    if found:
+        more = [f"{len(found) - CODES_SHOWN} more {what}"] if len(found) > CODES_SHOWN else []
+        page.sentence(", ".join([*found[:CODES_SHOWN], *more]), indent=4, lead=f"{lead:<10}")
 
 
 def codes_of(step: Step) -> list[str]:
-    # Stable, so codes of equal counts stay in the document's order.
-    often = sorted(step.status_codes.items(), key=lambda item: -item[1])
-    return [f"{'other' if code == '0' else code} × {count:,}" for code, count in often]
+    return counted_labels({"other" if code == "0" else code: count for code, count in step.status_codes.items()})
+
+
+def counted_labels(counts: Mapping[str, int]) -> list[str]:
+    # Stable, so those of equal counts stay in the document's order.
+    return [f"{label} × {count:,}" for label, count in sorted(counts.items(), key=lambda item: -item[1])]
 
 
 def show_times(page: SummaryPage, label: str, times: Times | None, histogram: str | None) -> None:
@@ -568,7 +577,7 @@ def frequent_errors(steps: Iterable[Step | StepTally]) -> list[FrequentError]:
 
 
 def cause_text(kind: str, sample: str) -> str:
-    found, answered = ADDRESS.search(sample), STATUS.search(sample)
+    found, answered = ADDRESS.search(sample), ANSWERED.search(sample)
     if kind == "status" and answered:
         kind = f"status {answered[1]}"
     if found is None or "this machine" in sample:

@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from talka.errors import sendable
 from talka.stats.histogram import Histogram, add_counts
 from talka.stats.machine import Machine
 
@@ -17,8 +18,11 @@ MetricKind = Literal["count", "rate", "sample", "distribution"]
 
 SAMPLES_KEPT: Final = 5
 """First error samples kept for each step and kind."""
-STATUS_CODES_KEPT: Final = 64
-"""A server that invents codes must not fill memory: further ones are counted under 0."""
+OUTCOMES_KEPT: Final = 64
+"""Labels of answers in one row. A server that invents some must not fill memory: further ones are counted under
+`OTHER_OUTCOMES`."""
+OTHER_OUTCOMES: Final = "other"
+LABEL_CHARACTERS_LIMIT: Final = 64
 CALL_NAMES_KEPT: Final = 200
 """Names of calls in one workflow. A name made of an id would otherwise be a row for every id."""
 OTHER_CALLS: Final = "(other)"
@@ -60,8 +64,8 @@ class Sample(msgspec.Struct, frozen=True, order=True):
 class StepTally(msgspec.Struct):
     """Runs of one step, or calls of one name in it.
 
-    Of a step: `response_time` runs from its intended start to its end; `service_time` and `status_codes` are those of
-    its calls, and empty here. Of a call: from the instant its user wanted it.
+    Of a step: `response_time` runs from its intended start to its end; `service_time` and `outcomes` are those of its
+    calls, and empty here. Of a call: from the instant its user wanted it.
     """
 
     ok: int = 0
@@ -69,11 +73,18 @@ class StepTally(msgspec.Struct):
     interrupted: int = 0
     response_time: Histogram = msgspec.field(default_factory=Histogram)
     service_time: Histogram = msgspec.field(default_factory=Histogram)
-    status_codes: dict[int, int] = {}
+    outcomes: dict[str, int] = {}
+    """Answers by label: see `work.responses.Response.label`."""
     errors: dict[str, int] = {}
     samples: list[Sample] = []
     skipped: int = 0
     """Runs that did nothing, on purpose or because what they wait for gave nothing. They are in no other count."""
+    status_codes: dict[int, int] = {}
+    """`statuses`, where people are shown a tally. Earlier versions counted here and had no outcomes."""
+
+    def __post_init__(self) -> None:
+        if self.status_codes and not self.outcomes:
+            self.outcomes = {str(code) if code else OTHER_OUTCOMES: count for code, count in self.status_codes.items()}
 
     @property
     def count(self) -> int:
@@ -91,11 +102,30 @@ class StepTally(msgspec.Struct):
         if seen < SAMPLES_KEPT:
             insort(self.samples, sample)
 
-    def saw_status(self, status: int, times: int = 1) -> None:
-        codes = self.status_codes
-        if status not in codes and len(codes) >= STATUS_CODES_KEPT:
-            status = 0
-        codes[status] = codes.get(status, 0) + times
+    def saw(self, label: str, times: int = 1) -> None:
+        """Answers of one label; those without any are in no outcome."""
+        outcomes = self.outcomes
+        if label not in outcomes:
+            label = sendable(label, LABEL_CHARACTERS_LIMIT)
+            if label not in outcomes and len(outcomes) >= OUTCOMES_KEPT:
+                label = OTHER_OUTCOMES
+        if label:
+            outcomes[label] = outcomes.get(label, 0) + times
+
+    @property
+    def statuses(self) -> dict[int, int]:
+        """Outcomes that are status codes, as HTTP has them; other codes under 0, where there is nothing but codes."""
+        codes = {int(label): count for label, count in sorted(self.outcomes.items()) if is_status(label)}
+        if codes and self.outcomes.keys() == {*map(str, codes), OTHER_OUTCOMES}:
+            return {0: self.outcomes[OTHER_OUTCOMES], **codes}
+        return codes
+
+    @property
+    def labels(self) -> dict[str, int]:
+        """The outcomes that are not in `statuses`."""
+        codes = self.statuses
+        told = {*map(str, codes), OTHER_OUTCOMES} if 0 in codes else {*map(str, codes)}
+        return {label: count for label, count in sorted(self.outcomes.items()) if label not in told}
 
     def merge(self, other: "StepTally") -> None:
         self.ok += other.ok
@@ -104,8 +134,9 @@ class StepTally(msgspec.Struct):
         self.skipped += other.skipped
         self.response_time.merge(other.response_time)
         self.service_time.merge(other.service_time)
-        add_counts(self.status_codes, other.status_codes)
-        fold_codes(self.status_codes)
+        add_counts(self.outcomes, other.outcomes)
+        fold_outcomes(self.outcomes)
+        self.status_codes = {}  # they tell of what was there before
         add_counts(self.errors, other.errors)
         self.samples = first_samples(self.samples + other.samples)
 
@@ -209,6 +240,12 @@ class Tally(msgspec.Struct):
     calls: dict[str, dict[str, StepTally]] = {}
     """By the method that made them, measured or not, and by name."""
 
+    def tell_statuses(self) -> None:
+        """Fill in `status_codes` of every row of calls, before people are shown it."""
+        for calls in self.calls.values():
+            for call in calls.values():
+                call.status_codes = call.statuses
+
     def merge(self, other: "Tally") -> None:
         self.iterations += other.iterations
         self.interrupted_iterations += other.interrupted_iterations
@@ -232,11 +269,16 @@ def merge_steps(into: dict[str, StepTally], more: dict[str, StepTally]) -> None:
         into.setdefault(name, StepTally()).merge(step)
 
 
-def fold_codes(codes: dict[int, int]) -> None:
-    """Keep the lowest codes and count the others under 0. A choice by order of arrival would depend on who merges
-    first."""
-    for code in sorted(codes.keys() - {0})[STATUS_CODES_KEPT:]:
-        codes[0] = codes.get(0, 0) + codes.pop(code)
+def is_status(label: str) -> bool:
+    """Whether it is a number of three digits. Other protocols have such codes too, and may use them as labels."""
+    return len(label) == 3 and label.isascii() and label.isdigit() and label[0] != "0"
+
+
+def fold_outcomes(outcomes: dict[str, int]) -> None:
+    """Keep the first labels by name and count the others under `OTHER_OUTCOMES`. A choice by order of arrival would
+    depend on who merges first."""
+    for label in sorted(outcomes.keys() - {OTHER_OUTCOMES})[OUTCOMES_KEPT:]:
+        outcomes[OTHER_OUTCOMES] = outcomes.get(OTHER_OUTCOMES, 0) + outcomes.pop(label)
 
 
 def first_samples(samples: list[Sample]) -> list[Sample]:

@@ -113,11 +113,13 @@ class WindowLog:
 class Timeline:
     """Windows of all shards, merged. Each shard gives a window once; its receiver sees to that."""
 
-    def __init__(self, *, with_steps: bool = True) -> None:
-        """A timeline of several workflows has no steps: two of them may have a step of the same name."""
+    def __init__(self, *, with_steps: bool = True, kept: Sequence[tuple[int, int]] = SPANS) -> None:
+        """A timeline of several workflows has no steps: two of them may have a step of the same name. `kept` says how
+        wide spans are and how many of that width there are, the newest first."""
+        self._kept = kept
         self._with_steps = with_steps
-        self._levels: tuple[dict[int, Window], ...] = tuple({} for _ in SPANS)
-        self._oldest = [0 for _ in SPANS]
+        self._levels: tuple[dict[int, Window], ...] = tuple({} for _ in kept)
+        self._oldest = [0 for _ in kept]
         """The first span each level holds. It starts a span of the next level: no time is told in two widths."""
         self._newest = -1
         self._recent: list[Window] = []
@@ -126,7 +128,7 @@ class Timeline:
         if window.index > self._newest:
             self._newest = window.index
             self._age()
-        for level, (width, _) in enumerate(SPANS):
+        for level, (width, _) in enumerate(self._kept):
             span = window.index // width
             if span >= self._oldest[level]:
                 into = self._levels[level].setdefault(span, Window(span))
@@ -136,8 +138,8 @@ class Timeline:
                 return
 
     def _age(self) -> None:
-        for level, (width, kept) in enumerate(SPANS):
-            wider = SPANS[level + 1][0] if level + 1 < len(SPANS) else width
+        for level, (width, kept) in enumerate(self._kept):
+            wider = self._kept[level + 1][0] if level + 1 < len(self._kept) else width
             oldest = (self._newest // width - kept + 1) * width // wider * wider // width
             if oldest > self._oldest[level]:
                 self._oldest[level] = oldest
@@ -145,10 +147,10 @@ class Timeline:
 
     def _move_on(self, level: int, wider: int) -> None:
         """What is too old for the level goes to the next, and from the last one away."""
-        spans, width = self._levels[level], SPANS[level][0]
+        spans, width = self._levels[level], self._kept[level][0]
         for index in [index for index in spans if index < self._oldest[level]]:
             old = spans.pop(index)
-            if level + 1 < len(SPANS):
+            if level + 1 < len(self._kept):
                 span = index * width // wider
                 into = self._levels[level + 1].setdefault(span, Window(span))
                 into.add(old)
@@ -167,7 +169,7 @@ class Timeline:
     def after(self, index: int) -> list[Window]:
         """What was added of windows after this one, oldest first. Spans have the index of their first window."""
         found: list[Window] = []
-        for (width, _), spans, oldest in reversed(list(zip(SPANS, self._levels, self._oldest, strict=True))):
+        for (width, _), spans, oldest in reversed(list(zip(self._kept, self._levels, self._oldest, strict=True))):
             for span in range(max(index // width + 1, oldest), self._newest // width + 1):
                 if span in spans:
                     found.append(msgspec.structs.replace(spans[span], index=span * width))
@@ -177,7 +179,7 @@ class Timeline:
         """Oldest first."""
         added = [
             Span(window.index * width * WINDOW_NS, width * WINDOW_NS, window)
-            for (width, _), spans in reversed(list(zip(SPANS, self._levels, strict=True)))
+            for (width, _), spans in reversed(list(zip(self._kept, self._levels, strict=True)))
             for window in sorted(spans.values(), key=lambda window: window.index)
         ]
         return added + [Span(window.index * WINDOW_NS, WINDOW_NS, window) for window in self.recent]

@@ -120,7 +120,7 @@ def rows_of(manner: Manner, shard: int, counts: JourneyCounts) -> list[JourneyRo
     bad_pages = counts.started // 7
     page = StepTally(ok=counts.started - bad_pages, failed=bad_pages, errors=_errors("status", bad_pages))
     second = StepTally(
-        ok=page.ok, failed=bad_pages, errors=dict(page.errors), status_codes={200: page.ok, 500: bad_pages}
+        ok=page.ok, failed=bad_pages, errors=dict(page.errors), outcomes={"200": page.ok, "500": bad_pages}
     )
     skipped = counts.iterations // 3
     ran = counts.iterations - skipped
@@ -195,7 +195,7 @@ def discrepancies(manner: Manner, tally: Tally) -> Iterator[str]:
         ("first calls of page", firsts, counts.started),
         ("second calls of page", second.count, counts.started),
         ("pages that failed, and their second calls", page.failed, second.failed),
-        ("second calls answered with 500", second.status_codes.get(500, 0), second.failed),
+        ("second calls answered with 500", second.outcomes.get("500", 0), second.failed),
         ("runs of buy that ended", buy.ok + buy.failed + buy.skipped, counts.iterations),
         ("runs of buy that were cut", buy.interrupted, counts.interrupted),
         ("calls of buy, and its runs", bought.count, buy.count),

@@ -7,17 +7,16 @@ from typing import Final
 
 from talka.control.dags.job import DagJob, DagStep
 from talka.control.dags.keeper import DagKeeper
+from talka.control.dags.keepers import DagKeepers
 from talka.control.tasks.clock_watch import ClockWatch
 from talka.control.tasks.schedules import after_run, due, mended, run_key
 from talka.control.tasks.store_effects import CallAnswered, Commit, DagEffect
 from talka.errors import TalkaError
-from talka.nodes.dags.store_hold import MANAGER_LEASE
 from talka.testing.host import Effects, Host
 from talka.testing.line import CallLine
-from talka.testing.store_shell import ALL_ROWS, StoreShell, act_on, jobs_in, keeper_on
+from talka.testing.store_shell import ALL_ROWS, StoreShell, act_on, jobs_in, keepers_on
 from talka.testing.world import Observer, World
 from talka.units import MILLISECOND
-from talka.wire.attempts import NOWHERE
 from talka.work.dag import DagSpec
 from talka.work.lifecycle import JobState
 from talka.work.records import PutSchedule, ScheduleRow
@@ -57,15 +56,15 @@ class StoreChores(Observer):
             self._line.put(self._chore)
 
     def _chore(self, now: int) -> Effects:
-        keeper = keeper_on(self._host)
-        if keeper is None:
+        keepers = keepers_on(self._host)
+        if keepers is None:
             return []
         wall_ns = self._shell.wall_ns()
         if self._clock is None:
             self._clock, self._swept_at = ClockWatch(now, wall_ns), now
         if self._clock.look(now, wall_ns):
             self.jumps += 1
-            keeper.wall_offset_ns = self._clock.offset_ns
+            keepers.set_wall_offset(self._clock.offset_ns)
         self._sweep(now)
         records = self._shell.records
         mends = [PutSchedule(row) for row in mended(records.schedules(), wall_ns // MILLISECOND)]
@@ -73,7 +72,7 @@ class StoreChores(Observer):
             records.apply(mends)
         effects: list[DagEffect] = []
         for row in due(records.schedules(), wall_ns // MILLISECOND):
-            effects += self._submit(keeper, now, row, wall_ns // MILLISECOND)
+            effects += self._submit(keepers, now, row, wall_ns // MILLISECOND)
         return act_on(self._host, now, effects)
 
     def _sweep(self, now: int) -> None:
@@ -85,7 +84,7 @@ class StoreChores(Observer):
         kept = dict.fromkeys(row.number for row in jobs_in(records))
         self.swept += [(row.number, self._world.now) for row in before if row.number not in kept]
 
-    def _submit(self, keeper: DagKeeper, now: int, row: ScheduleRow, wall_ms: int) -> list[DagEffect]:
+    def _submit(self, keepers: DagKeepers, now: int, row: ScheduleRow, wall_ms: int) -> list[DagEffect]:
         if any(row.name == asked.name for asked, _ in self._asked.values()):
             return []  # it is on its way
         key = run_key(row)
@@ -93,6 +92,8 @@ class StoreChores(Observer):
         if known is not None:
             self._followed(row, wall_ms, known.id)
             return []
+        keeper = keepers.of_key(key)
+        assert keeper is not None
         self._calls += 1
         try:
             effects = keeper.submit(now, self._calls, self._spec, key=key)
@@ -112,8 +113,8 @@ class StoreChores(Observer):
 
 
 class StoreRival:
-    """Another manager that takes the store while the first one lives, and changes something. It is gone at once:
-    whether the first one notices is what matters."""
+    """Another manager that takes a partition of the store while the first one lives, and changes something. It is gone
+    at once: whether the first one notices is what matters."""
 
     def __init__(self, world: World, shell: StoreShell) -> None:
         self.struck = 0
@@ -124,17 +125,21 @@ class StoreRival:
         """Take it and cancel a job. Whether somebody had it, and there was one."""
         shell, records = self._shell, self._shell.records
         live = [row for row in records.live_jobs() if row.state is JobState.RUNNING]
-        held = list(records.leases(MANAGER_LEASE))
-        if not live or not held:
+        if not live:
+            return False
+        id = rng.choice(live).id
+        partition = next(one for one in shell.partitions if one.holds(id))
+        held = [lease for lease in records.leases(partition.lease_key) if lease.key == partition.lease_key]
+        if not held:
             return False
         self.struck += 1
         now = self._world.now
         (taken,) = records.take(RIVAL, held)
         with shell.fenced(taken):
-            offset_ns = shell.wall_ns() - now
-            keeper = shell.restored(now, epoch=taken.epoch, rng=rng, wall_offset_ns=offset_ns, life=NOWHERE)
+            offset_ns, life = shell.wall_ns() - now, partition.life(0, 0, 0)
+            keeper = shell.restored(now, epoch=taken.epoch, rng=rng, wall_offset_ns=offset_ns, life=life)
             self._carry_out(keeper, keeper.restored(now))
-            job = keeper.job(rng.choice(live).id)
+            job = keeper.job(id)
             if job is not None and not job.is_over:
                 self._carry_out(keeper, keeper.change(now, 1, job.row.id, partial(_cancel, now)))
         records.release(RIVAL, [(taken.key, taken.epoch)])

@@ -3,7 +3,7 @@ what had not.
 
 Decisions: docs/decisions/0021-dag-jobs-live-in-one-store.md,
 docs/decisions/0031-whose-attempt-it-is.md,
-docs/decisions/0034-no-clock-decides-who-has-the-store.md.
+docs/decisions/0034-no-clock-decides-who-has-the-store.md, docs/decisions/0040-partitions-of-jobs.md.
 """
 
 import contextlib
@@ -14,14 +14,17 @@ from random import Random
 from typing import Final, Literal, TypeAlias
 
 from talka.control.dags.keeper import DagKeeper
+from talka.control.dags.keepers import DagKeepers
+from talka.control.dags.turns import DagTurns
 from talka.control.manager import Manager
 from talka.control.member.composite import ClusterMember
 from talka.control.tasks.delivery import worker_of
+from talka.control.tasks.partition import Partition
 from talka.control.tasks.store_effects import Commit, DagEffect, RaiseEpoch, ReadOutputs, WorkerDropped
-from talka.nodes.dags.store_hold import MANAGER_LEASE
+from talka.store.dags.memory import Remembered, StoreMemory
 from talka.store.dags.records import Lease, StoreTaken
 from talka.store.dags.sqlite import SqliteRecords
-from talka.store.dags.sqlite_life import Remembered, StoreMemory, open_life
+from talka.store.dags.sqlite_life import open_life
 from talka.testing.disk import Disk, Puts
 from talka.testing.handler_cores import SimulatedRun
 from talka.testing.host import Effects, Host
@@ -121,12 +124,13 @@ class StoreShell(Observer):
     Commits that come while one is written wait and become one write. Reading does not wait for writing.
     """
 
-    def __init__(self, world: World, host: Host, wall_ns: int) -> None:
-        """`wall_ns`: what the wall clock shows when the world begins."""
+    def __init__(self, world: World, host: Host, wall_ns: int, partitions: int = 1) -> None:
+        """`wall_ns`: what the wall clock shows when the world begins. The manager has all `partitions` of the store."""
         assert isinstance(host.disk, StoreDisk)
         self.records = SqliteRecords(":memory:")
-        self.life = NOWHERE
-        """Of the store, while a manager has it."""
+        self.partitions = Partition.all(partitions)
+        self.lives = [NOWHERE] * partitions
+        """By partition, of the store, while a manager has it."""
         self.claims: dict[int, ClaimTask] = {}
         """All that were made in this life of the store, by fence."""
         self.applied: list[Applied] = []
@@ -142,7 +146,8 @@ class StoreShell(Observer):
         """Writes of a manager whose store was taken meanwhile."""
         self.wall_shift_ns = 0
         """By which the manager's clock of the day is wrong."""
-        self._lease = Lease(MANAGER_LEASE, OWNER, 0, 0)
+        self._leases = [Lease(partition.lease_key, OWNER, 0, 0) for partition in self.partitions]
+        """By partition."""
         self._memory = FolderMemory()
         self._world = world
         self._host = host
@@ -229,12 +234,17 @@ class StoreShell(Observer):
     def _open(self) -> None:
         """As a manager does that finds its own lease of an earlier life, or none."""
         records, memory = self.records, self._memory
-        records.release(OWNER, [(lease.key, lease.epoch) for lease in records.leases(MANAGER_LEASE)])
-        (self._lease,) = records.acquire([MANAGER_LEASE], OWNER)
-        records.fence(self._lease)
-        opened = open_life(records, self._lease.epoch, memory, self._draw)
-        memory.remember(opened.store, opened.life, self._lease.epoch)
-        self.life = StoreLife(opened.store, opened.life, self._draw())
+        first = self.partitions[0].lease_key
+        records.release(OWNER, [(lease.key, lease.epoch) for lease in records.leases(first)])
+        keys = [partition.lease_key for partition in self.partitions]
+        held = {lease.key: lease for lease in records.acquire(keys, OWNER)}
+        self._leases = [held[key] for key in keys]
+        for lease in self._leases:
+            records.fence(lease)
+        opened = open_life(records, self._leases[0].epoch, memory, self._draw)
+        memory.remember(opened.store, opened.life, self._leases[0].epoch)
+        opening = self._draw()
+        self.lives = [partition.life(opened.store, opened.life, opening) for partition in self.partitions]
 
     def _draw(self) -> int:
         self._drawn += 1
@@ -246,18 +256,29 @@ class StoreShell(Observer):
     def _go_on(self, now: int) -> Effects:
         member = self._host.node
         assert isinstance(member, ClusterMember) and isinstance(member.jobs, Manager)
-        keeper = self.restored(
-            now,
-            epoch=self._lease.epoch,
-            rng=self._world.rng("durable", f"{self._host.name}:{self._lease.epoch}"),
-            wall_offset_ns=self.wall_ns() - now,
-            life=self.life,
-        )
-        effects = member.jobs.act(now, [*keeper.restored(now)])
-        return member.act(now, effects + member.jobs.set_keeper(now, keeper))
+        rng = self._world.rng("durable", f"{self._host.name}:{self._leases[0].epoch}")
+        turns = DagTurns(rng)
+        keepers = [
+            self.restored(now, epoch=lease.epoch, rng=rng, wall_offset_ns=self.wall_ns() - now, life=life, turns=turns)
+            for lease, life in zip(self._leases, self.lives, strict=True)
+        ]
+        effects: Effects = []
+        for keeper in keepers:
+            effects += member.act(now, member.jobs.act(now, [*keeper.restored(now)]))
+            effects += member.act(now, member.jobs.set_keeper(now, keeper))
+        return effects
 
-    def restored(self, now: int, *, epoch: int, rng: Random, wall_offset_ns: int, life: StoreLife) -> DagKeeper:
-        """A keeper that has read what the store has, and goes on once it is told so."""
+    def restored(
+        self,
+        now: int,
+        *,
+        epoch: int,
+        rng: Random,
+        wall_offset_ns: int,
+        life: StoreLife,
+        turns: DagTurns | None = None,
+    ) -> DagKeeper:
+        """A keeper that has read what the store has of its partition, and goes on once it is told so."""
         records = self.records
         keeper = DagKeeper(
             epoch=epoch,
@@ -265,10 +286,12 @@ class StoreShell(Observer):
             rng=rng,
             wall_offset_ns=wall_offset_ns,
             life=life,
+            turns=turns,
         )
         for row in records.live_jobs():
-            keeper.restore_job(now, row)
-            keeper.restore_tasks(now, row.number, all_tasks(records, row.number))
+            if keeper.partition.holds(row.id):
+                keeper.restore_job(now, row)
+                keeper.restore_tasks(now, row.number, all_tasks(records, row.number))
         return keeper
 
     # -- writing
@@ -287,7 +310,7 @@ class StoreShell(Observer):
             world.after(self._rng.randrange(*READ_NS), partial(self._fetch, self._reads, effect))
         elif type(effect) is RaiseEpoch:
             assert self._reads is not None
-            world.after(self._rng.randrange(*READ_NS), partial(self._raise, self._reads, effect.epoch))
+            world.after(self._rng.randrange(*READ_NS), partial(self._raise, self._reads, effect))
         elif type(effect) is WorkerDropped:
             self.dropped += effect.dropped.attempts + effect.dropped.results
 
@@ -302,7 +325,10 @@ class StoreShell(Observer):
         """The write under way has ended, or a crash let it through."""
         batch, self._writing = self._writing, []
         try:
-            self.apply([change for commit in batch for change in commit.changes])
+            for lease, partition in zip(self._leases, self.partitions, strict=True):
+                own = [commit for commit in batch if commit.partition == partition.number]
+                keys = (lease.key,) if len(self.partitions) > 1 else ()
+                self.apply([change for commit in own for change in commit.changes], keys)
         except StoreTaken:
             self._lose_store()
             return
@@ -312,10 +338,11 @@ class StoreShell(Observer):
             self._write()
         assert self._commits is not None
         for commit in batch:
-            self._commits.put(partial(self._committed, commit.ticket))
+            self._commits.put(partial(self._committed, commit))
 
-    def apply(self, changes: Sequence[Change]) -> None:
-        changed = self.records.apply(changes)
+    def apply(self, changes: Sequence[Change], keys: Sequence[str] = ()) -> None:
+        """`keys`: of the leases under which they are made; none: all that are held."""
+        changed = self.records.apply(changes, keys)
         for change, count in zip(changes, changed, strict=True):
             if count and isinstance(change, ClaimTask):
                 self.claims[change.fence] = change
@@ -327,7 +354,9 @@ class StoreShell(Observer):
         """Changes are made under this lease, of somebody else than the manager."""
         self.records.fence(lease)
         yield
-        self.records.fence(self._lease)
+        for own in self._leases:
+            if own.key == lease.key:
+                self.records.fence(own)
 
     def _lose_store(self) -> None:
         """Another had it meanwhile: the manager ends, and starts again from what is there."""
@@ -339,24 +368,29 @@ class StoreShell(Observer):
     def _bring_back(self) -> None:
         self._host.start()
 
-    def _committed(self, ticket: int, now: int) -> Effects:
-        keeper = keeper_on(self._host)
+    def _keeper(self, partition: int) -> DagKeeper:
+        keepers = keepers_on(self._host)
+        keeper = None if keepers is None else keepers.get(partition)
         assert keeper is not None
-        return act_on(self._host, now, keeper.on_committed(now, ticket))
+        return keeper
 
-    def _raise(self, line: CallLine, epoch: int) -> None:
-        line.put(partial(self._raised, epoch))
+    def _committed(self, commit: Commit, now: int) -> Effects:
+        return act_on(self._host, now, self._keeper(commit.partition).on_committed(now, commit.ticket))
 
-    def _raised(self, epoch: int, now: int) -> Effects:
-        keeper = keeper_on(self._host)
-        assert keeper is not None
-        raised = self.records.raise_epoch(OWNER, (MANAGER_LEASE, self._lease.epoch), epoch)
+    def _raise(self, line: CallLine, wanted: RaiseEpoch) -> None:
+        line.put(partial(self._raised, wanted))
+
+    def _raised(self, wanted: RaiseEpoch, now: int) -> Effects:
+        number = wanted.partition
+        lease, life = self._leases[number], self.lives[number]
+        raised = self.records.raise_epoch(OWNER, (lease.key, lease.epoch), wanted.epoch)
         if not raised:
             return []  # another has it, and the next write tells
         self.epochs_raised += 1
-        self._lease = self._lease._replace(epoch=raised)
-        self._memory.remember(self.life.store, self.life.life, raised)
-        return act_on(self._host, now, keeper.on_epoch(now, raised))
+        self._leases[number] = lease._replace(epoch=raised)
+        if number == 0:
+            self._memory.remember(life.store, life.life, raised)
+        return act_on(self._host, now, self._keeper(number).on_epoch(now, raised))
 
     # -- reading
 
@@ -364,24 +398,23 @@ class StoreShell(Observer):
         found = self.records.specs(fetch.specs)
         specs = {key: (decode_task(spec), checkpoint) for key, (spec, checkpoint) in found.items()}
         outputs = {key: output for key, (output, _) in self.records.outputs(fetch.outputs).items()}
-        line.put(partial(self._fetched, fetch.ticket, specs, outputs))
+        line.put(partial(self._fetched, fetch, specs, outputs))
 
     def _fetched(
         self,
-        ticket: int,
+        fetch: ReadOutputs,
         specs: Mapping[TaskKey, tuple[TaskSpec, bytes]],
         outputs: Mapping[TaskKey, bytes],
         now: int,
     ) -> Effects:
-        keeper = keeper_on(self._host)
-        assert keeper is not None
-        return act_on(self._host, now, keeper.on_fetched(now, ticket, specs, outputs))
+        return act_on(self._host, now, self._keeper(fetch.partition).on_fetched(now, fetch.ticket, specs, outputs))
 
 
-def keeper_on(host: Host) -> DagKeeper | None:
-    """The keeper of dag jobs on this host, once it has read them."""
+def keepers_on(host: Host) -> DagKeepers | None:
+    """The keepers of dag jobs on this host, once they have read them."""
     node = host.node
-    return node.jobs.keeper if isinstance(node, ClusterMember) and isinstance(node.jobs, Manager) else None
+    found = node.jobs.dags if isinstance(node, ClusterMember) and isinstance(node.jobs, Manager) else None
+    return found or None
 
 
 def act_on(host: Host, now: int, effects: list[DagEffect]) -> Effects:

@@ -1,20 +1,21 @@
 """What handlers are given, and how answers and problems look."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from talka.client.dag_kind import DagKind
 from talka.client.dags import DagControl
+from talka.client.kinds import JobDirectory, JobKind, KindFacts
 from talka.client.requests import Control, NoDags, NotAuthorised, Problem, TooBusy, problem_of
 from talka.errors import TalkaError
+from talka.web.api_limits import API_LIMITS, ApiLimits
 from talka.web.audit import ApiAudit
 from talka.web.auth import Identity
 from talka.web.bodies import WrongType, checked_job_id
-from talka.wire.task_views import DagFacts
-from talka.wire.views import JobFacts
 
 PROBLEM_JSON = "application/problem+json"
 RETRY_AFTER = "2"
@@ -23,6 +24,18 @@ RETRY_AFTER = "2"
 
 Limiter: TypeAlias = Callable[[str, str], float]
 """(operation, client) to seconds to wait; 0: go on."""
+
+
+ANY_SUBMIT: Final = "submit_dag"
+"""The rate of submissions whose kind is not known yet: that of the cheapest."""
+
+
+SUBMITS: Final = ("submit", "execute")
+
+
+def rate_at_door(kinds: JobDirectory, operation: str) -> str:
+    """The rate under which a request is counted before it is read."""
+    return ANY_SUBMIT if operation in SUBMITS and len(kinds.names) > 1 else operation
 
 
 def no_limit(operation: str, client: str) -> float:
@@ -35,10 +48,10 @@ class ApiQuestion(NamedTuple):
     control: Control
     request: Request
     identity: Identity
-    dags: DagControl | None = None
-    """None: this manager keeps none."""
+    kinds: JobDirectory
     audit: ApiAudit | None = None
     limiter: Limiter = no_limit
+    limits: ApiLimits = API_LIMITS
 
     @property
     def client(self) -> str:
@@ -51,10 +64,23 @@ class ApiQuestion(NamedTuple):
         return checked_job_id(self.request.path_params["id"])
 
     @property
+    def kind(self) -> Awaitable[JobKind]:
+        """Of the job that is asked about."""
+        return self.kinds.of(self.job)
+
+    @property
     def dag_control(self) -> DagControl:
-        if self.dags is None:
+        """Of all dag jobs together."""
+        kind = self.kinds.port(DagKind)
+        if kind is None:
             raise NoDags.here()
-        return self.dags
+        return kind.dags
+
+    async def job_dags(self) -> DagControl:
+        """Of the job that is asked about, which must be a dag job."""
+        if self.kinds.port(DagKind) is None:
+            raise NoDags.here()
+        return (await self.kinds.only(self.job, DagKind)).dags
 
 
 Handler: TypeAlias = Callable[[ApiQuestion], Awaitable[Any]]
@@ -65,7 +91,7 @@ def json_answer(value: Any, status: int = 200, headers: Mapping[str, str] | None
     return Response(msgspec.json.encode(value), status, dict(headers or {}), "application/json")
 
 
-def submitted(facts: JobFacts | DagFacts) -> Response:
+def submitted(facts: KindFacts) -> Response:
     return json_answer(facts, status=201, headers={"location": f"/v1/jobs/{facts.id}"})
 
 

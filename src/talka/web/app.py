@@ -15,12 +15,22 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from talka.client.dags import DagControl
+from talka.client.kinds import JobDirectory
 from talka.client.requests import Control, Malformed, Problem, TooBusy
 from talka.errors import TalkaError, Unavailable
 from talka.report.tame import tame
 from talka.web import cluster, dags, job_routes
-from talka.web.answers import ApiQuestion, Handler, Limiter, answer_to_error, json_answer, no_limit, problem_answer
+from talka.web.answers import (
+    ApiQuestion,
+    Handler,
+    Limiter,
+    answer_to_error,
+    json_answer,
+    no_limit,
+    problem_answer,
+    rate_at_door,
+)
+from talka.web.api_limits import API_LIMITS, ApiLimits
 from talka.web.audit import ApiAudit
 from talka.web.auth import LOCAL, LOOPBACK_NAMES, Identity, Tokens, check_host, check_origin, check_site
 from talka.web.bodies import NDJSON, page_in, type_of
@@ -29,7 +39,6 @@ from talka.web.operations import OPERATIONS, PUBLIC, ApiOperation
 from talka.web.task_stream import SubmitSockets
 
 IDENTITY: Final = "talka.identity"
-CALL_TIMEOUT_S: Final = 30
 UPLOAD_TIMEOUT_S: Final = 180
 STREAM_TIMEOUT_S: Final = 4 * 3600
 LOOKED_AT: Final = (b"host", b"origin", b"sec-fetch-site", b"authorization")
@@ -47,22 +56,23 @@ logger = logging.getLogger("talka.web")
 
 def make_app(
     control: Control,
+    kinds: JobDirectory,
     *,
-    dags: DagControl | None = None,
     auth: Tokens | None = None,
     allowed_hosts: Collection[str] = (),
     limiter: Limiter = no_limit,
     audit: ApiAudit | None = None,
+    limits: ApiLimits = API_LIMITS,
 ) -> Starlette:
-    """The API of one node. Without `dags` it says that it keeps no dag jobs.
+    """The API of one node: `control` of the cluster, and its `kinds` of job.
 
     Without `auth` whoever reaches it may do everything, so it must listen on loopback (`server.listen` sees to that)
     and answers only to loopback's names and `allowed_hosts`. With `auth` host names are checked when some are given.
     Who changed something and who was refused is told to `audit`, which stays the caller's to close.
     """
     audit = audit or ApiAudit()
-    replay_guard = ApiDoor(control, dags, limiter, audit)
-    watches, sockets = EventWatches(dags), SubmitSockets(dags)
+    replay_guard = ApiDoor(control, kinds, limiter, audit, limits)
+    watches, sockets = EventWatches(limits), SubmitSockets(kinds, limits)
     by_path: dict[str, dict[str, ApiOperation]] = {}
     routes: list[BaseRoute] = []
     for operation in OPERATIONS:
@@ -101,15 +111,16 @@ def all_handlers() -> dict[str, Handler]:
         "bulk": dags.bulk,
         "jobs": job_routes.list_jobs,
         "job": job_routes.job,
+        "view": job_routes.view,
         "order": job_routes.order,
         "cancel": job_routes.cancel,
         "result": job_routes.result,
         "tasks": dags.tasks,
-        "task": lambda asked: asked.dag_control.dag_task(asked.job, dags.task_of(asked)),
+        "task": dags.task,
         "why": dags.why,
         "logs": dags.logs,
-        "events": lambda asked: asked.dag_control.dag_events(asked.job, *page_in(asked.request)),
-        "graph": lambda asked: asked.dag_control.dag_graph(asked.job),
+        "events": dags.events,
+        "graph": dags.graph,
         "pause": dags.pause,
         "resume": dags.resume,
         "retry": dags.retry,
@@ -195,33 +206,35 @@ def source_of(scope: Scope) -> str:
 class ApiDoor:
     """What every endpoint needs: who is behind it, and who may pass."""
 
-    def __init__(self, control: Control, dags: DagControl | None, limiter: Limiter, audit: ApiAudit) -> None:
+    def __init__(
+        self, control: Control, kinds: JobDirectory, limiter: Limiter, audit: ApiAudit, limits: ApiLimits
+    ) -> None:
+        self.limits = limits
         self.control = control
-        self.dags = dags
+        self.kinds = kinds
         self.limiter = limiter
         self._audit = audit
-        # Submissions of dag jobs cost less than those of load jobs, which are counted once it is known that they are.
-        self._rates = {} if dags is None else {"submit": "submit_dag", "execute": "submit_dag"}
 
     def check(self, scope: Scope, operation: ApiOperation) -> Identity:
         identity: Identity = scope[IDENTITY]
         if operation.role is not None:
             identity.check(operation.role, operation.does)
-            rate = self._rates.get(operation.name, operation.name)
+            rate = rate_at_door(self.kinds, operation.name)
             wait_s = self.limiter(rate, identity.name or source_of(scope))
             if wait_s > 0:
                 raise TooBusy(f"too many requests to {operation.does}: try again later", wait_s)
         return identity
 
-    def control_for(self, scope: Scope, identity: Identity, operation: ApiOperation) -> Control:
+    def kinds_for(self, scope: Scope, identity: Identity, operation: ApiOperation) -> JobDirectory:
         """What is asked of others is asked in the name of whoever asks here."""
-        if operation.role is None:
-            return self.control
-        return self.control.on_behalf(identity.asks(operation.name, source_of(scope)))
+        return self.kinds.on_behalf(identity.asks(operation.name, source_of(scope)))
 
     def asked(self, request: Request, identity: Identity, operation: ApiOperation) -> ApiQuestion:
-        control = self.control_for(request.scope, identity, operation)
-        return ApiQuestion(control, request, identity, self.dags, self._audit, self.limiter)
+        control, kinds = self.control, self.kinds
+        if operation.role is not None:
+            control = control.on_behalf(identity.asks(operation.name, source_of(request.scope)))
+            kinds = self.kinds_for(request.scope, identity, operation)
+        return ApiQuestion(control, request, identity, kinds, self._audit, self.limiter, self.limits)
 
     def put_down(self, scope: Scope, operation: ApiOperation, status: int, *, job: str = "", text: str = "") -> None:
         """Every change that was asked for, and every refusal."""
@@ -253,7 +266,7 @@ def endpoint(
 
     async def answered(request: Request, operation: ApiOperation) -> tuple[Response, str]:
         """And why not, in a sentence."""
-        timeout_s = timeout_of(request, operation)
+        timeout_s = timeout_of(request, operation, replay_guard.limits)
         try:
             identity = replay_guard.check(request.scope, operation)
             async with asyncio.timeout(timeout_s):
@@ -273,12 +286,12 @@ def endpoint(
     return answer
 
 
-def timeout_of(request: Request, operation: ApiOperation) -> float:
+def timeout_of(request: Request, operation: ApiOperation, limits: ApiLimits) -> float:
     if operation.name == "put_bundle":
         return UPLOAD_TIMEOUT_S
     if operation.name == "submit" and type_of(request) == NDJSON:
         return STREAM_TIMEOUT_S  # whoever sends nothing for a while is cut off before
-    return CALL_TIMEOUT_S
+    return limits.call_s
 
 
 def watch_endpoint(
@@ -287,7 +300,7 @@ def watch_endpoint(
     async def watch(websocket: WebSocket) -> None:
         async with denying(websocket, operation, replay_guard, f"watching {tame(websocket.url.path)}"):
             identity = replay_guard.check(websocket.scope, operation)
-            await watches.watch(websocket, replay_guard.control_for(websocket.scope, identity, operation))
+            await watches.watch(websocket, replay_guard.kinds_for(websocket.scope, identity, operation))
 
     return watch
 

@@ -81,7 +81,11 @@ class ApiAudit:
         limit_bytes: int = FILE_LIMIT_BYTES,
         files: int = FILES,
         now_ns: Callable[[], int] = realtime_ns,
+        waiting_limit: int = WAITING_LIMIT,
+        tail_bytes: int = TAIL_BYTES,
     ) -> None:
+        self._waiting_limit = waiting_limit
+        self._tail_bytes = tail_bytes
         self.left_out = 0
         self._path = None if path is None else Path(path)
         self._limit_bytes = limit_bytes
@@ -111,7 +115,7 @@ class ApiAudit:
             return
         at = instant_text(self._now_ns() // 1_000_000)
         line = AuditLine(at, who, what[:TEXT_LIMIT], status, source, role, token, job[:TEXT_LIMIT], text[:TEXT_LIMIT])
-        if len(self._waiting) >= WAITING_LIMIT:
+        if len(self._waiting) >= self._waiting_limit:
             self.left_out += 1
             return
         self._waiting.append(tame_json(msgspec.json.encode(line)) + b"\n")
@@ -131,7 +135,7 @@ class ApiAudit:
 
     async def tail(self, limit: int) -> list[AuditLine]:
         await self.flush()
-        return [] if self._path is None else await asyncio.to_thread(read_tail, self._path, limit)
+        return [] if self._path is None else await asyncio.to_thread(read_tail, self._path, limit, self._tail_bytes)
 
     async def _write_all(self) -> None:
         while self._waiting:
@@ -176,15 +180,15 @@ class Refusals:
         self._next_ns, self._untold = now + SECOND, 0
 
 
-def read_tail(path: Path, limit: int) -> list[AuditLine]:
+def read_tail(path: Path, limit: int, tail_bytes: int) -> list[AuditLine]:
     try:
         with path.open("rb") as file:
             size_bytes = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size_bytes - TAIL_BYTES))
-            lines = file.read(TAIL_BYTES).splitlines()
+            file.seek(max(0, size_bytes - tail_bytes))
+            lines = file.read(tail_bytes).splitlines()
     except FileNotFoundError:
         return []
-    if size_bytes > TAIL_BYTES:
+    if size_bytes > tail_bytes:
         lines = lines[1:]  # it begins in the middle
     found: list[AuditLine] = []
     for line in lines[-limit:]:

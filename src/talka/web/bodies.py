@@ -5,11 +5,9 @@ import hashlib
 import re
 from typing import Final, TypeVar
 
-import msgspec
 from starlette.requests import Request
 
 from talka.client.requests import (
-    BUNDLE_LIMIT_BYTES,
     KEY_LIMIT,
     PAGE_DEFAULT,
     PAGE_LIMIT,
@@ -18,10 +16,11 @@ from talka.client.requests import (
     TooLarge,
     TooSlow,
     WrongDigest,
+    decoded_body,
 )
 from talka.errors import Invalid
+from talka.web.api_limits import API_LIMITS, ApiLimits
 
-CHUNK_TIMEOUT_S: Final = 10
 BODY_TIMEOUT_S: Final = 120
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
@@ -35,7 +34,7 @@ class WrongType(Malformed):
     """The body is said to be something else than JSON. A page elsewhere cannot say JSON without asking first."""
 
 
-async def read_body(request: Request, limit_bytes: int) -> bytearray:
+async def read_body(request: Request, limit_bytes: int, chunk_s: float = API_LIMITS.chunk_s) -> bytearray:
     length = request.headers.get("content-length", "0")
     if not length.isdecimal() or int(length) > limit_bytes:
         raise TooLarge(f"the body has {length} bytes: at most {limit_bytes} are read")
@@ -44,7 +43,7 @@ async def read_body(request: Request, limit_bytes: int) -> bytearray:
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             while True:
-                async with asyncio.timeout(CHUNK_TIMEOUT_S):
+                async with asyncio.timeout(chunk_s):
                     chunk = await anext(chunks, None)
                 if chunk is None:
                     return content
@@ -66,7 +65,7 @@ def check_json(request: Request) -> None:
 
 async def read_json(request: Request, kind: type[Body], limit_bytes: int) -> Body:
     check_json(request)
-    return decoded(await read_body(request, limit_bytes), kind)
+    return decoded_body(await read_body(request, limit_bytes), kind)
 
 
 async def read_json_if_any(request: Request, otherwise: Body, limit_bytes: int) -> Body:
@@ -77,19 +76,8 @@ async def read_json_if_any(request: Request, otherwise: Body, limit_bytes: int) 
     return otherwise
 
 
-def decoded(content: bytes | bytearray, kind: type[Body]) -> Body:
-    try:
-        if not content.isascii():
-            content.decode()  # inside what is passed on as it is nobody else looks at the bytes
-        return msgspec.json.decode(content, type=kind)
-    except msgspec.ValidationError as error:
-        raise Invalid(f"the body does not match the schema: {error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Malformed(f"the body is not JSON: {error}") from None
-
-
-async def read_bundle(request: Request, digest: str) -> bytes:
-    content = await read_body(request, BUNDLE_LIMIT_BYTES)
+async def read_bundle(request: Request, digest: str, limits: ApiLimits) -> bytes:
+    content = await read_body(request, limits.bundle_bytes, limits.chunk_s)
     found = await asyncio.to_thread(lambda: hashlib.sha256(content).hexdigest())
     if found != digest:
         raise WrongDigest(f"the bundle's sha256 is {found}, not {digest}: it was changed on the way, or is another one")

@@ -8,13 +8,24 @@ from urllib.parse import quote
 import msgspec
 from starlette.responses import Response
 
+from talka.client.dag_kind import check_not_scheduled
 from talka.client.dags import BULK_LIMIT, DAG_LIMIT_BYTES, ReplayRequest
 from talka.client.requests import KEY_LIMIT, Malformed, NoSuchSchedule, NoSuchTask, Problem, problem_of
 from talka.errors import Invalid, TalkaError
 from talka.web.answers import ApiQuestion, json_answer, submitted
 from talka.web.bodies import check_json, key_in, page_in, read_body, read_json, read_json_if_any
-from talka.wire.task_views import DagFacts, LogPage, RetryRequest, SkipRequest, TasksPage, TaskView, WhyView
-from talka.work.dag import CONFIG_LIMIT_BYTES, DagSpec, decode_dag
+from talka.wire.task_views import (
+    DagFacts,
+    EventsPage,
+    GraphView,
+    LogPage,
+    RetryRequest,
+    SkipRequest,
+    TasksPage,
+    TaskView,
+    WhyView,
+)
+from talka.work.dag import CONFIG_LIMIT_BYTES, decode_dag
 from talka.work.lifecycle import TaskState
 
 CHANGE_LIMIT_BYTES: Final = DAG_LIMIT_BYTES
@@ -30,16 +41,10 @@ TASK_WORDS: Final = {"type": "handler", "dependsOn": "depends_on"}
 # Submitting.
 
 
-async def submit_dag(asked: ApiQuestion, content: bytes) -> Response:
-    dags, spec = asked.dag_control, decode_dag(content)
-    check_not_scheduled(spec)
-    return submitted(await dags.submit_dag(spec, key_in(asked.request), asked.identity.name))
-
-
 async def execute(asked: ApiQuestion) -> Response:
     dags = asked.dag_control
     check_json(asked.request)
-    spec = decode_dag(translated(bytes(await read_body(asked.request, DAG_LIMIT_BYTES))))
+    spec = decode_dag(translated(bytes(await read_body(asked.request, asked.limits.dag_bytes))))
     check_not_scheduled(spec)
     return submitted(await dags.submit_dag(spec, key_in(asked.request), asked.identity.name))
 
@@ -49,7 +54,7 @@ async def bulk(asked: ApiQuestion) -> list[DagFacts | Problem]:
     dags, key, by = asked.dag_control, key_in(asked.request), asked.identity.name
     if len(key) > KEY_LIMIT - len(f"/{BULK_LIMIT}"):
         raise Invalid(f"an idempotency key for many has at most {KEY_LIMIT - len(f'/{BULK_LIMIT}')} characters")
-    contents = await read_json(asked.request, list[msgspec.Raw], DAG_LIMIT_BYTES)
+    contents = await read_json(asked.request, list[msgspec.Raw], asked.limits.dag_bytes)
     if len(contents) > BULK_LIMIT:
         raise Invalid(f"{len(contents)} dags are too many at once: send at most {BULK_LIMIT}, or use a WebSocket")
     loop = asyncio.get_running_loop()
@@ -87,11 +92,6 @@ def translated(content: bytes) -> bytes:
     return msgspec.json.encode({"kind": "dag", "name": "execute", **body, "tasks": renamed})
 
 
-def check_not_scheduled(spec: DagSpec) -> None:
-    if spec.schedule:
-        raise Invalid(f"{spec.name} has a schedule, so it is not submitted now: put it at /v1/schedules")
-
-
 # Looking.
 
 
@@ -99,19 +99,32 @@ async def tasks(asked: ApiQuestion) -> TasksPage:
     state = asked.request.query_params.get("state", "")
     if state and state not in list(TaskState):
         raise Invalid(f"no task is ever {state[:50]!r}: states are {', '.join(TaskState)}")
-    return await asked.dag_control.dag_tasks(asked.job, state, *page_in(asked.request))
+    page = page_in(asked.request)
+    return await (await asked.job_dags()).dag_tasks(asked.job, state, *page)
+
+
+async def task(asked: ApiQuestion, end: str = "") -> TaskView:
+    return await (await asked.job_dags()).dag_task(asked.job, task_of(asked, end))
 
 
 async def why(asked: ApiQuestion) -> WhyView | TaskView:
     if is_named(asked, "why"):
-        return await asked.dag_control.dag_task(asked.job, task_of(asked, "/why"))
-    return await asked.dag_control.why(asked.job, task_of(asked))
+        return await task(asked, "/why")
+    return await (await asked.job_dags()).why(asked.job, task_of(asked))
 
 
 async def logs(asked: ApiQuestion) -> LogPage | TaskView:
     if is_named(asked, "logs"):
-        return await asked.dag_control.dag_task(asked.job, task_of(asked, "/logs"))
-    return await asked.dag_control.task_logs(asked.job, task_of(asked), *page_in(asked.request))
+        return await task(asked, "/logs")
+    return await (await asked.job_dags()).task_logs(asked.job, task_of(asked), *page_in(asked.request))
+
+
+async def events(asked: ApiQuestion) -> EventsPage:
+    return await (await asked.job_dags()).dag_events(asked.job, *page_in(asked.request))
+
+
+async def graph(asked: ApiQuestion) -> GraphView:
+    return await (await asked.job_dags()).dag_graph(asked.job)
 
 
 def task_of(asked: ApiQuestion, end: str = "") -> str:
@@ -133,16 +146,16 @@ def is_named(asked: ApiQuestion, word: str) -> bool:
 
 async def pause(asked: ApiQuestion) -> DagFacts:
     await read_body(asked.request, 0)
-    return await asked.dag_control.pause_dag(asked.job)
+    return await (await asked.job_dags()).pause_dag(asked.job)
 
 
 async def resume(asked: ApiQuestion) -> DagFacts:
     await read_body(asked.request, 0)
-    return await asked.dag_control.resume_dag(asked.job)
+    return await (await asked.job_dags()).resume_dag(asked.job)
 
 
 async def retry(asked: ApiQuestion) -> DagFacts:
-    dags, job = asked.dag_control, asked.job
+    dags, job = await asked.job_dags(), asked.job
     request = await read_json_if_any(asked.request, RetryRequest(), CHANGE_LIMIT_BYTES)
     for id, config in request.config.items():
         if len(bytes(config)) > CONFIG_LIMIT_BYTES:
@@ -151,12 +164,12 @@ async def retry(asked: ApiQuestion) -> DagFacts:
 
 
 async def skip(asked: ApiQuestion) -> DagFacts:
-    dags, job = asked.dag_control, asked.job
+    dags, job = await asked.job_dags(), asked.job
     return await dags.skip_dag(job, await read_json(asked.request, SkipRequest, CHANGE_LIMIT_BYTES))
 
 
 async def replay(asked: ApiQuestion) -> DagFacts:
-    dags, job, name = asked.dag_control, asked.job, task_of(asked)
+    dags, job, name = await asked.job_dags(), asked.job, task_of(asked)
     config = (await read_json_if_any(asked.request, ReplayRequest(), REPLAY_LIMIT_BYTES)).config
     return await dags.replay(f"{job}/{name}", None if isinstance(config, msgspec.UnsetType) else config)
 
@@ -164,7 +177,7 @@ async def replay(asked: ApiQuestion) -> DagFacts:
 async def put_schedule(asked: ApiQuestion) -> Response:
     dags = asked.dag_control
     check_json(asked.request)
-    spec = decode_dag(bytes(await read_body(asked.request, DAG_LIMIT_BYTES)))
+    spec = decode_dag(bytes(await read_body(asked.request, asked.limits.dag_bytes)))
     if not spec.schedule:
         raise Invalid('a schedule needs a cron line: "schedule": "0 3 * * *" is every night at three, UTC')
     view = await dags.put_schedule(spec, asked.identity.name)

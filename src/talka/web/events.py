@@ -2,27 +2,18 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from typing import Final, TypeAlias
+from collections.abc import AsyncGenerator
+from typing import Final
 
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from talka.client.dags import DagControl
-from talka.client.requests import Control, NoSuchJob, TooBusy
+from talka.client.kinds import JobDirectory, KindUpdate
+from talka.client.requests import TooBusy
 from talka.errors import Invalid, TalkaError, Unavailable
+from talka.web.api_limits import API_LIMITS, ApiLimits
 from talka.web.bodies import checked_job_id
-from talka.wire.task_views import DagFacts
-from talka.wire.views import JobUpdate
-from talka.work.lifecycle import is_final
 
-Updates: TypeAlias = AsyncIterator[JobUpdate] | AsyncIterator[DagFacts]
-
-WATCHERS_LIMIT: Final = 256
-FIRST_TIMEOUT_S: Final = 15
-SEND_TIMEOUT_S: Final = 20
-"""A watcher that has not taken an update for so long is gone, or as good as gone."""
-CLOSE_TIMEOUT_S: Final = 1
 REASON_LIMIT_BYTES: Final = 120
 """A close frame has no room for more."""
 
@@ -33,47 +24,35 @@ TRY_LATER: Final = 1013
 
 
 class EventWatches:
-    def __init__(self, dags: DagControl | None = None) -> None:
-        self._dags = dags
+    def __init__(self, limits: ApiLimits = API_LIMITS) -> None:
+        self._limits = limits
         self._open = 0
 
-    async def watch(self, websocket: WebSocket, control: Control) -> None:
-        """Until the final update, or until the watcher goes. Errors before the first update are the caller's to
+    async def watch(self, websocket: WebSocket, kinds: JobDirectory) -> None:
+        """Until the last update, or until the watcher goes. Errors before the first update are the caller's to
         tell."""
         job_id = checked_job_id(websocket.path_params["id"])
         steps = choice(websocket, "steps", ("0", "1"))
-        kind = choice(websocket, "format", ("json", "msgpack"))
-        if self._open >= WATCHERS_LIMIT:
-            raise TooBusy(f"{WATCHERS_LIMIT} watchers are here already: ask another manager", 5)
+        format = choice(websocket, "format", ("json", "msgpack"))
+        if self._open >= self._limits.watchers:
+            raise TooBusy(f"{self._limits.watchers} watchers are here already: ask another manager", 5)
         self._open += 1
         try:
-            if self._dags is not None:
-                with contextlib.suppress(NoSuchJob):
-                    await self._serve(websocket, self._dags.watch_dag(job_id), is_text=kind == "json")
-                    return
-            await self._serve(websocket, control.watch(job_id, steps == "1"), is_text=kind == "json")
+            kind = await kinds.of(job_id)
+            async with contextlib.aclosing(kind.watch(job_id, steps == "1")) as updates:
+                await serve_updates(websocket, updates, self._limits, is_text=format == "json")
         finally:
             self._open -= 1
 
-    async def _serve(self, websocket: WebSocket, updates: Updates, *, is_text: bool) -> None:
-        try:
-            await serve_updates(websocket, updates, is_text=is_text)
-        finally:
-            close = getattr(updates, "aclose", None)
-            if close is not None:
-                await close()
 
-
-def is_last(update: JobUpdate | DagFacts) -> bool:
-    return is_final(update.state) if isinstance(update, DagFacts) else update.final
-
-
-async def serve_updates(websocket: WebSocket, updates: Updates, *, is_text: bool) -> None:
+async def serve_updates(
+    websocket: WebSocket, updates: AsyncGenerator[KindUpdate, None], limits: ApiLimits, *, is_text: bool
+) -> None:
     try:
-        async with asyncio.timeout(FIRST_TIMEOUT_S):
-            first: JobUpdate | DagFacts | None = await anext(updates, None)
+        async with asyncio.timeout(limits.first_s):
+            first = await anext(updates, None)
     except TimeoutError:
-        raise Unavailable(f"nothing was heard of the job within {FIRST_TIMEOUT_S} s") from None
+        raise Unavailable(f"nothing was heard of the job within {limits.first_s} s") from None
     if first is None:
         raise Unavailable("nobody leads the job at the moment")
     try:
@@ -81,7 +60,7 @@ async def serve_updates(websocket: WebSocket, updates: Updates, *, is_text: bool
     except WebSocketDisconnect:
         return
     # The reader ends when the watcher goes; without it a watch of a quiet job would outlive its watcher.
-    sender = asyncio.create_task(send_updates(websocket, first, updates, is_text=is_text))
+    sender = asyncio.create_task(send_updates(websocket, first, updates, limits.send_s, is_text=is_text))
     reader = asyncio.create_task(read_until_gone(websocket))
     try:
         await asyncio.wait({sender, reader}, return_when=asyncio.FIRST_COMPLETED)
@@ -94,22 +73,24 @@ async def serve_updates(websocket: WebSocket, updates: Updates, *, is_text: bool
         return
     code, reason = close_of(outcome)
     with contextlib.suppress(WebSocketDisconnect, TimeoutError):
-        async with asyncio.timeout(CLOSE_TIMEOUT_S):
+        async with asyncio.timeout(limits.close_s):
             await websocket.close(code, reason)
     if isinstance(outcome, Exception) and code == BROKEN:
         raise outcome
 
 
-async def send_updates(websocket: WebSocket, first: JobUpdate | DagFacts, updates: Updates, *, is_text: bool) -> bool:
+async def send_updates(
+    websocket: WebSocket, first: KindUpdate, updates: AsyncGenerator[KindUpdate, None], send_s: float, *, is_text: bool
+) -> bool:
     """Whether the final update was sent."""
-    update: JobUpdate | DagFacts | None = first
+    update: KindUpdate | None = first
     while update is not None:
-        async with asyncio.timeout(SEND_TIMEOUT_S):
+        async with asyncio.timeout(send_s):
             if is_text:
-                await websocket.send_text(msgspec.json.encode(update).decode())
+                await websocket.send_text(msgspec.json.encode(update.content).decode())
             else:
-                await websocket.send_bytes(msgspec.msgpack.encode(update))
-        if is_last(update):
+                await websocket.send_bytes(msgspec.msgpack.encode(update.content))
+        if update.is_last:
             return True
         update = await anext(updates, None)
     return False

@@ -2,8 +2,10 @@
 
 from typing import Any, Final, Literal, NamedTuple
 
-from talka.client.dags import BULK_LIMIT, AnyJobsPage, ReplayRequest
+from talka.client.dags import BULK_LIMIT, ReplayRequest
+from talka.client.kinds import AnyJob, AnyJobsPage
 from talka.client.requests import PAGE_DEFAULT, PAGE_LIMIT, CancelRequest, Problem
+from talka.client.sheets import JobSheet
 from talka.report.document import ResultDocument
 from talka.web.audit import AuditPage
 from talka.wire.orders import JobOrder
@@ -92,6 +94,8 @@ LIMIT: Final = Parameter(
 BODY: Final = (400, 408, 413, 415, 422)
 """Problems of whatever reads a body."""
 NO_DAGS: Final = 501
+JOB: Final = Either((JobFacts, DagFacts, AnyJob))
+"""A job as its kind describes it; those that have no words of their own say what all have."""
 
 
 OPERATIONS: Final = (
@@ -111,7 +115,7 @@ OPERATIONS: Final = (
         "POST",
         "/v1/jobs",
         "submit a job",
-        Either((JobFacts, DagFacts)),
+        JOB,
         201,
         Either((JobOrder, DagSpec)),
         (KEY,),
@@ -174,7 +178,16 @@ OPERATIONS: Final = (
         ),
         problems=(422,),
     ),
-    ApiOperation("job", "GET", "/v1/jobs/{id}", "look at a job", Either((JobFacts, DagFacts)), problems=(404,)),
+    ApiOperation("job", "GET", "/v1/jobs/{id}", "look at a job", JOB, problems=(404,)),
+    ApiOperation(
+        "view",
+        "GET",
+        "/v1/jobs/{id}/view",
+        "look at a job as people are shown it",
+        JobSheet,
+        problems=(404,),
+        about="The same for every kind of job: words and texts, and a table of its parts.",
+    ),
     ApiOperation(
         "tasks",
         "GET",
@@ -310,7 +323,7 @@ OPERATIONS: Final = (
         "POST",
         "/v1/jobs/{id}/cancel",
         "cancel a job",
-        Either((JobFacts, DagFacts)),
+        JOB,
         body=CancelRequest,
         problems=(400, 404, 408, 413, 415, 422),
     ),
@@ -327,7 +340,7 @@ OPERATIONS: Final = (
         "WEBSOCKET",
         "/v1/jobs/{id}/watch",
         "watch a job",
-        Either((JobUpdate, DagFacts)),
+        Either((JobUpdate, DagFacts, AnyJob)),
         parameters=(
             one_of("steps", "1: with what was counted for each step.", "0", "1"),
             Parameter(

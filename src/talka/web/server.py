@@ -22,6 +22,7 @@ from talka.control.clients.connections import LEAST_FILES, WANTED_FILES, Connect
 from talka.errors import Invalid, Unavailable
 from talka.net.descriptors import ask_for
 from talka.web.answers import answer_to_error
+from talka.web.api_limits import HTTP_LIMITS, HttpLimits
 from talka.web.crowd import Crowd, Guest, is_probe
 from talka.web.tls_listener import TlsListener
 
@@ -29,12 +30,6 @@ BACKLOG: Final = 1024
 CROWDED_S: Final = 1
 """After that, a connection may be free."""
 HEAD_LIMIT_BYTES: Final = 64 * 1024
-HEAD_TIMEOUT_S: Final = 10
-LINGER_S: Final = 5
-REST_LIMIT_BYTES: Final = 256 * 1024
-"""Of a request that was answered already. What is beyond is not read, but for the part in which it was found."""
-DEAF_S: Final = 1
-"""Whoever still sends then has so long to read the answer."""
 KEEP_ALIVE_S: Final = 30
 SILENT_PEER_MS: Final = 60_000
 GRACE_S: Final = 5
@@ -104,6 +99,7 @@ async def serve(
     on_started: Callable[[], None] = lambda: None,
     grace_s: int = GRACE_S,
     limits: ConnectionLimits = WHOLE,
+    http: HttpLimits = HTTP_LIMITS,
 ) -> None:
     """Serve until `stop` is set, then finish what is under way for up to `grace_s`. Closes the socket.
 
@@ -115,7 +111,7 @@ async def serve(
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     config = uvicorn.Config(
         app,
-        http=cast(type[asyncio.Protocol], functools.partial(BoundedHttp, crowd)),
+        http=cast(type[asyncio.Protocol], functools.partial(BoundedHttp, crowd, limits=http)),
         ws=QuietWebSocket,
         ws_max_size=WATCHER_FRAME_LIMIT_BYTES,
         ws_ping_interval=PING_S,
@@ -133,7 +129,7 @@ async def serve(
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=grace_s,
     )
-    server = QuietServer(config, stop, on_started, crowd, tls)
+    server = QuietServer(config, stop, on_started, crowd, tls, http)
     try:
         await server.serve(sockets=[listener])
     finally:
@@ -151,12 +147,14 @@ class QuietServer(uvicorn.Server):
         on_started: Callable[[], None],
         crowd: Crowd,
         tls: ssl.SSLContext | None,
+        http: HttpLimits,
     ) -> None:
         super().__init__(config)
         self._stop = stop
         self._on_started = on_started
         self._crowd = crowd
         self._tls = tls
+        self._http = http
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -168,10 +166,12 @@ class QuietServer(uvicorn.Server):
             return
 
         def protocol(guest: Guest) -> asyncio.Protocol:
-            return BoundedHttp(self._crowd, guest, config=self.config, server_state=self.server_state, app_state={})
+            uvicorn_needs = {"config": self.config, "server_state": self.server_state, "app_state": {}}
+            return BoundedHttp(self._crowd, guest, limits=self._http, **uvicorn_needs)
 
         listeners = [
-            TlsListener(listener, self._tls, self._crowd, protocol, handshake_s=HEAD_TIMEOUT_S) for listener in sockets
+            TlsListener(listener, self._tls, self._crowd, protocol, handshake_s=self._http.head_s)
+            for listener in sockets
         ]
         self.servers = cast(list[asyncio.base_events.Server], listeners)
         self.started = True
@@ -202,11 +202,14 @@ class BoundedHttp(HttpToolsProtocol):
     rest is passed over for a moment, and if it is long no longer read before the connection is closed.
     """
 
-    def __init__(self, crowd: Crowd, guest: Guest | None = None, **named: Any) -> None:
+    def __init__(
+        self, crowd: Crowd, guest: Guest | None = None, *, limits: HttpLimits = HTTP_LIMITS, **named: Any
+    ) -> None:
         """`guest`: where it was counted before this was made."""
         super().__init__(**named)
         self._crowd = crowd
         self._guest = guest
+        self._bounds = limits
         self._is_refused = False
         self._is_in_head = True
         self._is_whole = True
@@ -221,7 +224,7 @@ class BoundedHttp(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._gentle = GentleTransport(transport, self._close)
-        self._set_timer(HEAD_TIMEOUT_S)
+        self._set_timer(self._bounds.head_s)
         if self._guest is None:
             peer = transport.get_extra_info("peername")
             self._guest = Guest(self._crowd, str(peer[0]) if peer else "")
@@ -237,7 +240,7 @@ class BoundedHttp(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._is_lingering:
             self._rest_bytes += len(data)
-            if self._rest_bytes > REST_LIMIT_BYTES:
+            if self._rest_bytes > self._bounds.rest_bytes:
                 self._stop_reading()
         if self._is_deaf:
             return
@@ -250,7 +253,7 @@ class BoundedHttp(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._is_in_head, self._is_whole, self._head_bytes = True, False, 0
-        self._set_timer(HEAD_TIMEOUT_S)
+        self._set_timer(self._bounds.head_s)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._is_in_head:  # trailers say nothing here
@@ -310,14 +313,14 @@ class BoundedHttp(HttpToolsProtocol):
         """The answer was given early."""
         if not self._is_lingering and not self._is_deaf:
             self._is_lingering, self._rest_bytes = True, 0
-            self._set_timer(LINGER_S)
+            self._set_timer(self._bounds.linger_s)
 
     def _stop_reading(self) -> None:
         self._is_deaf = self._is_last = self._gentle.is_shut = True
         if not self.transport.is_closing():
             self.transport.pause_reading()
         self._end_writing()
-        self._set_timer(DEAF_S)
+        self._set_timer(self._bounds.deaf_s)
 
     def _end_writing(self) -> None:
         """So that the other side sees the end of the answer."""

@@ -11,20 +11,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Send
 
-from talka.client.dags import NO_SETTINGS, PART_BYTES, PART_TASKS, SUBMITS_LIMIT, DagControl, SubmitAnswer, SubmitFrame
+from talka.client.dag_kind import DagKind
+from talka.client.dags import NO_SETTINGS, PART_BYTES, PART_TASKS, DagControl, SubmitAnswer, SubmitFrame
+from talka.client.kinds import JobDirectory
 from talka.client.requests import NoDags, TooBusy, TooLarge, TooSlow, problem_of
 from talka.errors import TalkaError, Unavailable
-from talka.web import bodies
 from talka.web.answers import ApiQuestion, submitted
+from talka.web.api_limits import API_LIMITS, ApiLimits
 from talka.web.bodies import key_in
 from talka.wire.task_views import DagFacts
 from talka.work.dag import TASKS_LIMIT, BadDag, DagSpec, TaskSpec, check_settings, decode_head, decode_task, decoded
 
-LINE_LIMIT_BYTES: Final = 2 * 1024 * 1024
-LINES_LIMIT: Final = TASKS_LIMIT + 1_000_000
-"""With those that are empty."""
-ADD_TIMEOUT_S: Final = 60
-SOCKETS_LIMIT: Final = 256
 TURN: Final = 64
 """Frames that are taken one after the other."""
 SEND_TIMEOUT_S: Final = 20
@@ -56,7 +53,7 @@ async def submit_stream(asked: ApiQuestion) -> Response:
     draft = ""
     is_ended = False
     try:
-        async for part in parts_of(asked.request):
+        async for part in parts_of(asked.request, asked.limits):
             if not draft:
                 head_at = next((at for at, line in enumerate(part.lines) if line.strip()), None)
                 if head_at is None:
@@ -65,7 +62,7 @@ async def submit_stream(asked: ApiQuestion) -> Response:
                 draft = await dags.begin_dag(head.name, head.settings, key, asked.identity.name)
                 part = Part(part.number + head_at + 1, part.lines[head_at + 1 :])
             if tasks := tasks_in(part):
-                await add(dags, draft, part, tasks)
+                await add(dags, draft, part, tasks, asked.limits.add_s)
         if not draft:
             raise BadDag('the body is empty: the first line is the job, such as {"kind": "dag", "name": "nightly"}')
         facts = await dags.end_dag(draft)
@@ -77,40 +74,40 @@ async def submit_stream(asked: ApiQuestion) -> Response:
     return submitted(facts)
 
 
-async def add(dags: DagControl, draft: str, part: Part, tasks: Sequence[TaskSpec]) -> None:
+async def add(dags: DagControl, draft: str, part: Part, tasks: Sequence[TaskSpec], add_s: float) -> None:
     """Waits as long as the store is behind: nothing more is read of the body meanwhile."""
     try:
-        async with asyncio.timeout(ADD_TIMEOUT_S):
+        async with asyncio.timeout(add_s):
             await dags.add_tasks(draft, tasks)
     except TimeoutError:
-        raise Unavailable(f"the store took no tasks for {ADD_TIMEOUT_S} s: try again later") from None
+        raise Unavailable(f"the store took no tasks for {add_s} s: try again later") from None
     except BadDag as error:
         number = part.number_of(error.index)
         raise BadDag(f"line {number}: {error}", error.task, index=error.index, field=error.field) from None
 
 
-async def parts_of(request: Request) -> AsyncIterator[Part]:
+async def parts_of(request: Request, limits: ApiLimits) -> AsyncIterator[Part]:
     chunks = request.stream()
     rest, number, waiting, waiting_bytes = b"", 1, list[bytes](), 0
     while True:
         try:
-            async with asyncio.timeout(bodies.CHUNK_TIMEOUT_S):
+            async with asyncio.timeout(limits.chunk_s):
                 chunk = await anext(chunks, None)
         except TimeoutError:
             raise TooSlow("the body of the request did not arrive in time: nothing of it is kept") from None
         if chunk is None:
             break
         *lines, rest = (rest + chunk).split(b"\n")
-        if len(rest) > LINE_LIMIT_BYTES:
-            raise TooLarge(f"line {number + len(waiting) + len(lines)} has more than {LINE_LIMIT_BYTES} bytes")
+        if len(rest) > limits.line_bytes:
+            raise TooLarge(f"line {number + len(waiting) + len(lines)} has more than {limits.line_bytes} bytes")
         waiting += lines
         waiting_bytes += len(chunk)
         while len(waiting) >= PART_TASKS or (waiting and waiting_bytes >= PART_BYTES):
             part, waiting = Part(number, waiting[:PART_TASKS]), waiting[PART_TASKS:]
             number += len(part.lines)
             waiting_bytes = 0
-            if number > LINES_LIMIT:
-                raise TooLarge(f"the body has more than {LINES_LIMIT} lines: a job has at most {TASKS_LIMIT} tasks")
+            if number > limits.lines:
+                raise TooLarge(f"the body has more than {limits.lines} lines: a job has at most {TASKS_LIMIT} tasks")
             yield part
     yield Part(number, [*waiting, rest])
 
@@ -140,18 +137,20 @@ def at_line(number: int, decode: Callable[[bytes], Found], line: bytes) -> Found
 class SubmitSockets:
     """WebSockets on which jobs are submitted. Frames are not answered in turn but as they are done."""
 
-    def __init__(self, dags: DagControl | None) -> None:
-        self._dags = dags
+    def __init__(self, kinds: JobDirectory, limits: ApiLimits = API_LIMITS) -> None:
+        self._kinds = kinds
+        self._limits = limits
         self._open = 0
 
     async def serve(self, receive: Receive, send: Send, by: str, *, is_batched: bool) -> "SubmitSocket":
-        if self._dags is None:
+        kind = self._kinds.port(DagKind)
+        if kind is None:
             raise NoDags.here()
-        if self._open >= SOCKETS_LIMIT:
-            raise TooBusy(f"{SOCKETS_LIMIT} submit here already: try again later", 5)
+        if self._open >= self._limits.sockets:
+            raise TooBusy(f"{self._limits.sockets} submit here already: try again later", 5)
         self._open += 1
         try:
-            socket = SubmitSocket(self._dags, receive, send, by, is_batched=is_batched)
+            socket = SubmitSocket(kind.dags, receive, send, by, self._limits.submits, is_batched=is_batched)
             await socket.serve()
             return socket
         finally:
@@ -161,7 +160,10 @@ class SubmitSockets:
 class SubmitSocket:
     """One of them. It reads no further while too many wait for their answer, or to be told it."""
 
-    def __init__(self, dags: DagControl, receive: Receive, send: Send, by: str, *, is_batched: bool) -> None:
+    def __init__(
+        self, dags: DagControl, receive: Receive, send: Send, by: str, submits_limit: int, *, is_batched: bool
+    ) -> None:
+        self._submits_limit = submits_limit
         self.frames = 0
         self.accepted = 0
         self.refused = 0
@@ -193,6 +195,7 @@ class SubmitSocket:
 
     async def _read(self) -> None:
         receive, submit, by, done = self._receive, self._dags.submit_soon, self._by, self._done
+        submits_limit = self._submits_limit
         while True:
             message = await receive()
             if message["type"] != "websocket.receive":
@@ -207,7 +210,7 @@ class SubmitSocket:
                 done(n, error)
             if not n % TURN:
                 await asyncio.sleep(0)  # frames that lie ready do not make others wait
-            while self._open >= SUBMITS_LIMIT:
+            while self._open >= submits_limit:
                 self._has_room.clear()
                 await self._has_room.wait()
 

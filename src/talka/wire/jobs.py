@@ -15,7 +15,7 @@ import msgspec
 
 from talka.stats.tally import Tally
 from talka.stats.windows import Window
-from talka.wire.attempts import NOWHERE, StoreLife
+from talka.wire.attempts import NOWHERE, PARTITIONS_LIMIT, ObeyedLife, StoreLife
 from talka.wire.channels import Channel, Codec, Message
 from talka.wire.leadership import Count, Name
 from talka.wire.manager_calls import CallAnswer, ManagerCall
@@ -94,13 +94,15 @@ class Beat(Message, frozen=True, tag=1):
     facts: WorkerFacts
     running: Annotated[tuple[Running, ...], msgspec.Meta(max_length=RUNNING_LIMIT)] = ()
     epoch: Count = 0
-    """The highest epoch of a store of dag jobs that it has obeyed; 0: none. No manager gives it tasks under a lower
-    one."""
+    """The highest epoch of partition 0 of a store of dag jobs that it has obeyed; 0: none. No manager gives it tasks
+    under a lower one."""
     of: StoreLife = NOWHERE
     """Whose that was."""
     names: bool = False
     """It tells whose attempts are that it tells of. Those of earlier versions do not, and are given no tasks of dag
     jobs."""
+    others: Annotated[tuple[ObeyedLife, ...], msgspec.Meta(max_length=PARTITIONS_LIMIT - 1)] = ()
+    """The same of the other partitions in which it has obeyed somebody."""
 
 
 class ManagerAt(msgspec.Struct, frozen=True, array_like=True):

@@ -98,7 +98,7 @@ CALLS: Final[tuple[type[LeaderCall], ...]] = get_args(LeaderCall)
 CALLED_BY: Final[dict[type, tuple[str, ...]]] = {
     SubmitJob: ("submit",),
     ListJobs: ("jobs",),
-    GetJob: ("job", "watch"),
+    GetJob: ("job", "view", "watch"),
     GetOrder: ("order",),
     GetResult: ("result",),
     CancelJob: ("cancel",),

@@ -1,8 +1,8 @@
 """The conversation about tasks of dag jobs: a manager with its workers, and a worker with the cores that run handlers.
 
-An attempt is named by its store, that store's life, its job, its task and its fence (`wire.attempts`, `work.records`):
-what is said of another than the one given out last counts for nothing. Everything goes in batches. Every message may
-be lost, doubled or overtaken: a result is told again until it was taken.
+An attempt is named by its store, that store's life, its partition, its job, its task and its fence (`wire.attempts`,
+`work.records`): what is said of another than the one given out last counts for nothing. Everything goes in batches.
+Every message may be lost, doubled or overtaken: a result is told again until it was taken.
 
 Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
 """
@@ -182,7 +182,11 @@ class Held(Message, frozen=True, tag=66):
     """What was forgotten when this worker began to obey the one who asks. Told until it is commanded otherwise."""
 
 
-TaskMessage: TypeAlias = AssignTasks | Recall | ResultsStored | AskHeld | TaskInputs | Done | TaskProgress | Held
+KeeperMessage: TypeAlias = AssignTasks | Recall | ResultsStored | AskHeld | TaskInputs
+"""What whoever keeps jobs says to a worker."""
+WorkerMessage: TypeAlias = Done | TaskProgress | Held
+"""And what it hears of one."""
+TaskMessage: TypeAlias = KeeperMessage | WorkerMessage
 
 
 # A worker and one of its cores, over a unix socket. The core has imported the handlers' file.

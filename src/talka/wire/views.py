@@ -44,12 +44,15 @@ class JobFacts(msgspec.Struct, frozen=True):
     """Why it is to stop; empty when nobody asked."""
 
 
-class JobsPage(msgspec.Struct, frozen=True):
+class JobsPage(msgspec.Struct, frozen=True, omit_defaults=True):
     """Jobs, newest first."""
 
     items: list[JobFacts]
     next: str = ""
     """The cursor of the next page; empty on the last one."""
+    cursors: list[str] = []
+    """For each job the cursor of a page that begins with it: whoever shows jobs of several kinds together stops
+    anywhere."""
 
 
 class WorkerView(msgspec.Struct, frozen=True):

@@ -6,13 +6,12 @@ it names are read too: a helper, a page object. What reading does not find, the 
 
 import dis
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from types import CodeType, FunctionType
 from typing import Any, Final
 
 from talka.work.dsl import Declaration, code_of
 
-CLIENTS: Final = frozenset({"http", "custom"})
 READS: Final = ("LOAD_ATTR", "LOAD_METHOD")
 BACKWARDS: Final = ("JUMP_BACKWARD", *(f"JUMP_BACKWARD_IF_{what}" for what in ("TRUE", "FALSE", "NONE", "NOT_NONE")))
 """What ends a loop. Waiting for something jumps back too, without interruption."""
@@ -20,10 +19,10 @@ READ_LIMIT: Final = 500
 """Functions that are read for one method."""
 
 
-def calls_client(function: Any, workflow: type) -> bool:
-    """Whether it uses `….client.http` or `….client.custom`, itself or through what it names."""
+def calls_client(function: Any, workflow: type, clients: Set[str]) -> bool:
+    """Whether it uses `….client.NAME` with one of these names, itself or through what it names."""
     reached = codes_reached(function, lambda _: [workflow])
-    return any("client" in names and names & CLIENTS for names in map(names_in, reached))
+    return any("client" in names and names & clients for names in map(names_in, reached))
 
 
 def makes_metrics(function: Any) -> bool:
@@ -52,13 +51,13 @@ def codes_reached(function: Any, classes: Callable[[Mapping[str, Any]], Sequence
             waiting += [method for home in homes for method in functions_of(getattr(home, name, None))]
 
 
-def makes_several_calls(function: Any) -> bool:
-    """Whether it calls clients in several places or in a loop, without a name for any of the calls."""
+def makes_several_calls(function: Any, clients: Set[str]) -> bool:
+    """Whether it calls these clients in several places or in a loop, without a name for any of the calls."""
     code = code_of(function)
     if code is None or any(isinstance(constant, tuple) and "name" in constant for constant in code.co_consts):
         return False
     instructions = list(dis.get_instructions(code))
-    calls = [one.offset for one in instructions if one.opname in READS and one.argval in CLIENTS]
+    calls = [one.offset for one in instructions if one.opname in READS and one.argval in clients]
     loops = [(one.argval, one.offset) for one in instructions if one.opname.endswith(BACKWARDS)]
     return len(calls) > 1 or any(first <= call <= last for call in calls for first, last in loops)
 

@@ -1,7 +1,7 @@
 """What a step finds under `self.client`: the calls, as users write them. `engine/clients` implements them."""
 
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from talka.stats.tally import MetricKind
 from talka.work.arguments import Scalar
@@ -65,7 +65,12 @@ class Hooks(Protocol):
 
 
 class Clients(Protocol):
+    """Those whose calls have types here."""
+
     @property
     def http(self) -> HTTP: ...
     @property
     def custom(self) -> Custom: ...
+
+
+TYPED: Final = frozenset(name for name, value in vars(Clients).items() if isinstance(value, property))

@@ -219,16 +219,21 @@ def checked(tasks: Sequence[TaskSpec], known: Mapping[str, int] = {}, *, forward
 
 
 def examined(
-    tasks: Sequence[TaskSpec], known: Mapping[str, int] = {}, *, forward: bool = True
+    tasks: Sequence[TaskSpec],
+    known: Mapping[str, int] = {},
+    *,
+    forward: bool = True,
+    tasks_limit: int = TASKS_LIMIT,
+    problems_limit: int = PROBLEMS_LIMIT,
 ) -> tuple[list[tuple[int, ...]], list[BadDag]]:
-    """Dependencies as `checked` gives them, as far as they are right, and all that is wrong, up to PROBLEMS_LIMIT."""
+    """Dependencies as `checked` gives them, as far as they are right, and all that is wrong, up to a limit."""
     first = len(known)
-    if first + len(tasks) > TASKS_LIMIT:
-        return [], [BadDag(f"the job has more than {TASKS_LIMIT:,} tasks: split it into several jobs")]
+    if first + len(tasks) > tasks_limit:
+        return [], [BadDag(f"the job has more than {tasks_limit:,} tasks: split it into several jobs")]
     places = {task.id: place for place, task in enumerate(tasks, first)}
     problems: list[BadDag] = []
     if len(places) != len(tasks) or not known.keys().isdisjoint(places):
-        problems += _doubles(tasks, known)
+        problems += islice(_doubles(tasks, known), problems_limit)
     dependencies: list[tuple[int, ...]] = []
     points_forward = False
     for place, task in enumerate(tasks, first):
@@ -260,10 +265,10 @@ def examined(
             found = tuple(dict.fromkeys(found))
         dependencies.append(found)
         points_forward = points_forward or latest > place
-        if len(problems) >= PROBLEMS_LIMIT:
-            return dependencies, problems[:PROBLEMS_LIMIT]
+        if len(problems) >= problems_limit:
+            return dependencies, problems[:problems_limit]
     if points_forward:
-        for circle in islice(_circles(dependencies, first), PROBLEMS_LIMIT - len(problems)):
+        for circle in islice(_circles(dependencies, first), problems_limit - len(problems)):
             index = circle[0] - first
             ids = [tasks[place - first].id for place in circle]
             shown_ids = ids if len(ids) <= 12 else [*ids[:6], f"({len(ids) - 8} more)", *ids[-2:]]
@@ -290,13 +295,9 @@ def _told(task: TaskSpec, index: int, field: str, text: str) -> BadDag:
 
 def _doubles(tasks: Sequence[TaskSpec], known: Mapping[str, int]) -> Iterator[BadDag]:
     seen: dict[str, None] = {}
-    told = 0
     for index, task in enumerate(tasks):
         if task.id in seen or task.id in known:
             yield BadDag(f"there are two tasks with the id {task.id}", task.id, index=index, field="id")
-            told += 1
-            if told == PROBLEMS_LIMIT:
-                return
         seen[task.id] = None
 
 

@@ -4,7 +4,7 @@ import difflib
 import inspect
 import types
 import typing
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Any, Final
 
 import msgspec
@@ -13,6 +13,7 @@ from talka.errors import Invalid
 from talka.stats.tally import MetricKind
 from talka.work.arguments import ArgumentKind, Optimized
 from talka.work.calling import calls_client, makes_metrics
+from talka.work.clients import TYPED
 from talka.work.dsl import (
     RESERVED,
     Bare,
@@ -55,23 +56,26 @@ def inspect_workflows(
     file: str | None = None,
     lines: Mapping[str, int] | None = None,
     load: object = None,
+    clients: Set[str] = TYPED,
 ) -> tuple[WorkflowSpec, ...]:
     """Specifications of the classes, in an order in which dependencies come first.
 
     `lines` tells where things stand in `file`: `"Class"` and `"Class.attribute"` to line numbers. `load` is what the
-    file has under this name: the load that classes with a `share` share.
+    file has under this name: the load that classes with a `share` share. `clients` are the names under `self.client`: a
+    step that calls one of them is measured.
     """
-    reader = ClassReader(file, lines or {}, load)
+    reader = ClassReader(file, lines or {}, load, clients)
     return reader.read(classes)
 
 
 class ClassReader:
     """Collects problems while it reads, so that a user sees all of them at once."""
 
-    def __init__(self, file: str | None, lines: Mapping[str, int], load: object = None) -> None:
+    def __init__(self, file: str | None, lines: Mapping[str, int], load: object, clients: Set[str]) -> None:
         self.file = file
         self.lines = lines
         self.load = load
+        self.clients = clients
         self.problems: list[SpecProblem] = []
         self.provides: dict[str, tuple[ProvideSpec, ...]] = {}
         self.uses: dict[str, tuple[UseSpec, ...]] = {}
@@ -276,6 +280,7 @@ class ClassReader:
             users=users,
             connections=connections,
             share=setting(workflow, "share"),
+            clients=frozenset(self.clients),
             whole=shape if self.load is not None and setting(workflow, "share") is not None else None,
         )
 
@@ -434,7 +439,7 @@ class ClassReader:
         if found.kind == "step" and not is_async:
             complain("must be an async method: write async def")
         measured = isinstance(found, OnStart | OnStop) or (
-            found.kind == "step" and (is_response(returns) or calls_client(found.function, workflow))
+            found.kind == "step" and (is_response(returns) or calls_client(found.function, workflow, self.clients))
         )
         if isinstance(found, Metric) and found.metric_kind not in METRIC_KINDS:
             complain(f"has the kind {found.metric_kind!r}, which is not one of {', '.join(METRIC_KINDS)}")

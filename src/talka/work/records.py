@@ -5,6 +5,7 @@ that is never used twice and grows with every attempt that is given out, also ac
 the upper bits, a counter below.
 """
 
+from collections.abc import Iterator
 from typing import Final, TypeAlias
 
 import msgspec
@@ -195,6 +196,50 @@ class Complete(msgspec.Struct, frozen=True):
     """Idempotency key of a task that completed: remembered with its output."""
 
 
+class ClaimRange(msgspec.Struct, frozen=True):
+    """Attempts at `count` tasks in a row are given out to one worker, under as many fences in a row: the same as a
+    `ClaimTask` for each. Rows that have a higher fence or have ended stay as they are."""
+
+    job: int
+    first: int
+    """The index of the first task."""
+    count: int
+    attempt: int
+    fence: int
+    """Of the first task; each one after it has the next."""
+    worker: str
+    at_ms: int
+
+    def each(self) -> Iterator[ClaimTask]:
+        """What it means."""
+        for n in range(self.count):
+            yield ClaimTask(self.job, self.first + n, self.attempt, self.fence + n, self.worker, self.at_ms)
+
+
+class CompleteRange(msgspec.Struct, frozen=True):
+    """The same end of `count` tasks in a row, each under its own fence: the same as a `Complete` for each. Rows with
+    another fence stay as they are."""
+
+    job: int
+    first: int
+    """The index of the first task."""
+    count: int
+    fence: int
+    """Of the first task, and each one after it has the next; 0: whatever they are."""
+    state: TaskState
+    at_ms: int
+    output: bytes = b""
+    error: str = ""
+    cause: str = ""
+
+    def each(self) -> Iterator[Complete]:
+        """What it means."""
+        for n in range(self.count):
+            fence = self.fence + n if self.fence else 0
+            end = self.output, "", self.error, self.cause
+            yield Complete(self.job, self.first + n, fence, self.state, self.at_ms, *end)
+
+
 class Release(msgspec.Struct, frozen=True):
     """Not running any more and to be tried again: PENDING, from `ready_ms` on. Only under its fence; 0: whatever."""
 
@@ -258,6 +303,8 @@ Change: TypeAlias = (
     | MoveJob
     | ClaimTask
     | Complete
+    | ClaimRange
+    | CompleteRange
     | Release
     | Extend
     | Reset

@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -15,6 +16,7 @@ DECODED_LIMIT_BYTES: Final = 64 * 1024 * 1024
 """A small compressed body may unfold into gigabytes; beyond this it is refused."""
 PIECES_LIMIT: Final = 1000
 """gzip allows one compressed piece behind the other. The rest is copied for each, so there is a limit."""
+BODY_SHOWN_BYTES: Final = 400
 
 
 class BrokenBody(Untrusted):
@@ -35,7 +37,8 @@ class Timings(msgspec.Struct, frozen=True):
 
 
 class Response:
-    """What every measured call has in common: when it should have started, when it was sent, when it was done."""
+    """What every measured call has in common: when it should have started, when it was sent, when it was done; under
+    which label it is counted, and how it is told to people."""
 
     __slots__ = ("intended_ns", "sent_ns", "done_ns", "accepted")
 
@@ -45,6 +48,25 @@ class Response:
         self.done_ns = 0
         self.accepted = True
         """False when the answer counts as a failure (for HTTP: a status the step does not expect)."""
+
+    @property
+    def label(self) -> str:
+        """What the call is counted under, such as "200" or "OK": a word out of few, not what the server sent. Empty: it
+        is counted as ok or failed alone. Numbers of three digits are told as status codes."""
+        return ""
+
+    @property
+    def outcome(self) -> str | int:
+        """What `label` is the text of. It is asked for with every call, and a label only where totals are read."""
+        return self.label
+
+    def describe(self) -> str:
+        """One line that says what was called and what came of it: the sample of an answer that counts as a failure."""
+        return f"the call was answered {self.label}" if self.label else "the answer was not accepted"
+
+    def shown(self) -> list[str]:
+        """The lines in which `talka debug` shows the answer."""
+        return [f"{self.describe()} in {(self.done_ns - self.sent_ns) / 1e6:.2f} ms"]
 
 
 class CustomResponse(Response, Generic[Value]):
@@ -109,6 +131,24 @@ class HTTPResponse(Response):
         return f"<HTTPResponse {self.status} {self.method} {self.url} {len(self.body)} bytes>"
 
     @property
+    def label(self) -> str:
+        """The status as text."""
+        return str(self.status)
+
+    outcome = property(attrgetter("status"), doc="The status: what `label` is the text of.")
+
+    def describe(self) -> str:
+        """What was asked and answered in one line, such as `GET http://shop/cart answered 503`."""
+        return f"{self.method} {self.url} answered {self.status}"
+
+    def shown(self) -> list[str]:
+        """What `talka debug` shows: status and times, headers, and the beginning of the body."""
+        timings = self.timings
+        lines = [f"{self.status} in {timings.total_ms:.2f} ms (first byte {timings.first_byte_ms:.2f} ms)"]
+        lines += (f"{name}: {value}" for name, value in self.headers.items())
+        return [*lines, shown_body(self.body)] if self.body else lines
+
+    @property
     def status_code(self) -> int:
         """The HTTP status, such as 200."""
         return self.status
@@ -157,7 +197,13 @@ class HTTPResponse(Response):
         )
 
 
-def decoded(body: bytes, encoding: str) -> bytes:
+def shown_body(body: bytes) -> str:
+    """The beginning of what was sent or received, as people read it."""
+    text = body[:BODY_SHOWN_BYTES].decode("utf-8", errors="replace")
+    return text if len(body) <= BODY_SHOWN_BYTES else f"{text}… ({len(body)} bytes)"
+
+
+def decoded(body: bytes, encoding: str, limit_bytes: int = DECODED_LIMIT_BYTES) -> bytes:
     """Undo the content codings, last applied first. An empty body has none: answers to HEAD name it all the same."""
     for coding in reversed([word.strip().lower() for word in encoding.split(",") if word.strip()]):
         match coding:
@@ -166,25 +212,25 @@ def decoded(body: bytes, encoding: str) -> bytes:
             case "identity":
                 continue
             case "gzip" | "x-gzip":
-                body = inflated(body, wbits=31)
+                body = inflated(body, limit_bytes, wbits=31)
             case "deflate":
                 # RFC 9110 means zlib; some servers send the bare stream, whose first byte never looks like zlib's.
-                body = inflated(body, wbits=15 if body[0] & 0x0F == 8 else -15)
+                body = inflated(body, limit_bytes, wbits=15 if body[0] & 0x0F == 8 else -15)
             case _:
                 raise BrokenBody(f"the answer's content-encoding {coding!r} is not one of gzip, deflate, identity")
     return body
 
 
-def inflated(body: bytes, *, wbits: int) -> bytes:
+def inflated(body: bytes, limit_bytes: int, *, wbits: int) -> bytes:
     plain = bytearray()
     for _ in range(PIECES_LIMIT):
         inflate = zlib.decompressobj(wbits=wbits)
         try:
-            plain += inflate.decompress(body, DECODED_LIMIT_BYTES + 1 - len(plain))
+            plain += inflate.decompress(body, limit_bytes + 1 - len(plain))
         except zlib.error as error:
             raise BrokenBody(f"the compressed body is broken: {error}") from None
-        if len(plain) > DECODED_LIMIT_BYTES:
-            raise BrokenBody(f"the compressed body unfolds to more than {DECODED_LIMIT_BYTES} bytes")
+        if len(plain) > limit_bytes:
+            raise BrokenBody(f"the compressed body unfolds to more than {limit_bytes} bytes")
         if not inflate.eof:
             raise BrokenBody("the compressed body ends too early")
         body = inflate.unused_data

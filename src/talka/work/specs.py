@@ -121,6 +121,8 @@ class WorkflowSpec:
     once_before: tuple[NodeSpec, ...] = ()
     """Setups that run once for the job: see `work/once.py`, which makes a workflow of them. `once_after` likewise."""
     once_after: tuple[NodeSpec, ...] = ()
+    clients: frozenset[str] = frozenset()
+    """Names of the clients that its steps can call."""
     is_teardown: bool = False
     """It cleans up after those it depends on, whatever became of them."""
 

@@ -1,5 +1,6 @@
 import ast
 import asyncio
+import importlib.util
 import json
 import os
 import signal
@@ -19,7 +20,6 @@ import h11
 import psutil
 import pytest
 
-from talka.cli.demo import routes
 from talka.cli.demo import server as demo_server
 from talka.cli.demo.certificate import TLSFiles, make_certificate
 from talka.cli.demo.server import DemoCannotListen, DemoServer, start_demo_server
@@ -147,8 +147,9 @@ async def received(server: DemoServer, family: str, count: int) -> None:
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[DemoServer]:
-    async with await start_demo_server() as server:
+async def server(request: pytest.FixtureRequest) -> AsyncIterator[DemoServer]:
+    """With a parameter: its limits."""
+    async with await start_demo_server(**getattr(request, "param", {})) as server:
         server.counts = Counts()
         yield server
 
@@ -311,8 +312,8 @@ async def test_drop_closes_without_a_byte_and_after_the_answers_before_it(server
         assert await client.is_closed()
 
 
-async def test_drop_remembers_a_bounded_number_of_counters(server: DemoServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "DROP_LIMIT", 2)
+@pytest.mark.parametrize("server", [{"drop_limit": 2}], indirect=True)
+async def test_drop_remembers_a_bounded_number_of_counters(server: DemoServer) -> None:
     for number in (10, 20):
         assert (await ask(server, f"/drop/{number}")).status == 200
     refused = await ask(server, "/drop/30")
@@ -633,10 +634,8 @@ async def test_upgrades_are_declined_by_answering_as_usual(server: DemoServer) -
         (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" + b"100000\r\n" + b"x" * 2**20, 0),
     ],
 )
-async def test_bad_input_is_refused_in_its_turn_and_not_counted(
-    server: DemoServer, raw: bytes, status: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(demo_server, "LINGER_S", 60.0)  # the client must not need it to see the end
+@pytest.mark.parametrize("server", [{"linger_s": 60.0}], indirect=True)  # the client must not need it to see the end
+async def test_bad_input_is_refused_in_its_turn_and_not_counted(server: DemoServer, raw: bytes, status: int) -> None:
     if status == 0:  # a body too large in chunks
         raw, status = raw + (b"\r\n100000\r\n" + b"x" * 2**20) * 16, 413
     async with Clients(server) as clients:
@@ -845,7 +844,8 @@ def test_serve_runs_until_a_signal_and_ends_cleanly(without: str, tls: bool, num
     with subprocess.Popen([sys.executable, "-c", program], stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stdout is not None
         loop, url = process.stdout.readline().split()
-        assert loop.partition(".")[0] == ("asyncio" if without else "uvloop")
+        has_uvloop = importlib.util.find_spec("uvloop") is not None
+        assert loop.partition(".")[0] == ("uvloop" if has_uvloop and not without else "asyncio")
         assert url.startswith("https://" if tls else "http://")
         with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=LIMIT_S) as plain:
             if not tls:

@@ -24,6 +24,7 @@ from talka.cli.importers.test_writer import (
     written,
 )
 
+QUIETLY = ("--ui", "none", "--cores", "1")
 RECORDINGS = Path(__file__).parent / "recordings"
 HARS = ["browser.har", "api.har", "forms.har"]
 SECRETS = {
@@ -139,7 +140,7 @@ def test_pauses_are_of_each_host_for_itself() -> None:
 def test_recording_becomes_a_test_that_runs(name: str, talka, server, folder: Path) -> None:
     (folder / "loadtest.py").write_text(recorded(name))
     variables = [part for variable in VARIABLES for part in ("--env", f"{variable}=something")]
-    done = talka("run", "loadtest.py", "--iterations", "3", "--env", f"TARGET={server.url}", *variables, "--ui", "none")
+    done = talka("run", "loadtest.py", "--iterations", "3", "--env", f"TARGET={server.url}", *variables, *QUIETLY)
     assert done.returncode == 0, done.stdout + done.stderr
     assert server.requests > 0
 

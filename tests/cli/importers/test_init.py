@@ -46,7 +46,7 @@ def test_project_is_written_and_three_lines_say_what_is_next(init, folder: Path)
 def test_first_test_runs_against_the_demo_server(init, folder: Path, talka, server) -> None:
     init()
     # So many that a machine that stands still for a moment does not break its threshold on times.
-    done = talka("run", TEST, "--iterations", "300", "--env", f"TARGET={server.url}", "--ui", "none")
+    done = talka("run", TEST, "--iterations", "300", "--env", f"TARGET={server.url}", "--ui", "none", "--cores", "1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert server.requests == 900
 
@@ -152,9 +152,9 @@ def test_description_becomes_a_project(init, folder: Path) -> None:
     assert len(out.splitlines()) == 3 and f"talka check {TEST}" in out
 
 
-def test_test_that_lacks_a_variable_says_which(init, talka) -> None:
+def test_test_that_lacks_a_variable_says_which(init, here) -> None:
     init("--from-har", str(RECORDINGS / "forms.har"))
-    done = talka("check", TEST)
+    done = here("check", TEST)
     assert done.returncode == 3 and "'PASSWORD'" in done.stderr
 
 

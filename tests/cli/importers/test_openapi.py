@@ -24,6 +24,7 @@ from talka.cli.importers.openapi import (
 )
 from talka.cli.importers.test_writer import COLUMNS, Draft, DraftRequest, Fields, Variable, written
 
+QUIETLY = ("--ui", "none", "--cores", "1")
 RECORDINGS = Path(__file__).parent / "recordings"
 APIS = ["shop-3.0.json", "orders-3.1.json", "account.json"]
 VARIABLES = ("BEARER_AUTH", "KEY", "LOGIN_USER", "LOGIN_PASSWORD", "SESSION")
@@ -63,7 +64,7 @@ def sample(schema: Any, **schemas: Any) -> Any:
 def test_description_becomes_a_test_that_runs(name: str, talka, server, folder: Path) -> None:
     (folder / "loadtest.py").write_text(described(name))
     variables = [part for variable in VARIABLES for part in ("--env", f"{variable}=something")]
-    done = talka("run", "loadtest.py", "--iterations", "3", "--env", f"TARGET={server.url}", *variables, "--ui", "none")
+    done = talka("run", "loadtest.py", "--iterations", "3", "--env", f"TARGET={server.url}", *variables, *QUIETLY)
     assert done.returncode == 0, done.stdout + done.stderr
     assert server.requests >= 15
 

@@ -51,6 +51,8 @@ from talka.work.dsl import Workflow
 from talka.work.shapes import ConstantRate, ConstantVUs, LoadShape, RampingRate, SharedIterations
 from talka.work.specs import NodeSpec, WorkflowSpec, default_timeout_ns
 from talka.work.thresholds import parse_threshold
+from tests import processes
+from tests.processes import TALKA
 from tests.report.documents import view_of
 
 TEN_SECONDS = ConstantVUs(4, "10s")
@@ -120,7 +122,7 @@ def counted(steps: dict[str, StepTally], **more: Any) -> Tally:
 class Drive:
     """A load job, the cores it asked for, and the view of it. `now` moves only when a test says so."""
 
-    def __init__(self, *specs: WorkflowSpec, cores: int = 1, thresholds: Sequence[str] = ()) -> None:
+    def __init__(self, *specs: WorkflowSpec, cores: int = 1, thresholds: Sequence[str] = (), **limits: int) -> None:
         known = {spec.name: {node.name: node.tags for node in spec.nodes} for spec in specs}
         self.job = LoadJob(
             plan_load_job(
@@ -132,7 +134,7 @@ class Drive:
                 thresholds=[parse_threshold(rule, workflows=known) for rule in thresholds],
             )
         )
-        self.composer = Composer("shop.py", specs)
+        self.composer = Composer("shop.py", specs, **limits)
         self.now = 100 * SECOND
         self.running: dict[tuple[str, int], int] = {}
         self.went: dict[int, int] = {}
@@ -521,10 +523,9 @@ def test_verdicts_are_those_the_job_itself_would_give() -> None:
     assert judged == [(of, verdict) for of, _, verdict in drive.job.verdicts(drive.now)]
 
 
-def test_many_histograms_are_merged_in_turn_and_none_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("talka.cli.live.counts.COUNTERS_AT_ONCE", 25)
+def test_many_histograms_are_merged_in_turn_and_none_is_forgotten() -> None:
     steps = [f"step_{number}" for number in range(10)]
-    drive = Drive(workflow(steps=steps)).arm().at(1)
+    drive = Drive(workflow(steps=steps), counters_at_once=25).arm().at(1)
     drive.report(counted({step: ran(range(1, 11)) for step in steps}))
     # Three at once: the third begins within the limit.
     assert [drive.text().count("…  ") for _ in range(5)] == [3 * 7 - 7, 3 * 4 - 4, 3 * 1 - 1, 0, 0]
@@ -1021,7 +1022,7 @@ def test_colours_can_be_left_out(terminal: Terminal, color: bool) -> None:
 
 # The whole of it, in a process of its own.
 
-COMMAND = [sys.executable, "-m", "talka", "run", "--cores", "1", "--ui", "full"]
+COMMAND = [*TALKA, "run", "--cores", "1", "--ui", "full"]
 
 
 @pytest.fixture
@@ -1068,7 +1069,7 @@ def watched(
     """Runs it on a terminal; sends Ctrl-C's signal as soon as the text was drawn."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, env=environment)
+    process = processes.Popen(command, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
     written = b""
     try:

@@ -1,11 +1,8 @@
 """`talka cluster …` asks real members: tables for people, JSON for programs, and a sentence when nobody answers."""
 
 import json
-import os
 import re
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +12,7 @@ import pytest
 
 from talka.cli.main import run_command
 from talka.net.discovery import Candidates
+from tests.node_process import NodeProcess, nodes
 
 LIMIT_S = 60.0
 SECRET = "vQ8d0sLk3mZx7Yp2Rt5Wn9Bc4Hf6Jg1A"
@@ -27,61 +25,41 @@ class Cluster(NamedTuple):
     addresses: dict[str, str]
 
 
-def start(folder: Path, name: str, *more: str) -> "subprocess.Popen[str]":
+Start = Callable[..., NodeProcess]
+
+
+def member(start: Start, folder: Path, name: str, *more: str) -> NodeProcess:
     (folder / "secret").write_text(SECRET + "\n")
     (folder / "secret").chmod(0o600)
-    return subprocess.Popen(
-        [
-            *(sys.executable, "-m", "talka", "member", "--name", name, "--bind", "127.0.0.1:0", "--preset", "fast"),
-            *("--secret-file", str(folder / "secret"), "--data-dir", str(folder / name), "--json", *more),
-        ],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={name: value for name, value in os.environ.items() if not name.startswith("TALKA_")},
+    return start(
+        *("member", "--name", name, "--bind", "127.0.0.1:0", "--preset", "fast"),
+        *("--secret-file", str(folder / "secret"), "--data-dir", str(folder / name), "--json", *more),
     )
 
 
-def until(process: "subprocess.Popen[str]", word: str, **fields: Any) -> dict[str, Any]:
-    """The next such event. pytest's own limit ends a wait for one that does not come."""
-    assert process.stdout is not None
-    for line in process.stdout:
-        event: dict[str, Any] = json.loads(line)
-        if event["event"] == word and all(event.get(name) == value for name, value in fields.items()):
-            return event
-    raise AssertionError(f"it ended before it said {word}")
-
-
-def end(processes: "list[subprocess.Popen[str]]") -> None:
-    for process in processes:
-        process.kill()
-    for process in processes:
-        process.wait(LIMIT_S)
-        assert process.stdout is not None
-        process.stdout.close()
-
-
-def two_members(folder: Path, *more: str) -> "tuple[list[subprocess.Popen[str]], Cluster]":
+def two_members(start: Start, folder: Path) -> tuple[NodeProcess, NodeProcess, Cluster]:
     """`a` leads, `b` has no vote."""
-    processes = [start(folder, "a", "--voters", "a", "--datacenter", "north", *more)]
-    try:
-        addresses = {"a": until(processes[0], "ready")["address"]}
-        processes.append(start(folder, "b", "--seed", addresses["a"], *more))
-        addresses["b"] = until(processes[1], "ready")["address"]
-        until(processes[1], "joined", name="a")
-        until(processes[0], "elected")
-    except BaseException:
-        end(processes)
-        raise
-    return processes, Cluster(folder, addresses)
+    a = member(start, folder, "a", "--voters", "a", "--datacenter", "north")
+    addresses = {"a": a.until("ready")["address"]}
+    b = member(start, folder, "b", "--seed", addresses["a"])
+    addresses["b"] = b.until("ready")["address"]
+    b.until("joined", name="a")
+    a.until("elected")
+    return a, b, Cluster(folder, addresses)
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Nobody changes it."""
-    processes, made = two_members(tmp_path_factory.mktemp("cluster"))
-    yield made
-    end(processes)
+    with nodes() as start:
+        *_, made = two_members(start, tmp_path_factory.mktemp("cluster"))
+        yield made
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    with nodes() as start:
+        yield start
 
 
 class Done(NamedTuple):
@@ -175,15 +153,12 @@ def test_leader_asked_of_one_without_a_vote(cluster: Cluster, ask) -> None:
     assert rows_of(answer)["asked"] == "no voter: it was told so by others"
 
 
-def test_audit_of_a_quiet_cluster(ask, folder: Path) -> None:
-    alone = start(folder, "a")  # of two, on a busy machine, one may have been accused
-    try:
-        quiet = Cluster(folder, {"a": until(alone, "ready")["address"]})
-        assert ask(quiet, "audit") == (0, "", "no member was accused yet\n")
-        code, out, _ = ask(quiet, "audit", "--json")
-        assert (code, json.loads(out)) == (0, [])
-    finally:
-        end([alone])
+def test_audit_of_a_quiet_cluster(start: Start, ask, folder: Path) -> None:
+    alone = member(start, folder, "a")  # of two, on a busy machine, one may have been accused
+    quiet = Cluster(folder, {"a": alone.until("ready")["address"]})
+    assert ask(quiet, "audit") == (0, "", "no member was accused yet\n")
+    code, out, _ = ask(quiet, "audit", "--json")
+    assert (code, json.loads(out)) == (0, [])
 
 
 def test_keys(cluster: Cluster, ask) -> None:
@@ -235,49 +210,46 @@ def test_secret_file_may_come_from_the_environment(
 # Changing keys, and a death.
 
 
-def test_keys_are_rotated_and_retired_and_a_death_is_in_the_audit(ask, folder: Path) -> None:
-    processes, cluster = two_members(folder)
-    try:
-        (folder / "new").write_text(OTHER_SECRET + "\n")
-        code, out, err = ask(cluster, "keys", "--rotate", "new")
-        assert code == 0, err
-        old, new = sorted(line.split(maxsplit=1) for line in out.splitlines()[1:])
-        if old[1] != "opens":
-            old, new = new, old
-        assert (old[1], new[1]) == ("opens", "seals and opens")
-        (folder / "secret").write_text(OTHER_SECRET + "\n")
-        code, out, err = ask(cluster, "keys", "--retire", new[0])
-        assert code == 2 and "is the primary one" in err
-        once(
-            lambda answer: json.loads(answer.out)["unconfirmed"] == [],
-            lambda: ask(cluster, "keys", "--json", to="b"),
-        )
-        code, out, err = ask(cluster, "keys", "--retire", old[0], "--json", to="b")
-        assert code == 0, err
-        assert [key["id"] for key in json.loads(out)["keys"]] == [new[0]]
-        until(processes[0], "keys", keys=new[0])
-        (folder / "old").write_text(SECRET + "\n")
-        code, _, err = ask(cluster, "members", "--secret-file", "old")
-        assert code == 7 and "does not know this secret" in err
+def test_keys_are_rotated_and_retired_and_a_death_is_in_the_audit(start: Start, ask, folder: Path) -> None:
+    a, b, cluster = two_members(start, folder)
+    (folder / "new").write_text(OTHER_SECRET + "\n")
+    code, out, err = ask(cluster, "keys", "--rotate", "new")
+    assert code == 0, err
+    old, new = sorted(line.split(maxsplit=1) for line in out.splitlines()[1:])
+    if old[1] != "opens":
+        old, new = new, old
+    assert (old[1], new[1]) == ("opens", "seals and opens")
+    (folder / "secret").write_text(OTHER_SECRET + "\n")
+    code, out, err = ask(cluster, "keys", "--retire", new[0])
+    assert code == 2 and "is the primary one" in err
+    once(
+        lambda answer: json.loads(answer.out)["unconfirmed"] == [],
+        lambda: ask(cluster, "keys", "--json", to="b"),
+    )
+    code, out, err = ask(cluster, "keys", "--retire", old[0], "--json", to="b")
+    assert code == 0, err
+    assert [key["id"] for key in json.loads(out)["keys"]] == [new[0]]
+    a.until("keys", keys=new[0])
+    (folder / "old").write_text(SECRET + "\n")
+    code, _, err = ask(cluster, "members", "--secret-file", "old")
+    assert code == 7 and "does not know this secret" in err
 
-        processes[1].kill()
-        once(
-            lambda answer: json.loads(answer.out)[1]["state"] == "dead",
-            lambda: ask(cluster, "members", "--json"),
-        )
-        until(processes[0], "lost", name="b")
-        code, out, _ = ask(cluster, "audit")
-        assert code == 0 and out.split()[:5] == ["AGO", "MEMBER", "VERDICT", "BY", "REASON"]
-        assert "a (own timer)" in out.splitlines()[-1]
-        verdicts = json.loads(ask(cluster, "audit", "--json").out)
-        # Before, on a busy machine, each may have waited for the other for a while.
-        assert [verdict["verdict"] for verdict in verdicts[-2:]] == ["suspect", "dead"]
-        assert {verdict["subject"] for verdict in verdicts[-2:]} == {"b"}
-        dead = json.loads(ask(cluster, "members", "--json").out)[1]
-        assert (dead["name"], dead["state"], dead["accuser"]) == ("b", "dead", "a") and dead["reason"]
-        assert f"a: {dead['reason']}" in ask(cluster, "members").out
-    finally:
-        end(processes)
+    b.close()
+    once(
+        lambda answer: json.loads(answer.out)[1]["state"] == "dead",
+        lambda: ask(cluster, "members", "--json"),
+    )
+    a.until("lost", name="b")
+    code, out, _ = ask(cluster, "audit")
+    assert code == 0 and out.split()[:5] == ["AGO", "MEMBER", "VERDICT", "BY", "REASON"]
+    assert "a (own timer)" in out.splitlines()[-1]
+    verdicts = json.loads(ask(cluster, "audit", "--json").out)
+    # Before, on a busy machine, each may have waited for the other for a while.
+    assert [verdict["verdict"] for verdict in verdicts[-2:]] == ["suspect", "dead"]
+    assert {verdict["subject"] for verdict in verdicts[-2:]} == {"b"}
+    dead = json.loads(ask(cluster, "members", "--json").out)[1]
+    assert (dead["name"], dead["state"], dead["accuser"]) == ("b", "dead", "a") and dead["reason"]
+    assert f"a: {dead['reason']}" in ask(cluster, "members").out
 
 
 # Nobody answers.

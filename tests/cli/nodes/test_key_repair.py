@@ -10,7 +10,8 @@ from talka.cli.nodes.key_repair import audited
 from talka.store.files.folder import DataFolder
 from talka.store.files.keyring import KeyringFile
 from talka.wire.security.keys import Keyring, decode_ring, encode_ring, key_id
-from tests.cli.nodes.test_cluster_command import SECRET, end, start, until
+from tests.cli.nodes.test_cluster_command import SECRET, member
+from tests.node_process import nodes
 
 GOOD = "Vb5nXz1Qm_Ke6WtSy0UhDgLr7AoPi2Cj"
 THEIRS = "Zx3cVb7nMq-Lk9jHg5fDs1aPo8iUy4tR"
@@ -106,20 +107,18 @@ def test_a_node_that_runs_is_repaired_over_the_network_and_the_change_is_in_its_
     folder: Path, command: Any
 ) -> None:
     (folder / "good").write_text(GOOD + "\n")
-    process = start(folder, "a")
-    try:
-        address = until(process, "ready")["address"]
+    with nodes() as start:
+        process = member(start, folder, "a")
+        address = process.until("ready")["address"]
         code, out, err = command("cluster", "keys", "--repair", "good", "--to", address, "--secret-file", "secret")
         assert code == 0 and out.split() == ["KEY", "USE", key_id(GOOD), "seals", "and", "opens"]
         assert "repair those that differ" in err
-        change = until(process, "key-change")
+        change = process.until("key-change")
         assert (change["what"], change["problem"], change["keys"]) == ("repair", "", key_id(GOOD))
-        until(process, "keys", keys=key_id(GOOD))
+        process.until("keys", keys=key_id(GOOD))
         code, _, err = command("cluster", "keys", "--to", address, "--secret-file", "secret")
         assert code == 7 and "does not know this secret" in err
         assert command("cluster", "keys", "--repair", "good", "--to", address).code == 0, "it knows the good one"
-    finally:
-        end([process])
     first, second = audit_of(folder / "a")
     assert (first["what"], first["status"], first["who"][:7]) == ("keys: repair", 200, "client-")
     assert second["what"] == "keys: repair" and ring_in(folder / "a").era >= 1
@@ -135,17 +134,15 @@ def test_with_certificates_a_manager_repairs_keys_that_were_taken_over_and_a_cli
     (folder / "a").mkdir()
     taken = Keyring.of((SECRET,)).with_key(THEIRS).with_primary(key_id(THEIRS)).without(key_id(SECRET))
     KeyringFile(folder / "a").save(encode_ring(taken))
-    process = start(folder, "a", "--certs", "pki")
-    try:
-        address = until(process, "ready")["address"]
+    with nodes() as start:
+        process = member(start, folder, "a", "--certs", "pki")
+        address = process.until("ready")["address"]
         where = ("--to", address, "--secret-file", "secret", "--certs", "pki")
         code, out, err = command("cluster", "keys", "--repair", "good", *where)
         assert (code, out) == (7, "") and "does not know this secret" in err
         code, out, err = command("cluster", "keys", "--repair", "good", *where, "--name", "operator")
         assert code == 0, err
         assert out.split() == ["KEY", "USE", key_id(GOOD), "seals", "and", "opens"]
-    finally:
-        end([process])
     assert [(line["who"], line["status"]) for line in audit_of(folder / "a")] == [("operator", 200)]
 
 

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import os
-import queue
 import re
 import signal
 import socket
@@ -12,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from talka.cli.main import run_command
 from talka.cli.nodes import member as module
 from talka.cli.nodes.member import Printer
 from talka.nodes.member_events import sentence_of
+from tests.node_process import NodeProcess, nodes
 
 LIMIT_S = 60.0
 SECRET = "vQ8d0sLk3mZx7Yp2Rt5Wn9Bc4Hf6Jg1A"
@@ -34,88 +33,17 @@ print(*sorted(sys.modules), file=sys.stderr)
 """
 
 
-class Process:
-    """A member in a process of its own; its lines are read as they come."""
-
-    def __init__(self, arguments: list[str], environment: dict[str, str], *, flags: tuple[str, ...] = ()) -> None:
-        self.lines: list[str] = []
-        self._waiting: queue.Queue[str | None] = queue.Queue()
-        self._process = subprocess.Popen(
-            [sys.executable, *flags, "-m", "talka", "member", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        self.errors = ""
-        self._threads = [threading.Thread(target=self._read), threading.Thread(target=self._read_errors)]
-        for thread in self._threads:
-            thread.start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._waiting.put(line)
-        self._waiting.put(None)
-
-    def _read_errors(self) -> None:
-        assert self._process.stderr is not None
-        self.errors = self._process.stderr.read()
-
-    def line(self, holds: Callable[[str], bool]) -> str:
-        """The next line of which this holds."""
-        deadline = time.monotonic() + LIMIT_S
-        while True:
-            line = self._waiting.get(timeout=max(0.0, deadline - time.monotonic()))
-            assert line is not None, f"it ended, and said: {self.lines} {self.errors}"
-            self.lines.append(line)
-            if holds(line):
-                return line
-
-    def event(self, word: str, **fields: Any) -> dict[str, Any]:
-        def fits(line: str) -> bool:
-            event = json.loads(line)
-            return event["event"] == word and all(event.get(name) == value for name, value in fields.items())
-
-        found: dict[str, Any] = json.loads(self.line(fits))
-        return found
-
-    def signal(self, number: signal.Signals) -> None:
-        self._process.send_signal(number)
-
-    def wait(self) -> int:
-        code = self._process.wait(LIMIT_S)
-        for thread in self._threads:
-            thread.join(LIMIT_S)
-        while (line := self._waiting.get_nowait()) is not None:
-            self.lines.append(line)
-        return code
-
-    def close(self) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait(LIMIT_S)
-        for thread in self._threads:
-            thread.join(LIMIT_S)
-        for stream in (self._process.stdout, self._process.stderr):
-            assert stream is not None
-            stream.close()
-
-
 @pytest.fixture
 def member(folder: Path, environment: dict[str, str]):
-    made: list[Process] = []
     (folder / "secret").write_text(SECRET + "\n")
 
-    def start(name: str, *more: str, flags: tuple[str, ...] = ()) -> Process:
-        arguments = ["--name", name, "--bind", "127.0.0.1:0", "--secret-file", "secret", "--data-dir", f"data-{name}"]
-        made.append(Process([*arguments, "--preset", "fast", *more], environment, flags=flags))
-        return made[-1]
+    with nodes() as begin:
 
-    yield start
-    for each in made:
-        each.close()
+        def start(name: str, *more: str, flags: tuple[str, ...] = ()) -> NodeProcess:
+            words = ["--name", name, "--bind", "127.0.0.1:0", "--secret-file", "secret", "--data-dir", f"data-{name}"]
+            return begin("member", *words, "--preset", "fast", *more, environment=environment, flags=flags)
+
+        yield start
 
 
 # Lines.
@@ -124,21 +52,21 @@ def member(folder: Path, environment: dict[str, str]):
 def test_events_are_lines_of_json_and_sigterm_says_good_bye(member) -> None:
     # Patient ones: nobody is suspected while a busy machine keeps it from saying good-bye.
     a = member("a", "--json", "--voters", "a", "--preset", "wan")
-    ready = a.event("ready")
+    ready = a.until("ready")
     assert abs(ready["at"] - time.time()) < LIMIT_S
     assert ready["name"] == "a" and ready["address"].startswith("127.0.0.1:") and int(ready["boot"]) >= 0
     b = member("b", "--json", "--seed", ready["address"], "--preset", "wan")
-    joined = a.event("joined", name="b")
-    assert joined["address"] == b.event("ready")["address"]
-    b.event("joined", name="a")
-    elected = next((json.loads(line) for line in a.lines if '"elected"' in line), None) or a.event("elected")
+    joined = a.until("joined", name="b")
+    assert joined["address"] == b.until("ready")["address"]
+    b.until("joined", name="a")
+    elected = next((json.loads(line) for line in a.lines if '"elected"' in line), None) or a.until("elected")
     assert elected["term"] == elected["token"][1] == 1
 
     told_at = time.time()
     b.signal(signal.SIGTERM)
     assert b.wait() == 0
     assert json.loads(b.lines[-1])["event"] == "stopped" and b.errors == ""
-    a.event("left", name="b")
+    a.until("left", name="b")
     a.signal(signal.SIGINT)
     assert a.wait() == 0
     assert json.loads(a.lines[-1])["event"] == "stopped" and a.errors == ""
@@ -166,12 +94,12 @@ def test_events_are_sentences_for_people(member) -> None:
 
 def test_wrong_secret_is_told_where_it_is_wrong(member, folder: Path) -> None:
     a = member("a", "--json")
-    address = a.event("ready")["address"]
+    address = a.until("ready")["address"]
     (folder / "other").write_text("pL2k9Vb7Xs4Qw1Zr8Mn5Td3Jh6Gy0Fcd\n")
     b = member("b", "--secret-file", "other", "--seed", address, "--json")
-    refused = b.event("refused")
+    refused = b.until("refused")
     assert address in refused["text"] and "does not know this secret" in refused["text"]
-    assert "not sealed with a key that is known here" in a.event("refused")["text"]
+    assert "not sealed with a key that is known here" in a.until("refused")["text"]
 
 
 def test_voter_whose_disk_fails_ends_with_a_sentence(member, folder: Path) -> None:
@@ -205,9 +133,9 @@ def test_voter_whose_disk_fails_ends_with_a_sentence(member, folder: Path) -> No
 
 def test_bare_member_imports_nothing_it_does_not_need(member) -> None:
     a = member("a", "--json", "--voters", "a", flags=("-X", "importtime"))
-    b = member("b", "--json", "--seed", a.event("ready")["address"])
-    b.event("joined", name="a")
-    a.event("elected")
+    b = member("b", "--json", "--seed", a.until("ready")["address"])
+    b.until("joined", name="a")
+    a.until("elected")
     a.signal(signal.SIGTERM)
     assert a.wait() == 0
     imported = {line.rpartition("|")[2].strip() for line in a.errors.splitlines() if line.startswith("import time:")}
@@ -335,7 +263,7 @@ def test_port_in_use_is_told(refused) -> None:
 
 
 def test_data_folder_in_use_is_told(member, refused) -> None:
-    member("a", "--json").event("ready")
+    member("a", "--json").until("ready")
     refused("data-a is in use by process", "--data-dir", data_dir="data-a")
 
 
@@ -349,10 +277,10 @@ class Pipe:
         self.reading, self.writing = os.pipe()
         self._monkeypatch = monkeypatch
 
-    def printer(self, *, as_json: bool) -> Printer:
+    def printer(self, *, as_json: bool, **limits: Any) -> Printer:
         with self._monkeypatch.context() as patched:
             patched.setattr(module.sys, "stdout", self)
-            return Printer(asyncio.get_running_loop(), as_json, sentence_of)
+            return Printer(asyncio.get_running_loop(), as_json, sentence_of, **limits)
 
     def fileno(self) -> int:
         return self.writing
@@ -416,11 +344,9 @@ async def test_lines_that_wait_at_the_end_are_written(pipe: Pipe) -> None:
 
 
 async def test_end_does_not_wait_for_a_reader_that_does_not_read(
-    pipe: Pipe, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    pipe: Pipe, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(module, "FINISH_S", 0.01)
-    monkeypatch.setattr(module, "LINES_LIMIT", 10)
-    printer = pipe.printer(as_json=False)
+    printer = pipe.printer(as_json=False, finish_s=0.01, lines_limit=10)
     for _ in range(500):
         printer.event(EVENT)
     assert len(printer._waiting) == 10

@@ -5,11 +5,8 @@ import contextlib
 import json
 import os
 import resource
-import signal
 import socket
 import stat
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -18,9 +15,14 @@ import pytest
 
 from talka.cli.nodes.life import Api, Life, ReadyWithWorker, brief_sentence, sentence
 from talka.cli.nodes.token import write_secretly
+from talka.client.kinds import JobDirectory
+from talka.client.load_kind import LoadKind
 from talka.errors import Invalid, TalkaError
 from talka.nodes.manager import ManagerNode
 from talka.nodes.worker import WorkerNode
+from tests import processes
+from tests.node_process import NodeProcess, nodes
+from tests.processes import TALKA
 
 SECRET = "vQ8d0sLk3mZx7Yp2Rt5Wn9Bc4Hf6Jg1A"
 LIMIT_S = 60
@@ -29,52 +31,13 @@ LIMIT_S = 60
 # Real ones.
 
 
-class Process:
-    """A node that prints JSON."""
-
-    def __init__(self, *arguments: str, files: int = 0) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "talka", *arguments, "--json"],
-            preexec_fn=with_files(files) if files else None,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={name: value for name, value in os.environ.items() if not name.startswith("TALKA_")},
-        )
-
-    def until(self, word: str) -> dict[str, Any]:
-        """The next such event. pytest's own limit ends a wait for one that does not come."""
-        assert self.process.stdout is not None and self.process.stderr is not None
-        for line in self.process.stdout:
-            event: dict[str, Any] = json.loads(line)
-            if event["event"] == word:
-                return event
-        raise AssertionError(f"it ended before it said {word}: {self.process.stderr.read()}")
-
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(LIMIT_S)
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.communicate(timeout=LIMIT_S)
-
-
-Started = Callable[..., Process]
+Started = Callable[..., NodeProcess]
 
 
 @pytest.fixture
 def started(folder: Path) -> Iterator[Started]:
-    processes: list[Process] = []
-
-    def start(*arguments: str, files: int = 0) -> Process:
-        processes.append(Process(*arguments, files=files))
-        return processes[-1]
-
-    yield start
-    for process in processes:
-        process.end()
+    with nodes() as start:
+        yield lambda *words, files=0: start(*words, "--json", before=with_files(files) if files else None)
 
 
 def test_up_is_a_whole_cluster_that_takes_jobs(started: Started, command: Any, server: Any, folder: Path) -> None:
@@ -125,7 +88,7 @@ def test_a_manager_that_is_told_another_lease_is_refused_until_the_lease_is_chan
     (folder / "secret").write_text(SECRET + "\n")
     (folder / "secret").chmod(0o600)
 
-    def manager(name: str, *more: str) -> Process:
+    def manager(name: str, *more: str) -> NodeProcess:
         return started(
             *("manager", "--name", name, "--voters", "a,b,c", "--bind", "127.0.0.1:0", "--api", "127.0.0.1:0"),
             *("--secret-file", "secret", "--data-dir", name, "--preset", "fast", *more),
@@ -142,9 +105,8 @@ def test_a_manager_that_is_told_another_lease_is_refused_until_the_lease_is_chan
 
     # Who was told another one says so and is gone, with the code of a wrong setting.
     refused = manager("c", "--seed", seed, "--lease", "3s")
-    assert refused.process.wait(LIMIT_S) == 2
-    assert refused.process.stderr is not None
-    said = refused.process.stderr.read()
+    assert refused.wait() == 2
+    said = refused.errors
     assert f"--lease is 3s, and the lease of this cluster is 1s (set by {before['by']}): leave" in said
     assert "talka cluster lease 3s --to HOST:PORT" in said and "Traceback" not in said
 
@@ -188,8 +150,8 @@ def test_a_low_limit_of_files_makes_fewer_connections_and_is_told(started: Start
 
 
 def test_too_low_a_limit_of_files_is_named_as_the_cause(folder: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "talka", "up", "--port", "0", "--data-dir", "up"],
+    done = processes.run(
+        [*TALKA, "up", "--port", "0", "--data-dir", "up"],
         preexec_fn=with_files(64),
         capture_output=True,
         text=True,
@@ -266,7 +228,7 @@ class Part:
         self.failure: TalkaError | None = None
         self.is_registered = asyncio.Event()
         self.control = self
-        self.dags = None
+        self.kinds = JobDirectory(LoadKind(cast(Any, self)))
         self.folder = Path.cwd()
         self.limiter = lambda operation, client: 0.0
         self.running = asyncio.Event()
@@ -416,8 +378,8 @@ def test_a_limit_of_20_open_files_is_named_as_the_cause(words: list[str], tmp_pa
     write_secretly(secret, SECRET)
     more = [] if words[0] == "run" else ["--data-dir", str(tmp_path / "data")]
     more += ["--secret-file", str(secret)] if words[0] in ("manager", "worker", "member") else []
-    told = subprocess.run(
-        ["sh", "-c", 'ulimit -n 20; exec "$0" "$@"', sys.executable, "-m", "talka", *words, *more],
+    told = processes.run(
+        ["sh", "-c", 'ulimit -n 20; exec "$0" "$@"', *TALKA, *words, *more],
         cwd=tmp_path,
         capture_output=True,
         text=True,

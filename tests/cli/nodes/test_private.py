@@ -4,19 +4,20 @@ import http.client
 import http.server
 import json
 import os
-import signal
 import stat
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from talka.cli.nodes import private as module
 from talka.cli.nodes.private import NotPrivate, announced, drawn_tokens, found_token, place_of, read_own
+from tests import processes
+from tests.node_process import NodeProcess
+from tests.processes import TALKA, own_environment
 
 LIMIT_S = 60
 
@@ -28,30 +29,18 @@ def mode_of(path: Path) -> int:
 # A real one.
 
 
-class Up:
+class Up(NodeProcess):
     """Its user's home is a folder of the test."""
 
     def __init__(self, home: Path, *flags: str) -> None:
         self.home = home
-        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("TALKA_")}
-        self.environment["HOME"] = str(home)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "talka", "up", "--port", "0", "--cores", "1", "--json", *flags],
-            cwd=home,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=self.environment,
-        )
-        assert self.process.stdout is not None
-        self.events = (json.loads(line) for line in self.process.stdout)
-
-    def until(self, word: str) -> dict[str, Any]:
-        return next(event for event in self.events if event["event"] == word)
+        self.environment = {**own_environment(), "HOME": str(home)}
+        words = ("up", "--port", "0", "--cores", "1", "--json", *flags)
+        super().__init__(*words, folder=home, environment=self.environment)
 
     def command(self, *arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [sys.executable, "-m", "talka", *arguments],
+        return processes.run(
+            [*TALKA, *arguments],
             cwd=self.home,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -60,26 +49,20 @@ class Up:
             env=self.environment | variables,
         )
 
-    def end(self, number: signal.Signals = signal.SIGKILL) -> int:
-        self.process.send_signal(number)
-        self.process.communicate(timeout=LIMIT_S)
-        return self.process.returncode
-
 
 Started = Callable[..., Up]
 
 
 @pytest.fixture
 def started(tmp_path: Path) -> Iterator[Started]:
-    nodes: list[Up] = []
+    with ExitStack() as stack:
 
-    def start(*flags: str) -> Up:
-        nodes.append(Up(tmp_path, *flags))
-        return nodes[-1]
+        def start(*flags: str) -> Up:
+            node = Up(tmp_path, *flags)
+            stack.callback(node.close)
+            return node
 
-    yield start
-    for node in nodes:
-        node.end()
+        yield start
 
 
 def status_without_token(address: str) -> int:
@@ -99,7 +82,7 @@ def test_up_says_that_other_users_can_submit(started: Started) -> None:
 
     assert status_without_token(address) == 200
     assert "--private" in module_sentence("open")
-    assert node.end(signal.SIGTERM) == 0
+    assert node.stop() == 0
 
 
 def module_sentence(word: str) -> str:
@@ -131,7 +114,7 @@ def test_a_private_one_is_open_to_commands_of_its_user_and_closed_to_others(star
     assert "others can use" in refused.stderr and "(mode 644)" in refused.stderr
 
     key = (node.home / "mine" / "token.key").read_bytes()
-    assert node.end(signal.SIGTERM) == 0
+    assert node.stop() == 0
     assert list(place.parent.iterdir()) == []
     again = started("--private", "--data-dir", "mine")
     address = again.until("up")["address"]
@@ -159,7 +142,7 @@ def test_whoever_takes_the_address_of_one_that_was_killed_is_shown_no_token(star
     node = started("--private")
     address = node.until("up")["address"]
     assert node.command("jobs", "--to", address).returncode == 0
-    node.end()
+    node.close()
     assert (node.home / ".local/state/talka/private" / address).exists()
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", int(address.rpartition(":")[2])), Listener) as server:

@@ -118,20 +118,20 @@ def test_a_refusal_needs_no_disk(group: Any) -> None:
 
 def test_an_answer_of_an_earlier_candidacy_does_not_count(group: Any) -> None:
     group.lose(PreVoteReply, Vote)
-    group.run(2 * SECOND)
+    group.run(3 * SECOND)
     candidate = next(name for name, voter in group.voters.items() if voter.role is VoterRole.PRE_CANDIDATE)
     other = next(name for name in "abc" if name != candidate)
-    late = max(word.round for _, _, word in group.messages(PreVote, candidate)) - 1
+    late, current = sorted({word.round for _, _, word in group.messages(PreVote, candidate)})[-2:]
 
     group.heal()
     group.lose(Vote)
     group.tell(candidate, other, PreVoteReply(0, late, True))
-    group.tell(candidate, other, PreVoteReply(0, late + 1, False))
+    group.tell(candidate, other, PreVoteReply(0, current, False))
     assert group.voters[candidate].role is VoterRole.PRE_CANDIDATE
-    group.tell(candidate, "stranger", PreVoteReply(0, late + 1, True))
+    group.tell(candidate, "stranger", PreVoteReply(0, current, True))
     assert group.voters[candidate].role is VoterRole.PRE_CANDIDATE
 
-    group.tell(candidate, other, PreVoteReply(0, late + 1, True))
+    group.tell(candidate, other, PreVoteReply(0, current, True))
 
     assert group.voters[candidate].role is VoterRole.CANDIDATE
     group.tell(candidate, other, VoteReply(1, False, 1, 1))

@@ -1,3 +1,5 @@
+import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,17 +15,21 @@ from talka.cluster.membership.anti_entropy import (
 )
 from talka.cluster.membership.members import DEAD, LEFT, SUSPECT, Member
 from talka.wire.membership import (
+    ADDRESS_LIMIT,
     BUCKETS,
     DIGEST_BYTES,
     PAGE_LIMIT_BYTES,
     PAYLOAD_LIMIT_BYTES,
+    REASON_LIMIT,
     RECORDS_LIMIT,
+    ZONE_LIMIT,
     Alive,
     MemberRecord,
     MemberState,
     SyncReply,
     encode,
 )
+from talka.wire.packets import NAME_LIMIT
 
 quick = settings(deadline=None, derandomize=True, max_examples=100)
 ME = Alive("me", 1, 0, "me:1")
@@ -135,6 +141,25 @@ def test_pages_of_the_largest_records_stay_below_their_limit_and_lose_nothing() 
     assert [record for page in made for record in page] == large
     me = Alive(name, 2**62, 2**62, address, "€" * 64, bytes(PAYLOAD_LIMIT_BYTES))
     assert all(0 < len(encode(SyncReply(me, EVERYWHERE, page))) < PAGE_LIMIT_BYTES for page in made)
+
+
+@pytest.mark.parametrize(
+    ("field", "limit"),
+    [
+        ("name", NAME_LIMIT),
+        ("address", ADDRESS_LIMIT),
+        ("zone", ZONE_LIMIT),
+        ("accuser", NAME_LIMIT),
+        ("reason", REASON_LIMIT),
+    ],
+)
+def test_each_text_of_a_record_counts_for_the_limit_of_its_page(field: str, limit: int) -> None:
+    record = msgspec.structs.replace(MemberRecord("a", 1, 0, "a", "", b"", 0), **{field: "𝄞" * limit})
+
+    made = pages([record] * 1200)
+
+    assert sum(len(page) for page in made) == 1200
+    assert all(len(encode(SyncReply(ME, EVERYWHERE, page))) < PAGE_LIMIT_BYTES for page in made)
 
 
 def test_a_page_has_no_more_records_than_are_read() -> None:

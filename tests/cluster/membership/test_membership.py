@@ -74,8 +74,9 @@ class Bench:
         config: MembershipConfig = CONFIG,
         zones: Callable[[int], str] = lambda number: "",
         zone: str = "",
+        now: int = SECOND,
     ) -> None:
-        self.now = SECOND
+        self.now = now
         self.core = Membership(
             name="me",
             boot=100,
@@ -198,6 +199,16 @@ def test_before_a_verdict_that_nobody_shares_the_suspected_one_is_asked_a_last_t
     assert bench.status("m1") is ALIVE
 
 
+def test_all_whose_suspicion_runs_out_at_one_moment_are_asked_in_one_tick(bench: Bench) -> None:
+    bench.hear(suspect("m1"), suspect("m3"))
+    bench.run(bounds(CONFIG, 6, 0).max_ns - 1)
+    bench.now += 1
+
+    asked = [said.message for said in says(bench.core.tick(bench.now))]
+
+    assert Ping(0, "m1", 1) in asked and Ping(0, "m3", 1) in asked
+
+
 def test_a_verdict_that_others_share_comes_without_a_last_question(bench: Bench) -> None:
     bench.hear(suspect())
     bench.run(bounds(CONFIG, 6, 0).max_ns)
@@ -245,6 +256,17 @@ def test_with_more_zones_than_confirmations_each_zone_counts_once() -> None:
 
     bench.hear(suspect("m1", "m4"))  # of z1
     assert [type(item) for item in news(bench.run(0))] == [MemberLost]
+
+
+def test_with_only_as_many_zones_as_confirmations_each_accuser_counts() -> None:
+    config = PRESETS["fast"]
+    bench = Bench(9, config=config, zones=lambda number: f"z{number % 2}")
+    limits = bounds(config, 10, 0)
+    assert limits.wanted == 2
+    for accuser in ("m2", "m4", "m6"):  # all of z0
+        bench.hear(suspect("m1", accuser))
+
+    assert [type(item) for item in news(bench.run(limits.min_ns))] == [MemberLost]
 
 
 def test_where_all_are_of_one_zone_each_accuser_counts() -> None:
@@ -364,6 +386,13 @@ def test_strangers_share_one_allowance(bench: Bench) -> None:
     for number in range(ACCUSATIONS_PER_S + 10):
         bench.hear(Alive(f"x{number}", 1, 0, "x:1"))
     accusations = [suspect(f"x{number}", f"stranger {number}") for number in range(ACCUSATIONS_PER_S + 10)]
+
+    assert len([item for item in bench.hear(*accusations) if isinstance(item, MemberSuspected)]) == ACCUSATIONS_PER_S
+
+
+def test_strangers_have_their_whole_allowance_in_the_first_second_of_the_clock() -> None:
+    bench = Bench(ACCUSATIONS_PER_S + 10, now=0)
+    accusations = [suspect(f"m{number}", "stranger") for number in range(ACCUSATIONS_PER_S + 10)]
 
     assert len([item for item in bench.hear(*accusations) if isinstance(item, MemberSuspected)]) == ACCUSATIONS_PER_S
 
@@ -772,6 +801,18 @@ def test_news_is_gossiped_to_a_few_at_once_and_then_by_the_interval(bench: Bench
     bench.hear(Alive("newer", 1, 0, "newer:1"))
     assert not [said for said in says(bench.run(CONFIG.gossip_interval_ns - 1)) if isinstance(said.message, Gossip)]
     assert [said for said in says(bench.run(1)) if isinstance(said.message, Gossip)]
+
+
+def test_news_rides_on_as_many_messages_as_the_size_of_the_group_asks_for_oneself_counted() -> None:
+    bench = Bench(9)
+    bench.run(5 * SECOND)
+    update = Alive("m1", 1, 1, "m1:1")
+    bench.hear(update)
+
+    answers = [told(bench.on(Ping(number, "me", 100))) for number in range(1, 21)]
+
+    assert answers.count([update]) == 2 * CONFIG.retransmit_multiplier  # ten members have two digits
+    assert answers.count([]) == 20 - 2 * CONFIG.retransmit_multiplier
 
 
 def test_a_member_in_bad_health_gossips_less_often(bench: Bench) -> None:

@@ -2,10 +2,7 @@
 
 from random import Random
 
-import pytest
-
 from talka.cluster.effects import Send
-from talka.cluster.membership import namesakes as module
 from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.namesakes import AGAIN_NS, PATIENCE_NS, Namesakes
 from talka.cluster.membership.news import MembershipEffect, Namesake
@@ -68,9 +65,8 @@ def test_one_that_hears_of_another_life_of_its_name_for_long_says_so() -> None:
     assert not [e for e in hear(a, 3 * PATIENCE_NS, "c", 1, "at-c", a.me) if isinstance(e, Namesake)]
 
 
-def test_lives_that_are_watched_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LIVES_LIMIT", 2)
-    namesakes, me = Namesakes(), Alive("a", 1, 0, "at-a")
+def test_lives_that_are_watched_have_a_limit() -> None:
+    namesakes, me = Namesakes(lives_limit=2), Alive("a", 1, 0, "at-a")
     out: list[MembershipEffect] = []
 
     for now in (0, PATIENCE_NS):

@@ -7,12 +7,11 @@ import msgspec
 import pytest
 
 from talka.cluster.effects import Lane, Send
-from talka.cluster.membership import vouched as module
 from talka.cluster.membership.members import ALIVE, SUSPECT
 from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.news import MemberJoined, MembershipEffect, Namesake
 from talka.cluster.membership.presets import PRESETS
-from talka.cluster.membership.vouched import AGAIN, Notary
+from talka.cluster.membership.vouched import AGAIN, Notary, Vouched
 from talka.units import SECOND
 from talka.wire.membership import (
     Alive,
@@ -226,7 +225,7 @@ def test_without_certificates_nothing_is_signed_and_everything_is_believed() -> 
     assert address_of(a, "b") == "at-thief" and a.disbelieved == 0
 
 
-def test_the_same_news_is_judged_once_and_a_bad_one_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_news_is_judged_once_and_a_bad_one_again_after_a_while() -> None:
     a, notary = certified()
     for _ in range(AGAIN + 1):
         hear(a, B_ELSEWHERE)
@@ -234,10 +233,13 @@ def test_the_same_news_is_judged_once_and_a_bad_one_again_after_a_while(monkeypa
     hear(a, B_ELSEWHERE)
     assert notary.asked == 2
 
-    monkeypatch.setattr(module, "JUDGED_LIMIT", 2)
-    for boot in (5, 6, 7, 5):
-        hear(a, msgspec.structs.replace(B_ELSEWHERE, boot=boot))
-    assert notary.asked == 6, "of the first nothing is known any more"
+
+def test_the_judgement_made_longest_ago_is_forgotten_first() -> None:
+    notary = Signs("a")
+    vouched = Vouched(notary, judged_limit=2)
+    for boot in (5, 6, 7, 7, 5):
+        assert not vouched.believes(msgspec.structs.replace(B_ELSEWHERE, boot=boot), None)
+    assert notary.asked == 4, "of the first nothing is known any more"
 
 
 def test_a_good_judgement_is_kept() -> None:

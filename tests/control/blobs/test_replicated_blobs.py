@@ -1,28 +1,30 @@
 """Blobs on a majority of managers, whatever is lost, doubled or overtaken in between."""
 
 from collections.abc import Sequence
+from functools import partial
 from hashlib import sha256
 from random import Random
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.cluster.effects import Lane, PersistBlob, Send
 from talka.cluster.leadership.quorum import majority
-from talka.control.blobs import replicated_blobs as vaults
+from talka.control.blobs import replicated_blobs
 from talka.control.blobs.fetching import LIMIT_NS, RETRY_NS
 from talka.control.blobs.replicated_blobs import (
     AGAIN_NS,
     LINGER_NS,
     BlobFailed,
     BlobKept,
+    BlobLimits,
     BlobReady,
     BlobsFull,
     LoadBlob,
     ReplicatedBlobs,
     ServeBlob,
-    piece_of,
 )
 from talka.errors import Invalid
 from talka.units import NEVER, SECOND
@@ -40,17 +42,15 @@ def digest_of(content: bytes) -> str:
 DIGEST = digest_of(CONTENT)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def small_pieces() -> object:
-    """A few bytes in each piece, so that ten bytes are several."""
-    patch = pytest.MonkeyPatch()
-    patch.setattr(vaults, "PIECE_LIMIT_BYTES", PIECE)
-    yield
-    patch.undo()
+SMALL = BlobLimits(piece_bytes=PIECE)
+"""A few bytes in each piece, so that ten bytes are several."""
+piece_of = partial(replicated_blobs.piece_of, piece_bytes=PIECE)
 
 
-def vault_of(me: str = "m1", managers: Sequence[str] = ("m1", "m2", "m3"), has: Sequence[str] = ()) -> ReplicatedBlobs:
-    return ReplicatedBlobs(me, lambda: managers, has, Random(1))
+def vault_of(
+    me: str = "m1", managers: Sequence[str] = ("m1", "m2", "m3"), has: Sequence[str] = (), **limits: int
+) -> ReplicatedBlobs:
+    return ReplicatedBlobs(me, lambda: managers, has, Random(1), msgspec.structs.replace(SMALL, **limits))
 
 
 def offer(offset: int, content: bytes = CONTENT) -> KeepBlob:
@@ -189,9 +189,8 @@ def test_a_blob_has_at_least_a_byte_and_at_most_the_limit() -> None:
             vault.keep(0, digest_of(content), content)
 
 
-def test_more_than_a_manager_can_pass_on_is_refused_for_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vaults, "KEEPING_LIMIT_BYTES", 19)
-    vault = vault_of()
+def test_more_than_a_manager_can_pass_on_is_refused_for_now() -> None:
+    vault = vault_of(keeping_bytes=19)
     vault.keep(0, DIGEST, CONTENT)
 
     with pytest.raises(BlobsFull, match="try again in a moment"):
@@ -279,9 +278,8 @@ def test_data_beyond_the_end_is_not_taken() -> None:
     assert vault.on_keep(0, "m1", KeepBlob(DIGEST, 0, 3, b"0123")) == [kept("m1", 0)]
 
 
-def test_of_too_many_unfinished_blobs_the_oldest_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vaults, "INCOMING_LIMIT", 2)
-    vault = vault_of("m2")
+def test_of_too_many_unfinished_blobs_the_oldest_are_given_up() -> None:
+    vault = vault_of("m2", incoming=2)
     other, third = b"abcdefgh", b"ABCDEFGH"
     vault.on_keep(0, "m1", offer(0))
     vault.on_keep(0, "m1", offer(0, other))
@@ -290,11 +288,8 @@ def test_of_too_many_unfinished_blobs_the_oldest_are_given_up(monkeypatch: pytes
     assert vault.on_keep(1, "m1", offer(4)) == [kept("m1", 0)], "it has to be begun anew"
 
 
-def test_of_unfinished_blobs_that_are_too_large_together_the_oldest_are_given_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(vaults, "INCOMING_LIMIT_BYTES", 7)
-    vault = vault_of("m2")
+def test_of_unfinished_blobs_that_are_too_large_together_the_oldest_are_given_up() -> None:
+    vault = vault_of("m2", incoming_bytes=7)
     other = b"abcdefgh"
     vault.on_keep(0, "m1", offer(0, other))
 
@@ -422,7 +417,7 @@ class Cluster:
         self.now = 0
 
     def _started(self, name: str) -> ReplicatedBlobs:
-        return ReplicatedBlobs(name, lambda: self.names, self.disks[name], Random(name))
+        return ReplicatedBlobs(name, lambda: self.names, self.disks[name], Random(name), SMALL)
 
     def follow(self, name: str, effects: list[object]) -> None:
         for effect in effects:

@@ -27,7 +27,7 @@ def wall_ms(now: int) -> int:
 class Story:
     """A job with a queue and workers that do as the test says."""
 
-    def __init__(self, tasks: dict[str, Any], *, started: bool = True, **settings: Any) -> None:
+    def __init__(self, tasks: dict[str, Any], *, started: bool = True, at_once: int = AT_ONCE, **settings: Any) -> None:
         """`tasks`: by id what it depends on, or all fields of its spec."""
         self.specs = [
             TaskSpec(id=id, handler="h", **(fields if isinstance(fields, dict) else {"depends_on": tuple(fields)}))
@@ -36,7 +36,7 @@ class Story:
         row = JobRow(
             number=3, id="job", name="n", state=JobState.SUBMITTED, submitted_ms=wall_ms(START), settings=b"{}"
         )
-        self.job = DagJob(row, DagSettings(**settings), Random(7), wall_ms)
+        self.job = DagJob(row, DagSettings(**settings), Random(7), wall_ms, at_once=at_once)
         self.now = START
         self.queue: dict[str, DagTask] = {}
         self.recalled: list[str] = []
@@ -179,9 +179,8 @@ def test_many_tasks_become_ready_in_several_steps() -> None:
     assert story.job.next_tick_at == NEVER
 
 
-def test_a_task_that_had_its_turn_does_not_wait_for_those_that_had_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("talka.control.dags.job.AT_ONCE", 1)
-    story = Story({"a": "", "b": "", "c": ""})
+def test_a_task_that_had_its_turn_does_not_wait_for_those_that_had_not() -> None:
+    story = Story({"a": "", "b": "", "c": ""}, at_once=1)
     story.give("a")
     story.take(story.job.lost(story.now, story["a"], "gone"))
     assert list(story.queue) == ["a"]
@@ -314,6 +313,13 @@ def test_skip_dependents_skips_all_that_follows_and_nothing_else() -> None:
     )
 
 
+def test_what_waits_for_several_that_are_skipped_is_skipped_once() -> None:
+    story = Story({"a": "", "b": "a", "c": "a", "d": "bc"}, retry=ONCE, on_failure="skip_dependents")
+    story.fail("a")
+    assert story.states() == "a:dead b:skipped c:skipped d:skipped"
+    assert [event.text for event in story.events("skipped")] == ["3 tasks that wait for it are skipped"]
+
+
 def test_a_job_of_which_nothing_completed_has_failed() -> None:
     story = Story({"a": "", "b": ""}, retry=ONCE, on_failure="skip_dependents")
     story.fail("b", error="")
@@ -397,9 +403,8 @@ def test_many_tasks_are_cancelled_in_several_steps() -> None:
     assert story.end()[0] is JobState.CANCELLED
 
 
-def test_what_runs_again_after_a_cancelled_job_is_not_cancelled_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("talka.control.dags.job.AT_ONCE", 2)
-    story = Story({"a": "", "b": "", "c": ""})
+def test_what_runs_again_after_a_cancelled_job_is_not_cancelled_with_it() -> None:
+    story = Story({"a": "", "b": "", "c": ""}, at_once=2)
     story.pass_time(1)
     story.done("c")
     story.take(story.job.cancel(story.now, ""))

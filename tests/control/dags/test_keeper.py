@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from talka.control.dags import job_timers, keeper, shelf
+from talka.control.dags.keeper_limits import KeeperLimits
 from talka.control.dags.shelf import KeyTaken, NoRoomForJobs
-from talka.control.tasks import attempts, delivery
+from talka.control.tasks.delivery import DeliveryLimits
 from talka.control.tasks.store_effects import CallAnswered, Commit, DagEnded, ReadOutputs
 from talka.errors import Invalid
 from talka.units import NEVER, SECOND
@@ -207,8 +207,8 @@ def test_a_result_that_is_told_again_is_taken_again_and_not_stale(play: Play) ->
     assert play.keeper.stale_results == 0
 
 
-def test_results_are_remembered_for_a_while(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "TAKEN_LIMIT", 2)
+@pytest.mark.parametrize("play", [KeeperLimits(taken=2)], indirect=True)
+def test_results_are_remembered_for_a_while(play: Play) -> None:
     play.beat("w", cores=8)
     play.submit(dict.fromkeys("abcde", ""))
     for id in "abc":
@@ -220,8 +220,8 @@ def test_results_are_remembered_for_a_while(play: Play, monkeypatch: pytest.Monk
     assert play.keeper.stale_results == 1
 
 
-def test_many_results_are_taken_in_parts(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "TASKS_LIMIT", 2)
+@pytest.mark.parametrize("play", [KeeperLimits(delivery=DeliveryLimits(tasks=2))], indirect=True)
+def test_many_results_are_taken_in_parts(play: Play) -> None:
     play.beat("w", cores=8)
     play.submit(dict.fromkeys("abcde", ""))
     play.results([TaskResult(play.fence(id), "completed", b"1") for id in "abcde"])
@@ -507,8 +507,8 @@ def test_a_recall_is_told_again_with_every_beat_until_its_result_comes(play: Pla
     assert play.ended[0].reason == "no more"
 
 
-def test_many_recalls_go_in_parts(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "TASKS_LIMIT", 2)
+@pytest.mark.parametrize("play", [KeeperLimits(recalls=2)], indirect=True)
+def test_many_recalls_go_in_parts(play: Play) -> None:
     play.beat("w", cores=8)
     id = play.submit(dict.fromkeys("abcde", ""))
     play.change(id, "cancel", "")
@@ -554,10 +554,8 @@ def test_why_tells_what_a_task_waits_for(play: Play) -> None:
     assert play.keeper.why(play.now, "nowhere", "a", 0, TaskState.DEAD).text == "its job has ended, and it is dead"
 
 
-def test_a_task_whose_turn_comes_with_the_next_tick_is_about_to_be_ready(
-    play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("talka.control.dags.job.AT_ONCE", 1)
+@pytest.mark.parametrize("play", [KeeperLimits(tasks_at_once=1)], indirect=True)
+def test_a_task_whose_turn_comes_with_the_next_tick_is_about_to_be_ready(play: Play) -> None:
     id = play.submit({"a": "", "b": ""})
     assert play.why(id, "b").text == "it is about to be ready"
     play.pass_time(0)
@@ -567,8 +565,8 @@ def test_a_task_whose_turn_comes_with_the_next_tick_is_about_to_be_ready(
 # Room, keys and drafts.
 
 
-def test_there_is_room_for_so_many_tasks_and_jobs(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shelf, "MOST_TASKS", 3)
+@pytest.mark.parametrize("play", [KeeperLimits(tasks=3)], indirect=True)
+def test_there_is_room_for_so_many_tasks(play: Play) -> None:
     play.submit({"a": "", "b": ""})
     with pytest.raises(NoRoomForJobs, match="2 tasks are under way, and 3 may be: try again later"):
         play.submit({"a": "", "b": ""})
@@ -576,13 +574,16 @@ def test_there_is_room_for_so_many_tasks_and_jobs(play: Play, monkeypatch: pytes
     play.done("a")
     play.done("b")
     play.submit({"a": "", "b": ""})
-    monkeypatch.setattr(shelf, "MOST_JOBS", 2)
     draft = play.begin()
     play.add(draft, {"a": ""})
     with pytest.raises(NoRoomForJobs, match="3 tasks are under way"):
         play.add(draft, {"b": ""})
-    monkeypatch.setattr(shelf, "MOST_TASKS", 9)
-    play.add(draft, {"b": ""})
+
+
+@pytest.mark.parametrize("play", [KeeperLimits(jobs=2)], indirect=True)
+def test_there_is_room_for_so_many_jobs(play: Play) -> None:
+    play.submit({"a": "", "b": ""})
+    play.add(play.begin(), {"b": ""})
     with pytest.raises(NoRoomForJobs, match="2 jobs are under way, which is the most"):
         play.submit({"a": ""})
     with pytest.raises(NoRoomForJobs, match="2 jobs"):
@@ -649,8 +650,8 @@ def test_a_draft_without_tasks_cannot_be_ended(play: Play) -> None:
     assert play.keeper.jobs == {} and play.commits == []
 
 
-def test_many_rows_go_in_parts(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper, "ROWS_AT_ONCE", 2)
+@pytest.mark.parametrize("play", [KeeperLimits(rows=2)], indirect=True)
+def test_many_rows_go_in_parts(play: Play) -> None:
     play.submit(dict.fromkeys("abcde", ""))
     assert [len(change.rows) for change in play.changes(PutTasks)] == [2, 2, 1]
 
@@ -723,6 +724,17 @@ def test_a_task_is_run_again_with_another_config(play: Play) -> None:
     assert play.keeper._delivery.specs_bytes == 0
 
 
+def test_a_task_that_is_run_again_does_not_go_on_from_its_progress_of_before(play: Play) -> None:
+    play.beat("w")
+    id = play.submit({"a": ""}, retry=Retry(max=0))
+    play.hear("w", TaskProgress((), (HandlerProgress(play.fence("a"), b"1"),)))
+    play.result(play.fence("a"), "failed")
+    assert play.row(0).checkpoint == b"1"
+    play.rerun(id, configs={"a": msgspec.Raw(b'"a new one"')})
+    assert play.handed[play.fence("a")].config == b'"a new one"'
+    assert play.handed[play.fence("a")].checkpoint == play.row(0).checkpoint == b""
+
+
 def test_a_job_that_cannot_be_run_again_is_not_kept_in_memory(play: Play) -> None:
     play.beat("w")
     id = play.submit({"a": ""})
@@ -773,10 +785,8 @@ def test_a_job_that_ended_twice_before_it_was_kept_is_forgotten_once(play: Play)
 # Memory.
 
 
-def test_a_spec_without_room_in_memory_is_read_when_its_task_is_handed(
-    play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(delivery, "SPECS_LIMIT_BYTES", 400)
+@pytest.mark.parametrize("play", [KeeperLimits(delivery=DeliveryLimits(specs_bytes=400))], indirect=True)
+def test_a_spec_without_room_in_memory_is_read_when_its_task_is_handed(play: Play) -> None:
     play.submit({"a": "", "b": {"config": msgspec.Raw(b'{"x":1}')}})
     assert play.task("b").spec is None
     play.hold_reads()
@@ -787,8 +797,8 @@ def test_a_spec_without_room_in_memory_is_read_when_its_task_is_handed(
     assert play.handed[play.fence("b")].config == b'{"x":1}'
 
 
-def test_what_was_lost_while_it_was_read_is_not_handed(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "SPECS_LIMIT_BYTES", 1)
+@pytest.mark.parametrize("play", [KeeperLimits(delivery=DeliveryLimits(specs_bytes=1))], indirect=True)
+def test_what_was_lost_while_it_was_read_is_not_handed(play: Play) -> None:
     play.submit({"a": ""})
     play.hold_reads()
     play.beat("w")
@@ -797,8 +807,8 @@ def test_what_was_lost_while_it_was_read_is_not_handed(play: Play, monkeypatch: 
     assert play.handed == {}
 
 
-def test_inputs_that_are_too_large_fail_their_task(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "INPUTS_LIMIT_BYTES", 10)
+@pytest.mark.parametrize("play", [KeeperLimits(delivery=DeliveryLimits(inputs_bytes=10))], indirect=True)
+def test_inputs_that_are_too_large_fail_their_task(play: Play) -> None:
     play.beat("w")
     play.submit({"a": "", "b": "a", "c": ""}, on_failure="skip_dependents")
     play.done("a", output=b'"0123456789"')
@@ -810,9 +820,10 @@ def test_inputs_that_are_too_large_fail_their_task(play: Play, monkeypatch: pyte
     assert [one.state for one in play.ended] == [JobState.PARTIAL]
 
 
-def test_inputs_that_are_read_and_too_large_fail_their_task_too(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "INPUTS_LIMIT_BYTES", 10)
-    monkeypatch.setattr(delivery, "CACHE_LIMIT_BYTES", 0)
+@pytest.mark.parametrize(
+    "play", [KeeperLimits(delivery=DeliveryLimits(inputs_bytes=10, outputs_bytes=0))], indirect=True
+)
+def test_inputs_that_are_read_and_too_large_fail_their_task_too(play: Play) -> None:
     play.beat("w")
     play.submit({"a": "", "b": "a"})
     play.done("a", output=b'"0123456789"')
@@ -820,8 +831,8 @@ def test_inputs_that_are_read_and_too_large_fail_their_task_too(play: Play, monk
     assert [one.state for one in play.ended] == [JobState.FAILED]
 
 
-def test_instants_that_came_to_nothing_do_not_pile_up(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_timers, "SPARE", 3)
+@pytest.mark.parametrize("play", [KeeperLimits(spare_instants=3)], indirect=True)
+def test_instants_that_came_to_nothing_do_not_pile_up(play: Play) -> None:
     play.beat("w", cores=64)
     play.submit({f"t{number}": "" for number in range(60)}, timeout=3600.0)
     for number in range(59):

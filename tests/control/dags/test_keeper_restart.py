@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.dags import spec_reading
+from talka.control.dags.keeper_limits import KeeperLimits
 from talka.control.tasks import delivery
 from talka.errors import Invalid
 from talka.wire.tasks import AskHeld, HandlerProgress, Held, Recall, TaskProgress
@@ -316,9 +316,8 @@ def test_limits_are_held_across_a_restart(play: Play) -> None:
     assert play.names() == {"b"}
 
 
-def test_specs_are_read_in_parts(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spec_reading, "READ_AT_ONCE", 2)
-    monkeypatch.setattr(spec_reading, "SEEN_AHEAD", 3)
+@pytest.mark.parametrize("play", [KeeperLimits(specs_at_once=2, specs_ahead=3)], indirect=True)
+def test_specs_are_read_in_parts(play: Play) -> None:
     play.beat("w", cores=8)
     play.submit(dict.fromkeys("abcde", ""))
     play.lose("w")
@@ -334,17 +333,16 @@ def test_specs_are_read_in_parts(play: Play, monkeypatch: pytest.MonkeyPatch) ->
     assert len(play.hands) == 12
 
 
-def test_those_of_high_priority_are_read_first(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spec_reading, "READ_AT_ONCE", 1)
+@pytest.mark.parametrize("play", [KeeperLimits(specs_at_once=1)], indirect=True)
+def test_those_of_high_priority_are_read_first(play: Play) -> None:
     play.submit({f"x{number}": {"priority": number + 1} for number in range(3)})
     play.restart()
     play.go_on()
     assert [fetch.specs for fetch in play.fetches] == [((1, 2),), ((1, 1),), ((1, 0),)]
 
 
-def test_no_more_are_read_than_can_be_given_out_soon(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spec_reading, "READ_AT_ONCE", 1)
-    monkeypatch.setattr(spec_reading, "SEEN_AHEAD", 2)
+@pytest.mark.parametrize("play", [KeeperLimits(specs_at_once=1, specs_ahead=2)], indirect=True)
+def test_no_more_are_read_than_can_be_given_out_soon(play: Play) -> None:
     play.submit(dict.fromkeys("abcdef", ""))
     play.restart()
     play.go_on()

@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from talka.control.tasks import epoch_floor
 from talka.control.tasks.epoch_floor import EPOCH_LIMIT, PAUSE_NS, STEP_LIMIT, EpochFloor
 from talka.control.tasks.store_effects import RaiseEpoch, WorkerDropped, WorkerTooOld
 from talka.control.worker.effects import AttemptsDropped, EndHandlers
-from talka.control.worker.handlers_pool import DROPS_LIMIT
+from talka.control.worker.handlers_partition import DROPS_LIMIT
 from talka.control.worker.obeyed_epoch import BrokenEpoch, ObeyedEpoch
 from talka.wire.attempts import NOWHERE, Dropped, StoreLife
 from talka.wire.tasks import (
@@ -68,7 +67,9 @@ def test_a_worker_remembers_whose_epoch_it_obeys() -> None:
     assert (again.epoch, again.life) == (7, ONE)
 
 
-@pytest.mark.parametrize("content", [b"", b"1 2", b"1 2 3 4", b"1 2 x", b"-1 2 3", b"1 2 %d" % (1 << 62)])
+@pytest.mark.parametrize(
+    "content", [b"", b"1 2", b"1 2 3 2 1", b"1 2 3 0", b"1 2 3 65", b"1 2 x", b"-1 2 3", b"1 2 %d" % (1 << 62)]
+)
 def test_a_stored_life_that_is_none_is_told(content: bytes) -> None:
     with pytest.raises(BrokenEpoch):
         ObeyedEpoch({"epoch": b"7", "epoch/life": content})
@@ -403,13 +404,12 @@ def test_an_epoch_grows_by_no_more_than_a_step_at_once() -> None:
     assert floor.wanted(PAUSE_NS, 1 << 60) == 6 + 2 * STEP_LIMIT
 
 
-def test_the_last_epoch_is_never_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_epoch_is_never_used_up() -> None:
     floor = EpochFloor(EPOCH_LIMIT - 1, ONE)
     assert floor.wanted(0, EPOCH_LIMIT) == 0
     assert floor.wanted(0, EPOCH_LIMIT - 1) == EPOCH_LIMIT
     assert EPOCH_LIMIT << 32 < 1 << 63
-    monkeypatch.setattr(epoch_floor, "EPOCH_LIMIT", 3)
-    assert EpochFloor(3, ONE).wanted(0, 9) == 0
+    assert EpochFloor(3, ONE, epoch_limit=3).wanted(0, 9) == 0
 
 
 @without("epoch_floor")

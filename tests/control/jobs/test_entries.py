@@ -7,10 +7,9 @@ import msgspec
 import pytest
 
 from talka.cluster.leadership.news import WriteEnded
-from talka.control.jobs import entries
 from talka.control.jobs.effects import Alarmed
 from talka.control.jobs.entries import EntryBook
-from talka.wire.entries import JobEntry, decode_entry, encode_entry
+from talka.wire.entries import SLOTS, JobEntry, decode_entry, encode_entry
 from talka.wire.orders import JobOrder
 from talka.work.lifecycle import JobState
 
@@ -32,14 +31,15 @@ class Desk:
 class Books:
     """One manager and its book."""
 
-    def __init__(self, cabinet_of: Callable[..., Any]) -> None:
+    def __init__(self, cabinet_of: Callable[..., Any], slots: int = SLOTS) -> None:
+        self.slots = slots
         self.group = cabinet_of("m1", part_of=Desk)
         self.group.leader()
         self.book = self.open()
 
     def open(self) -> EntryBook:
         desk = self.group.parts["m1"]
-        desk.book = self.book = EntryBook(desk.voter)
+        desk.book = self.book = EntryBook(desk.voter, self.slots)
         return self.book
 
     def reopen(self) -> EntryBook:
@@ -63,8 +63,9 @@ class Books:
 
 
 @pytest.fixture
-def checkpoints(cabinet_of: Callable[..., Any]) -> Books:
-    return Books(cabinet_of)
+def checkpoints(cabinet_of: Callable[..., Any], request: pytest.FixtureRequest) -> Books:
+    """With a parameter: so many jobs are remembered."""
+    return Books(cabinet_of, getattr(request, "param", SLOTS))
 
 
 @pytest.fixture
@@ -188,10 +189,8 @@ def test_what_is_no_entry_is_an_alarm_and_harms_nothing_else(checkpoints: Books,
     assert second.text.startswith("job/x: ")
 
 
-def test_a_new_job_takes_the_slot_of_the_one_that_ended_longest_ago(
-    checkpoints: Books, entry_of: RecordOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(entries, "SLOTS", 3)
+@pytest.mark.parametrize("checkpoints", [3], indirect=True)
+def test_a_new_job_takes_the_slot_of_the_one_that_ended_longest_ago(checkpoints: Books, entry_of: RecordOf) -> None:
     for number, ended_ms in ((1, 0), (2, 900), (3, 500)):
         state = JobState.COMPLETED if ended_ms else JobState.RUNNING
         assert checkpoints.book.has_room()
@@ -208,10 +207,8 @@ def test_a_new_job_takes_the_slot_of_the_one_that_ended_longest_ago(
     assert not checkpoints.book.has_room(), "those that are left have not ended"
 
 
-def test_of_two_that_ended_at_once_the_earlier_submission_gives_way(
-    checkpoints: Books, entry_of: RecordOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(entries, "SLOTS", 2)
+@pytest.mark.parametrize("checkpoints", [2], indirect=True)
+def test_of_two_that_ended_at_once_the_earlier_submission_gives_way(checkpoints: Books, entry_of: RecordOf) -> None:
     for number in (6, 5):
         checkpoints.add(entry_of(number, state=JobState.FAILED, ended_ms=1))
 
@@ -220,10 +217,8 @@ def test_of_two_that_ended_at_once_the_earlier_submission_gives_way(
     assert list(checkpoints.book.decided) == ["job6", "job7"]
 
 
-def test_a_job_whose_end_is_not_on_disk_keeps_its_slot(
-    checkpoints: Books, entry_of: RecordOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(entries, "SLOTS", 2)
+@pytest.mark.parametrize("checkpoints", [2], indirect=True)
+def test_a_job_whose_end_is_not_on_disk_keeps_its_slot(checkpoints: Books, entry_of: RecordOf) -> None:
     checkpoints.add(entry_of(1, state=JobState.RUNNING))
     checkpoints.group.hold()
     checkpoints.put(entry_of(1, state=JobState.COMPLETED, ended_ms=1), "ended")

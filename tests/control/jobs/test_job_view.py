@@ -6,10 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
-import pytest
 
-from talka.control.jobs import job_view
-from talka.control.jobs.job_view import SETTLE_WINDOWS, facts_of, fitting, update_of
+from talka.control.jobs.job_view import SETTLE_WINDOWS, UpdateLimits, facts_of, fitting, update_of
 from talka.stats.tally import MetricTally, StepTally, Tally
 from talka.stats.windows import WINDOW_NS, StepWindow, Window
 from talka.units import SECOND
@@ -39,10 +37,17 @@ ENTRY = JobEntry(
 FACTS = JobFacts("b4k7", "shop", JobState.RUNNING)
 
 
-def told(driven: Driven, *, after: int = -1, steps: bool = False, sequence: int = 1) -> JobUpdate:
+def told(driven: Driven, *, after: int = -1, steps: bool = False, sequence: int = 1, **limits: int) -> JobUpdate:
     tallies = {name: run.tally() for name, run in driven.job.workflows.items()} if steps else None
     return update_of(
-        driven.job, FACTS, driven.now, sequence=sequence, windows_after=after, steps=tallies, by_step=steps
+        driven.job,
+        FACTS,
+        driven.now,
+        sequence=sequence,
+        windows_after=after,
+        steps=tallies,
+        by_step=steps,
+        limits=UpdateLimits(**limits),
     )
 
 
@@ -227,18 +232,16 @@ def test_windows_of_workflows_have_their_steps_for_those_who_asked(job_of: JobOf
 
 
 def test_of_windows_with_much_in_them_an_update_has_few_and_no_recent_ones_until_the_others_are_told(
-    job_of: JobOf, monkeypatch: pytest.MonkeyPatch
+    job_of: JobOf,
 ) -> None:
     driven = job_of({"Shop": ARRIVALS}, places={"w1": 1})
     driven.run()
     driven.later(2).report(1, windows=[window_of(index) for index in range(20)])
     of_one_index = window_of(0).counters + 1  # a counter of the workflow's step, and one of the job
-    monkeypatch.setattr(job_view, "COUNTERS_LIMIT", 4 * of_one_index)
 
-    first = told(driven, steps=True)
-    rest = told(driven, after=first.windows[-1].index, steps=True)
-    monkeypatch.setattr(job_view, "COUNTERS_LIMIT", 0)
-    least = told(driven, after=5, steps=True)
+    first = told(driven, steps=True, counters=4 * of_one_index)
+    rest = told(driven, after=first.windows[-1].index, steps=True, counters=4 * of_one_index)
+    least = told(driven, after=5, steps=True, counters=0)
 
     assert 0 < len(first.windows) < 10
     for update in (first, least):
@@ -248,14 +251,13 @@ def test_of_windows_with_much_in_them_an_update_has_few_and_no_recent_ones_until
     assert indexes(least.windows) == [6], "it goes on, however much there is"
 
 
-def test_one_update_has_so_many_windows_and_the_next_goes_on(job_of: JobOf, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_view, "WINDOWS_LIMIT", 4)
+def test_one_update_has_so_many_windows_and_the_next_goes_on(job_of: JobOf) -> None:
     driven = job_of({"Shop": ARRIVALS}, places={"w1": 1})
     driven.run()
     driven.later(2).report(1, windows=[Window(index) for index in range(20)])
 
-    assert indexes(told(driven).windows) == [0, 1, 2, 3]
-    assert indexes(told(driven, after=3).windows) == [4, 5, 6, 7]
+    assert indexes(told(driven, windows=4).windows) == [0, 1, 2, 3]
+    assert indexes(told(driven, after=3, windows=4).windows) == [4, 5, 6, 7]
 
 
 # -- what fits a frame
@@ -288,46 +290,38 @@ def read(content: bytes) -> JobUpdate:
     return msgspec.msgpack.decode(content, type=JobUpdate)
 
 
-@pytest.fixture
-def limit(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    return lambda size_bytes: monkeypatch.setattr(job_view, "VIEW_LIMIT_BYTES", size_bytes)
-
-
-Limit = Callable[[int], None]
-
-
 def test_what_fits_is_told_whole() -> None:
     for update in (update_with(100, 10), with_windows_of_steps(20, 10, times=50)):
         assert read(fitting(update)) == update
 
 
-def test_what_steps_have_counted_is_told_without_windows_where_both_do_not_fit(limit: Limit) -> None:
+def test_what_steps_have_counted_is_told_without_windows_where_both_do_not_fit() -> None:
     update = with_windows_of_steps(20, 10, steps=100)
-    limit(len(fitting(update)) - 1)
+    limit_bytes = len(fitting(update)) - 1
 
-    fits = read(fitting(update))
+    fits = read(fitting(update, limit_bytes))
 
     assert fits.workflows[0].tally == update.workflows[0].tally
     assert (fits.windows, fits.recent) == ([], []), "they are not taken for told: the next update has them"
     assert (fits.workflows[0].windows, fits.workflows[0].recent) == ([], [])
 
 
-def test_of_too_many_windows_the_first_are_told(limit: Limit) -> None:
+def test_of_too_many_windows_the_first_are_told() -> None:
     update = with_windows_of_steps(100, 10)
-    limit(len(fitting(update)) - 1)
+    limit_bytes = len(fitting(update)) - 1
 
-    fits = read(fitting(update))
+    fits = read(fitting(update, limit_bytes))
 
     assert fits.windows == update.windows[:50]
     assert indexes(fits.workflows[0].windows) == list(range(50)), "as far as those of the job, which are told"
     assert (fits.recent, fits.workflows[0].recent) == ([], [])
 
 
-def test_windows_of_steps_are_blurred_before_any_is_left_out(limit: Limit) -> None:
+def test_windows_of_steps_are_blurred_before_any_is_left_out() -> None:
     update = with_windows_of_steps(20, 10, times=60)
-    limit(len(fitting(update)) - 1)
+    limit_bytes = len(fitting(update)) - 1
 
-    fits = read(fitting(update))
+    fits = read(fitting(update, limit_bytes))
 
     assert indexes(fits.workflows[0].windows) == list(range(20)) and fits.windows == update.windows
     for known, blurred in (
@@ -337,34 +331,32 @@ def test_windows_of_steps_are_blurred_before_any_is_left_out(limit: Limit) -> No
         assert blurred == known.blurred() != known
 
 
-def test_steps_that_do_not_fit_by_themselves_are_left_out(limit: Limit) -> None:
+def test_steps_that_do_not_fit_by_themselves_are_left_out() -> None:
     update = update_with(5, 100)
     tally = update.workflows[1].tally
     assert tally is not None
     tally.calls["step 1"] = {f"call {turn}": StepTally(ok=turn) for turn in range(10)}
-    limit(len(fitting(update_with(5, 50))))
+    limit_bytes = len(fitting(update_with(5, 50)))
 
-    late, shop = (fits := read(fitting(update))).workflows
+    late, shop = (fits := read(fitting(update, limit_bytes))).workflows
 
     assert late.tally is None
     assert shop.tally == Tally(started=7), "nor what their calls have counted"
     assert fits.windows == update.windows
 
 
-def test_a_window_whose_steps_do_not_fit_is_told_without_them(limit: Limit) -> None:
+def test_a_window_whose_steps_do_not_fit_is_told_without_them() -> None:
     update = with_windows_of_steps(1, 1, times=60)
-    limit(len(_encoded(with_windows_of_steps(1, 0))) + 10)
+    limit_bytes = len(_encoded(with_windows_of_steps(1, 0))) + 10
 
-    fits = read(fitting(update))
+    fits = read(fitting(update, limit_bytes))
 
     assert fits.windows == update.windows, "the next update goes on with the next window"
     assert (fits.workflows[0].windows, fits.workflows[0].recent, fits.recent) == ([], [], [])
 
 
-def test_what_fits_in_no_way_is_told_without_windows(limit: Limit) -> None:
-    limit(10)
-
-    assert read(fitting(update_with(5, 1))).windows == []
+def test_what_fits_in_no_way_is_told_without_windows() -> None:
+    assert read(fitting(update_with(5, 1), limit_bytes=10)).windows == []
 
 
 def _encoded(update: JobUpdate) -> bytes:

@@ -399,9 +399,11 @@ def test_a_task_that_is_done_is_not_taken_up_with_those_beside_it() -> None:
     heir = Heir(checkpoint_of(shards=shards))
     heir.take(heir.led.on_blob(heir.now, digest_of(result), result))
 
-    heir.found(None, runs(2))
+    effects = heir.found(None, runs(2))
 
     assert list(heir.running) == [2]
+    assert not any(isinstance(effect, AttemptAccepted) for effect in effects), "the manager before has accepted it"
+    assert said(effects, ResultAccepted) == []
 
 
 # -- tasks

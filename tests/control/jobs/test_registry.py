@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from talka.cluster.effects import Lane, Send
 from talka.cluster.leadership.news import Elected, SteppedDown, WriteEnded
-from talka.control.jobs import entries, registry
+from talka.control.jobs import entries
 from talka.control.jobs.effects import (
     Forwarded,
     JobAcceptedNews,
@@ -73,8 +74,9 @@ OrderOf = Callable[..., JobOrder]
 class Desk:
     """A registry while its voter leads; what is to be told to owners is told."""
 
-    def __init__(self, cabinet: Any, name: str) -> None:
+    def __init__(self, cabinet: Any, name: str, **limits: int) -> None:
         self.voter, self.name = cabinet.voters[name], name
+        self.limits = limits
         self.rng = Random(f"jobs:{cabinet.boot}")
         self.registry: Registry | None = None
 
@@ -92,6 +94,7 @@ class Desk:
                 wall_offset_ns=EPOCH_NS - now,
                 managers=lambda: MANAGERS,
                 signer=self.name.encode() * 16,
+                **self.limits,
             )
         elif isinstance(news, SteppedDown):
             self.registry = None
@@ -107,8 +110,8 @@ class Desk:
 class Office:
     """A group whose leader keeps the jobs; the test is everybody else."""
 
-    def __init__(self, cabinet_of: CabinetOf, *names: str, seed: int = 1) -> None:
-        self.group = cabinet_of(*names, part_of=Desk, seed=seed)
+    def __init__(self, cabinet_of: CabinetOf, *names: str, seed: int = 1, **limits: int) -> None:
+        self.group = cabinet_of(*names, part_of=partial(Desk, **limits), seed=seed)
         self.me = self.group.leader()
         self.numbers = 0
 
@@ -233,9 +236,9 @@ def news(effects: list[Any], kind: type) -> list[Any]:
 
 
 @pytest.fixture
-def office(cabinet_of: CabinetOf) -> Office:
-    """One manager, which leads."""
-    return Office(cabinet_of, "m1")
+def office(cabinet_of: CabinetOf, request: pytest.FixtureRequest) -> Office:
+    """One manager, which leads. With a parameter: limits of its registry."""
+    return Office(cabinet_of, "m1", **getattr(request, "param", {}))
 
 
 @pytest.fixture
@@ -316,10 +319,8 @@ def test_a_full_queue_is_busy(office: Office, order_of: OrderOf) -> None:
     assert len(office.registry.entries) == 1
 
 
-def test_a_book_full_of_jobs_that_run_is_busy(
-    office: Office, order_of: OrderOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(entries, "SLOTS", 1)
+@pytest.mark.parametrize("office", [{"slots": 1}], indirect=True)
+def test_a_book_full_of_jobs_that_run_is_busy(office: Office, order_of: OrderOf) -> None:
     office.beat("w1")
     office.submit(order_of())
 
@@ -869,10 +870,8 @@ def test_a_job_that_stops_gets_no_cores_in_place_of_lost_ones(office: Office, or
     assert [entry.grants[0].lost for _, entry in led(effects)] == ["was lost with its worker w1: it left"]
 
 
-def test_there_is_a_limit_to_the_workers_of_an_entry(
-    office: Office, order_of: OrderOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(registry, "GRANTS_LIMIT", 1)
+@pytest.mark.parametrize("office", [{"grants_limit": 1}], indirect=True)
+def test_there_is_a_limit_to_the_workers_of_an_entry(office: Office, order_of: OrderOf) -> None:
     office.beat("w1", 2)
     job = office.submit(order_of(2)).id
     office.beat("w2", 2)
@@ -1025,6 +1024,8 @@ def test_jobs_are_listed_newest_first_and_page_by_page(office: Office, order_of:
     third, end = page(limit=2, cursor=cursor)
     assert (first + second + third, end) == (jobs[::-1], "")
     assert page(limit=-7)[0] == jobs[-1:], "at least one"
+    for job, at in zip(jobs[::-1], office.answer(ListJobs(), JobsPage).cursors, strict=True):
+        assert page(limit=1, cursor=at)[0] == [job], "a page begins with it"
     assert page(state="cancelled") == ([jobs[2]], "")
     assert page(state="running") == ([], "")
 

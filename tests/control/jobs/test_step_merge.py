@@ -33,6 +33,18 @@ def test_a_small_job_is_merged_at_once(job_of: JobOf) -> None:
     assert {name: tally.steps["step 2"].ok for name, tally in merge.latest.items()} == {"Shop": 3}
 
 
+def test_what_is_told_has_the_status_codes_that_the_api_shows(job_of: JobOf) -> None:
+    driven, merge = watched(job_of, workers=2, steps=1), StepMerge()
+    for shard in driven.job.workflows["Shop"].shards:
+        for attempt in shard.attempts:
+            attempt.tally = Tally(calls={"step 0": {"page": StepTally(outcomes={"200": 2, "OK": 1})}})
+
+    merge.advance(driven.now, driven.job)
+
+    page = merge.latest["Shop"].calls["step 0"]["page"]
+    assert (page.status_codes, page.outcomes) == ({200: 4}, {"200": 4, "OK": 2})
+
+
 def test_a_large_job_is_merged_in_turns_that_each_take_only_so_much(job_of: JobOf) -> None:
     driven, merge = watched(job_of, workers=MERGED_AT_ONCE, steps=3), StepMerge()
     turns = 0

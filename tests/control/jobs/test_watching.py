@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.cluster.effects import Lane, Send
-from talka.control.jobs import step_merge, watching
 from talka.control.jobs.effects import Updated, WatchFailed
 from talka.control.jobs.job_view import fitting
 from talka.control.jobs.led_job import LedJob
@@ -345,11 +344,8 @@ def test_windows_of_steps_are_told_in_every_update_to_those_who_want_steps(job_o
     assert update.recent and not update.workflows[0].recent
 
 
-def test_steps_that_take_long_to_merge_are_told_once_for_each_pass_over_them(
-    job_of: JobOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(step_merge, "MERGED_AT_ONCE", 1)
-    driven, audience = job_of({"Shop": ARRIVALS}, places={"w1": 1, "w2": 1}), Audience()
+def test_steps_that_take_long_to_merge_are_told_once_for_each_pass_over_them(job_of: JobOf) -> None:
+    driven, audience = job_of({"Shop": ARRIVALS}, places={"w1": 1, "w2": 1}), Audience(merged_at_once=1)
     driven.run()
     for core in (1, 2):
         driven.say(core, StepTotals(1, "buy", StepTally(ok=3), True))
@@ -489,9 +485,8 @@ def test_the_more_watch_the_less_often_is_each_told(job_of: JobOf, listeners: in
     assert audience.next_tick_at == driven.now + every_ms * 1_000_000
 
 
-def test_there_is_a_limit_to_an_audience(job_of: JobOf, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "AUDIENCE_LIMIT", 2)
-    driven, audience = running(job_of), Audience()
+def test_there_is_a_limit_to_an_audience(job_of: JobOf) -> None:
+    driven, audience = running(job_of), Audience(listeners_limit=2)
 
     for number in (1, 2, 3):
         audience.on_watch(driven.now, "m1", WatchJob("b4k7", number))

@@ -220,8 +220,7 @@ def test_one_that_is_leaving_says_so_of_itself_and_without_a_porter_no_more_is_t
 
 
 @pytest.mark.parametrize("others", [0, 2, 3, 5, 6, 7])
-def test_pages_of_members_hold_each_of_them_once_in_order(others: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin_queries, "PAGE_LIMIT", 3)
+def test_pages_of_members_hold_each_of_them_once_in_order(others: int) -> None:
     member = member_of()
     hear(member, *(Alive(f"m{number}", 1, 0, f"at-{number}") for number in range(others)))
 
@@ -229,7 +228,7 @@ def test_pages_of_members_hold_each_of_them_once_in_order(others: int, monkeypat
     sizes = []
     after = ""
     while True:
-        page = asked(member, AskMembers(after))
+        page = asked(member, AskMembers(after), page_limit=3)
         names += [fact["name"] for fact in page["members"]]
         sizes.append(len(page["members"]))
         after = page["next"]

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from talka.cluster.effects import Lane, Transmit
 from talka.cluster.leadership.news import LeadershipAlarm
-from talka.control.member import admission as porter_module
 from talka.control.member.admission import (
     HELLOS_LIMIT,
     NAMESAKES_LIMIT,
@@ -65,6 +64,7 @@ class Node:
         certified: bool = False,
         ring: Keyring | None = None,
         spare: tuple[str, ...] = (),
+        **limits: int,
     ) -> None:
         self.name, self.boot = name, boot
         self.replay_guard = ReplayGuard(group=f"{me.cluster}/{me.environment}", name=name, boot=boot)
@@ -76,6 +76,7 @@ class Node:
             me=me,
             rng=Random(f"{name}:{boot}"),
             certified=certified,
+            **limits,
         )
         self.heard: list[int] = []
         self.news: list[object] = []
@@ -429,9 +430,8 @@ def test_hellos_that_nobody_answered_are_forgotten() -> None:
     assert {address for address, _ in a.admission._hellos.values()} == {"at-c", "at-d"}
 
 
-def test_who_was_sent_keys_is_remembered_for_so_many_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(porter_module, "SHARED_LIMIT", 2)
-    b = Node("b", boot=2, secrets=(NEW, OLD))
+def test_who_was_sent_keys_is_remembered_for_so_many_only() -> None:
+    b = Node("b", boot=2, secrets=(NEW, OLD), shared_limit=2)
     names = ["a", "c", "d"]
     nodes = [Node(name, boot=10 + number) for number, name in enumerate(names)]
     for node in nodes:
@@ -991,9 +991,8 @@ def test_new_keys_hold_for_what_is_sent_and_opened_from_then_on_and_are_told_onc
     assert b.replay_guard.refused == {"key": 1}
 
 
-def test_the_key_a_node_used_last_is_known_while_it_is_in_use_and_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(porter_module, "KEYS_NOTED_LIMIT", 2)
-    b = Node("b", boot=2)
+def test_the_key_a_node_used_last_is_known_while_it_is_in_use_and_not_ours() -> None:
+    b = Node("b", boot=2, keys_noted_limit=2)
     for number, name in enumerate(("a", "c", "d")):
         other = Node(name, boot=10 + number)
         met(other, b)

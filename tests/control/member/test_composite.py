@@ -14,7 +14,7 @@ from talka.cluster.leases import LeaseGranted, LeaseLost
 from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.news import MemberJoined, MemberLost
 from talka.cluster.membership.presets import PRESETS
-from talka.control.member.composite import ClusterMember
+from talka.control.member.composite import ADDRESSES_LIMIT, ClusterMember
 from talka.control.member.owner import Owner
 from talka.control.member.receiver import Applied, Receiver
 from talka.control.member.replay_guard import ReplayGuard
@@ -60,6 +60,7 @@ def member_of(
     watchers: tuple[str, ...] = (),
     now: int = 0,
     seed: int = 1,
+    addresses_limit: int = ADDRESSES_LIMIT,
 ) -> ClusterMember:
     stored = stored or {}
     member = ClusterMember(
@@ -76,6 +77,7 @@ def member_of(
         owner=Owner(voters=voters, rng=Random(seed)) if has_owner else None,
         seeds=seeds,
         watchers=watchers,
+        addresses_limit=addresses_limit,
     )
     for known, address in (addresses or {}).items():
         member.note_address(known, address)
@@ -237,9 +239,8 @@ def test_a_member_without_a_part_ignores_what_is_for_it() -> None:
 # -- where frames go
 
 
-def test_of_too_many_addresses_the_one_known_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("talka.control.member.composite.ADDRESSES_LIMIT", 2)
-    member = member_of("b", has_voter=True)
+def test_of_too_many_addresses_the_one_known_longest_is_forgotten() -> None:
+    member = member_of("b", has_voter=True, addresses_limit=2)
     assert member.voter is not None
     peers = {name: Peer(name) for name in ("x", "y", "z")}
     for name in ("x", "y", "x", "z"):  # speaking again makes nobody known for shorter

@@ -14,7 +14,6 @@ from talka.cluster.membership.members import ALIVE, DEAD, LEFT
 from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.news import StateLearned
 from talka.cluster.membership.presets import PRESETS
-from talka.control.member import key_distribution as keyholder_module
 from talka.control.member.admission import Admission, RingChanged, Welcomed
 from talka.control.member.announcement import Announcement, standing_of
 from talka.control.member.composite import ClusterMember
@@ -668,9 +667,10 @@ def test_those_that_lack_keys_are_told_again_some_at_a_time_and_each_in_its_turn
     assert key_distribution.tick(4 * AGAIN_NS - 1) == []
 
 
-def test_who_was_told_is_remembered_for_so_many_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keyholder_module, "TOLD_LIMIT", 2)
-    member, key_distribution = alone(names=["x", "y", "z"])
+def test_who_was_told_is_remembered_for_so_many_only() -> None:
+    member, _ = alone(names=["x", "y", "z"])
+    assert member.admission is not None and member.membership is not None and member.announcer is not None
+    key_distribution = KeyDistribution(member.admission, member.membership, member.announcer, told_limit=2)
     for name in ("x", "y", "z"):
         assert len(key_distribution.hear(0, StateLearned(name, 1, b""))) == 1
 

@@ -16,8 +16,8 @@ SHORTER = TTL - TTL // 50
 VOTERS = ("a", "b", "c")
 
 
-def owner_of(*, seed: int = 1, voters: tuple[str, ...] = VOTERS) -> Owner:
-    return Owner(voters=voters, rng=Random(seed), retry_ns=RETRY)
+def owner_of(*, seed: int = 1, voters: tuple[str, ...] = VOTERS, **limits: int) -> Owner:
+    return Owner(voters=voters, rng=Random(seed), retry_ns=RETRY, **limits)
 
 
 def asked(effects: list[object]) -> tuple[str, AcquireLease]:
@@ -323,9 +323,8 @@ def test_two_lives_of_an_owner_do_not_number_their_questions_alike() -> None:
     assert first != second
 
 
-def test_an_owner_wants_a_limited_number_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("talka.control.member.owner.WANTED_LIMIT", 2)
-    owner = owner_of()
+def test_an_owner_wants_a_limited_number_of_keys() -> None:
+    owner = owner_of(wanted_limit=2)
     owner.want(0, "k", TTL)
     owner.want(0, "l", TTL)
 

@@ -206,3 +206,9 @@ def test_every_frame_is_sent_shed_refused_or_waits_and_limits_hold(
 def test_limits_that_make_no_sense_are_refused(changes: dict[str, int]) -> None:
     with pytest.raises(Invalid, match="at least 1"):
         LaneLimits(**changes)
+
+
+def test_the_smallest_lane_holds_one_frame_of_one_byte() -> None:
+    queue = SendQueue(LaneLimits(frames=1, size_bytes=1, jobs_age_ns=1, statistics_age_ns=1))
+    assert [queue.push(0, JOBS, frame) for frame in (b"ab", b"a", b"b")] == [False, True, False]
+    assert all_of(queue) == [b"a"]

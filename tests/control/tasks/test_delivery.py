@@ -6,8 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from talka.control.dags.keeper_limits import KeeperLimits
 from talka.control.tasks import delivery
-from talka.control.tasks.delivery import Delivery, worker_key, worker_of
+from talka.control.tasks.delivery import Delivery, DeliveryLimits, worker_key, worker_of
 from talka.control.tasks.epoch_floor import EpochFloor
 from talka.control.tasks.store_effects import ReadOutputs
 from talka.wire.attempts import NOWHERE
@@ -80,14 +81,18 @@ def test_inputs_are_fed_where_they_do_not_fit_beside_config_and_checkpoint(play:
     assert all([len(encode(one.message)) < FRAME_LIMIT_BYTES for one in play.told_all])
 
 
-def test_frames_hold_as_many_tasks_as_fit(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_hold_as_many_tasks_as_fit(play: Play) -> None:
     play.beat("w", cores=64)
     large = {"config": msgspec.Raw(text_of(200_000))}
     play.submit({f"t{number}": large for number in range(5)})
     assert [len(hand.tasks) for hand in play.said(AssignTasks)] == [2, 2, 1]
-    monkeypatch.setattr(delivery, "TASKS_LIMIT", 3)
+
+
+@pytest.mark.parametrize("play", [KeeperLimits(delivery=DeliveryLimits(tasks=3))], indirect=True)
+def test_many_small_tasks_go_in_several_frames(play: Play) -> None:
+    play.beat("w", cores=64)
     play.submit({f"u{number}": "" for number in range(7)})
-    assert [len(hand.tasks) for hand in play.said(AssignTasks)][3:] == [3, 3, 1]
+    assert [len(hand.tasks) for hand in play.said(AssignTasks)] == [3, 3, 1]
 
 
 def test_checkpoints_and_names_of_inputs_count_in_a_frame(play: Play) -> None:
@@ -112,8 +117,8 @@ def test_checkpoints_and_names_of_inputs_count_in_a_frame(play: Play) -> None:
     assert all([len(encode(one.message)) < FRAME_LIMIT_BYTES for one in play.told_all])
 
 
-def test_outputs_that_memory_does_not_hold_are_read(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "CACHE_LIMIT_BYTES", 6)
+@pytest.mark.parametrize("play", [KeeperLimits(delivery=DeliveryLimits(outputs_bytes=6))], indirect=True)
+def test_outputs_that_memory_does_not_hold_are_read(play: Play) -> None:
     play.hold_reads()
     play.beat("w")
     play.submit({"a": "", "b": "", "c": "ab"})
@@ -127,8 +132,8 @@ def test_outputs_that_memory_does_not_hold_are_read(play: Play, monkeypatch: pyt
     assert play.handed[play.fence("c")].inputs == {"a": b'"aaa"', "b": b'"bbb"'}
 
 
-def test_an_output_that_is_lost_fails_who_needs_it(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "CACHE_LIMIT_BYTES", 0)
+@pytest.mark.parametrize("play", [KeeperLimits(delivery=DeliveryLimits(outputs_bytes=0))], indirect=True)
+def test_an_output_that_is_lost_fails_who_needs_it(play: Play) -> None:
     play.hold_reads()
     play.beat("w")
     play.submit({"a": "", "b": "a"})
@@ -139,9 +144,8 @@ def test_an_output_that_is_lost_fails_who_needs_it(play: Play, monkeypatch: pyte
     assert [one.state for one in play.ended] == [JobState.FAILED]
 
 
-def test_an_output_that_replaces_another_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "CACHE_LIMIT_BYTES", 10)
-    one = Delivery(EpochFloor(1, NOWHERE), lambda worker: 0, count(1))
+def test_an_output_that_replaces_another_counts_once() -> None:
+    one = Delivery(EpochFloor(1, NOWHERE), lambda worker: 0, count(1), DeliveryLimits(outputs_bytes=10))
     for _ in range(5):
         one.keep_output((1, 0), b"12345")
     one.keep_output((1, 1), b"12345")

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.control.dags.job import DagJob
-from talka.control.tasks import dispatch
-from talka.control.tasks.dispatch import Dispatcher, DispatchWorker
+from talka.control.tasks.dispatch import Dispatcher, DispatchLimits, DispatchWorker
 from talka.control.tasks.quarantine import LASTS_NS
 from talka.control.tasks.task import DagTask, Needs
 from talka.units import MILLISECOND, NEVER, SECOND
@@ -50,9 +49,9 @@ def worker(name: str = "w1", cores: int = 1, handlers: tuple[str, ...] = ("resiz
     return DispatchWorker(name=name, cores=cores, handlers=handlers, plain=handlers)
 
 
-def with_workers(*workers: DispatchWorker, length_ns: int | None = None) -> Dispatcher:
+def with_workers(*workers: DispatchWorker, length_ns: int | None = None, **bounds: int) -> Dispatcher:
     """A dispatcher that knows these, and that tasks of resize take so long."""
-    made = Dispatcher(Random(1))
+    made = Dispatcher(Random(1), DispatchLimits(**bounds))
     for one in workers:
         made.set_worker(0, one)
     if length_ns is not None:
@@ -141,9 +140,8 @@ def test_no_more_are_given_than_are_asked_for() -> None:
     assert dispatcher.next_tick_at == NEVER
 
 
-def test_a_worker_takes_no_more_than_it_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "MOST_IN_FLIGHT", 5)
-    dispatcher = with_workers(worker(cores=8))
+def test_a_worker_takes_no_more_than_it_can_hold() -> None:
+    dispatcher = with_workers(worker(cores=8), in_flight=5)
     dispatcher.put(0, tasks_of(new_job(), 20))
     assert len(dispatcher.assign(0)) == 5
 
@@ -217,6 +215,12 @@ def test_a_worker_gets_only_what_it_can_run() -> None:
     assert given["1.0"] == "w2" and given["1.2"] == "w3"
     assert given["1.1"] in ("w1", "w2"), "how much memory w1 has is not known"
     assert "1.3" not in given
+
+
+def test_a_worker_whose_memory_is_not_known_has_enough() -> None:
+    dispatcher = with_workers(worker("w1"))
+    dispatcher.put(0, tasks_of(new_job(), 1, needs=Needs("resize", (), 4_000)))
+    assert [name for _, name in dispatcher.assign(0)] == ["w1"]
 
 
 def test_what_nobody_can_run_does_not_hold_up_the_rest() -> None:
@@ -500,11 +504,9 @@ def test_queues_are_shown_by_handler_and_limits_by_key() -> None:
 # Bounds
 
 
-def test_what_is_remembered_of_handlers_and_pools_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "HANDLERS_LIMIT", 4)
-    monkeypatch.setattr(dispatch, "POOLS_LIMIT", 4)
+def test_what_is_remembered_of_handlers_and_pools_is_bounded() -> None:
     names = tuple(f"h{index}" for index in range(20))
-    dispatcher = with_workers(worker(cores=8, handlers=names))
+    dispatcher = with_workers(worker(cores=8, handlers=names), handlers=4, pools=4)
     for index, name in enumerate(names):
         dispatcher.put(0, tasks_of(new_job(index), 1, needs=Needs(name)))
         ((task, _),) = dispatcher.assign(0)
@@ -515,9 +517,8 @@ def test_what_is_remembered_of_handlers_and_pools_is_bounded(monkeypatch: pytest
     assert [view.running for view in dispatcher.queues(0).queues if view.running] == [1]
 
 
-def test_workers_that_got_room_are_remembered_in_bounds_and_nobody_misses_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "LOG_LIMIT", 8)
-    dispatcher = with_workers(worker("w1", handlers=("resize", "zip")))
+def test_workers_that_got_room_are_remembered_in_bounds_and_nobody_misses_it() -> None:
+    dispatcher = with_workers(worker("w1", handlers=("resize", "zip")), log=8)
     dispatcher.put(0, tasks_of(new_job(9), 100, needs=Needs("zip"), priority=1))
     dispatcher.put(0, tasks_of(new_job(1), 1000))
     running = dispatcher.assign(0)
@@ -534,10 +535,9 @@ def test_workers_that_got_room_are_remembered_in_bounds_and_nobody_misses_it(mon
     assert dispatcher.assign(0) != []
 
 
-def test_room_is_seen_by_those_who_did_not_ask_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "LOG_LIMIT", 2)
+def test_room_is_seen_by_those_who_did_not_ask_for_long() -> None:
     both = ("resize", "zip")
-    dispatcher = with_workers(worker("w1", handlers=both), worker("w2"))
+    dispatcher = with_workers(worker("w1", handlers=both), worker("w2"), log=2)
     zips = tasks_of(new_job(2), 9, needs=Needs("zip"))
     dispatcher.put(0, zips)
     running = dispatcher.assign(0)

@@ -1,5 +1,6 @@
 """The order in which ready tasks should run."""
 
+from heapq import heapify
 from random import Random
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.control.dags.job import DagJob
+from talka.control.tasks import ready_queues
 from talka.control.tasks.limits import Limits
 from talka.control.tasks.ready_queues import STALE_LIMIT, Queue, ReadyQueues
 from talka.control.tasks.task import DagTask, Needs
@@ -50,7 +52,7 @@ def taken(queues: ReadyQueues, count: int, now: int = 0) -> list[str]:
         queue = queues.best()
         if queue is None:
             break
-        ids.append(queues.take(now, queue).id)
+        ids.append(queues.take(now, queue, queue.next).id)
     return ids
 
 
@@ -241,6 +243,21 @@ def test_jobs_that_are_gone_leave_nothing_in_the_order(queues: ReadyQueues) -> N
     assert taken(queues, 2) == ["0.0"]
 
 
+def test_the_order_of_many_jobs_is_cleaned_seldom(queues: ReadyQueues, monkeypatch: pytest.MonkeyPatch) -> None:
+    cleaned: list[int] = []
+
+    def counted(heap: list[object]) -> None:
+        cleaned.append(len(heap))
+        heapify(heap)
+
+    monkeypatch.setattr(ready_queues, "heapify", counted)
+    jobs = 10 * STALE_LIMIT
+    for number in range(jobs):
+        queues.put(0, tasks_of(new_job(number), 1))
+    assert 0 < sum(cleaned) <= 2 * jobs, "the place of a job is looked at twice or less, not with every job that comes"
+    assert taken(queues, 3) == ["0.0", "1.0", "2.0"]
+
+
 def test_a_group_that_waits_for_workers_is_passed_over_until_it_is_woken(queues: ReadyQueues) -> None:
     job = new_job()
     queues.put(0, tasks_of(job, 3))
@@ -392,7 +409,7 @@ def test_every_task_that_is_put_and_not_removed_is_taken_once(moves: list[tuple[
             queues.remove(now, [task])
             inside.pop(task, None)
         elif move == "take" and queue is not None:
-            del inside[queues.take(now, queue)]
+            del inside[queues.take(now, queue, queue.next)]
         elif move == "park" and queue is not None:
             if index % 2:
                 queues.park(queue, "db", now + SECOND)

@@ -30,6 +30,10 @@ def test_a_clock_that_was_30_days_ahead_for_a_moment_silences_no_schedule() -> N
     assert again == msgspec.structs.replace(followed, next_ms=again.next_ms)
 
 
+def test_a_schedule_whose_next_instant_is_right_stays_as_it_is() -> None:
+    assert mended([after_run(row(NOON_MS), NOON_MS, "job")], NOON_MS) == []
+
+
 crons = st.sampled_from(["* * * * *", "*/7 3 * * *", "0 0 1 * *", "30 2 * * mon-fri", "0 0 29 2 *"])
 
 

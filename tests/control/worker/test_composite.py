@@ -39,6 +39,7 @@ from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import Window
 from talka.testing.trust import GROUP, SIGNER, signed, trust_of_worker
 from talka.units import MILLISECOND, SECOND
+from talka.wire.attempts import ObeyedLife, StoreLife
 from talka.wire.jobs import (
     CHANNEL,
     PIECE_LIMIT_BYTES,
@@ -164,6 +165,7 @@ class Rig:
         facts: WorkerFacts = FACTS,
         lease: bool = True,
         handlers: tuple[str, ...] = (),
+        **limits: int,
     ) -> None:
         signers = Signers(GROUP)
         signers.name([SIGNER.public])
@@ -189,6 +191,7 @@ class Rig:
             variables=TRUST.variables,
             bundles=bundles,
             handlers=handlers,
+            **limits,
         )
         self.take(self.worker.start(self.now))
         if lease:
@@ -921,9 +924,8 @@ def test_an_order_for_an_attempt_that_is_over_does_not_begin_it_again() -> None:
     assert declined(rig) == ["attempt 1 is over on worker w1"]
 
 
-def test_attempts_that_are_over_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held_shards, "CLOSED_LIMIT", 3)
-    rig = Rig()
+def test_attempts_that_are_over_are_remembered_up_to_a_limit() -> None:
+    rig = Rig(closed_limit=3)
     for attempt in range(4):
         rig.hear(assign(attempt))
         rig.hear(Halt("job", FENCE, attempt, "kill"))
@@ -1720,6 +1722,17 @@ def test_tasks_are_run_and_their_results_told_until_they_are_taken() -> None:
 
     rig.later(2 * SECOND)
     assert rig.all(Done) == []
+
+
+def test_a_beat_tells_whom_the_worker_obeys_in_each_partition() -> None:
+    first, third = StoreLife(1, 2, 3, 0, 16), StoreLife(1, 2, 4, 3, 16)
+    rig = Rig()
+    rig.hear(AskHeld(7, first))
+    rig.hear(AskHeld(9, third), sender="m2")
+    rig.later(2 * SECOND)
+
+    beat = rig.all(Beat)[-1]
+    assert (beat.epoch, beat.of, beat.others) == (7, first, (ObeyedLife(9, third),))
 
 
 def test_the_epoch_outlives_the_worker() -> None:

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from talka.cluster.effects import Lane, Persist, Send
-from talka.control.worker import handlers_inputs, handlers_outbox, handlers_pool
+from talka.cluster.effects import Persist
+from talka.control.tasks.worker_link import ToKeeper
+from talka.control.worker import handlers_inputs
 from talka.control.worker.effects import (
     EndHandlers,
     ExitFacts,
@@ -23,14 +24,15 @@ from talka.control.worker.handlers_cores import DEATH_LIMIT_NS, END_LIMIT_NS, ID
 from talka.control.worker.handlers_outbox import (
     AGAIN_NS,
     FLUSH_NS,
+    HANDLER_LIMITS,
     LINES_LIMIT,
     LINES_OF_TASK_LIMIT,
     PROGRESS_LIMIT_BYTES,
+    HandlerLimits,
 )
 from talka.control.worker.handlers_pool import (
     HELD_BACK_LIMIT,
     HandlerPool,
-    TaskCommand,
 )
 from talka.control.worker.handlers_room import (
     BEGAN_NS,
@@ -43,7 +45,7 @@ from talka.control.worker.handlers_room import (
 from talka.control.worker.obeyed_epoch import BrokenEpoch
 from talka.control.worker.writes import WorkerWrites
 from talka.units import MILLISECOND, NEVER, SECOND
-from talka.wire.jobs import CHANNEL, JobMessage, encode
+from talka.wire.jobs import encode
 from talka.wire.tasks import (
     BATCH_LIMIT_BYTES,
     INPUTS_LIMIT_BYTES,
@@ -55,6 +57,7 @@ from talka.wire.tasks import (
     HandedTask,
     HandlerProgress,
     Held,
+    KeeperMessage,
     Load,
     Loaded,
     Ran,
@@ -95,6 +98,7 @@ class Rig:
         plain: tuple[str, ...] = (),
         disk: dict[str, bytes] | None = None,
         loads: bool = True,
+        limits: HandlerLimits = HANDLER_LIMITS,
     ) -> None:
         self.now = 1_000 * SECOND
         self.disk = dict(disk or {})
@@ -102,13 +106,13 @@ class Rig:
         self.held_back: list[Persist] = []
         self.loads = loads
         self.plain = plain
-        self.said: list[Send[JobMessage]] = []
+        self.said: list[ToKeeper] = []
         self.orders: list[StartHandlers | TellHandlers | EndHandlers] = []
         self.news: list[object] = []
         self.core_of: dict[int, int] = {}
         """Of every attempt that was told to run, the core."""
         self.begun: list[int] = []
-        self.pool = HandlerPool("w1", cores, self.disk, boot=BOOT, files=files, writes=WorkerWrites())
+        self.pool = HandlerPool("w1", cores, self.disk, boot=BOOT, files=files, writes=WorkerWrites(), limits=limits)
         self.pool.lease_granted(1)
         self.take(self.pool.start(self.now))
 
@@ -117,7 +121,7 @@ class Rig:
     def take(self, effects: list[object]) -> list[object]:
         for effect in effects:
             match effect:
-                case Send():
+                case ToKeeper():
                     encode(effect.message)
                     self.said.append(effect)
                 case Persist():
@@ -147,7 +151,7 @@ class Rig:
             self.disk |= {key: content for key, content in persist.puts if content is not None}
             self.take(self.pool.on_persisted(self.now, persist.ticket))
 
-    def hear(self, message: TaskCommand, sender: str = "m1") -> list[object]:
+    def hear(self, message: KeeperMessage, sender: str = "m1") -> list[object]:
         return self.take(self.pool.on_message(self.now, sender, message))
 
     def hand(self, *tasks: HandedTask, epoch: int = EPOCH) -> list[object]:
@@ -254,7 +258,7 @@ def test_a_manager_of_an_earlier_epoch_is_refused_also_after_a_restart() -> None
 
     assert again.begun == [FIRST + 2]
     assert again.pool.refused == {"epoch": 1}
-    assert again.pool.obeyed.epoch == EPOCH
+    assert again.pool.obeyed().epoch == EPOCH
 
 
 @without("worker_fence")
@@ -890,9 +894,8 @@ def test_a_task_that_waits_for_its_own_core_is_ended_with_that() -> None:
     assert rig.results[0].took_us == 0
 
 
-def test_recalls_of_unknown_attempts_are_not_answered_when_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = Rig()
-    monkeypatch.setattr(handlers_outbox, "RESULTS_LIMIT", 2)
+def test_recalls_of_unknown_attempts_are_not_answered_when_there_is_no_room() -> None:
+    rig = Rig(limits=HandlerLimits(results=2))
 
     rig.recall(1, 2)
     rig.recall(3)
@@ -993,9 +996,7 @@ def test_what_a_core_tells_together_is_told_together() -> None:
 
     rig.ran(0, 1, 2)
 
-    assert rig.said[-1] == Send(
-        CHANNEL, "m1", Done(tuple(TaskResult(FIRST + number, "completed") for number in range(3))), Lane.RESULTS
-    )
+    assert rig.said[-1] == ToKeeper("m1", Done(tuple(TaskResult(FIRST + number, "completed") for number in range(3))))
     assert rig.pool.outcomes == {"completed": 3}
 
 
@@ -1031,9 +1032,8 @@ def test_a_task_that_was_taken_is_not_begun_again() -> None:
     assert rig.count("attempts_repeated_total") == 1
 
 
-def test_attempts_that_are_over_are_forgotten_only_when_there_were_very_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handlers_pool, "CLOSED_LIMIT", 2)
-    rig = Rig()
+def test_attempts_that_are_over_are_forgotten_only_when_there_were_very_many() -> None:
+    rig = Rig(limits=HandlerLimits(closed=2))
     for number in range(5):
         rig.hand(task(number))
         rig.ran(number)
@@ -1089,15 +1089,14 @@ def test_a_manager_that_begins_its_life_is_told_everything_again() -> None:
     rig.forget().hear(AskHeld(EPOCH + 1), "m2")
 
     assert rig.said == [
-        Send(CHANNEL, "m2", Held(EPOCH + 1, (FIRST + 2, FIRST + 1)), Lane.RESULTS),
-        Send(CHANNEL, "m2", TaskProgress((), (HandlerProgress(FIRST + 2, b"7"),)), Lane.STATISTICS),
-        Send(CHANNEL, "m2", Done((TaskResult(FIRST + 1, "completed"),)), Lane.RESULTS),
+        ToKeeper("m2", Held(EPOCH + 1, (FIRST + 2, FIRST + 1))),
+        ToKeeper("m2", TaskProgress((), (HandlerProgress(FIRST + 2, b"7"),))),
+        ToKeeper("m2", Done((TaskResult(FIRST + 1, "completed"),))),
     ]
 
 
-def test_what_is_here_is_told_in_parts_when_there_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handlers_pool, "HELD_LIMIT", 2)
-    rig = Rig()
+def test_what_is_here_is_told_in_parts_when_there_is_much() -> None:
+    rig = Rig(limits=HandlerLimits(held=2))
     rig.hand(*[task(number) for number in range(5)])
 
     rig.forget().hear(AskHeld(EPOCH))
@@ -1113,9 +1112,8 @@ def test_what_is_here_is_told_in_parts_when_there_is_much(monkeypatch: pytest.Mo
     assert empty.all(Held) == [Held(EPOCH, ())]
 
 
-def test_with_too_many_results_that_nobody_took_nothing_new_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handlers_outbox, "RESULTS_LIMIT_BYTES", 1_000)
-    rig = Rig()
+def test_with_too_many_results_that_nobody_took_nothing_new_is_begun() -> None:
+    rig = Rig(limits=HandlerLimits(results_bytes=1_000))
     rig.hand(task(1))
     rig.ran(1, output=bytes(1_000))
 
@@ -1128,9 +1126,8 @@ def test_with_too_many_results_that_nobody_took_nothing_new_is_begun(monkeypatch
     assert rig.begun == [FIRST + 1, FIRST + 2]
 
 
-def test_more_than_may_wait_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handlers_pool, "WAITING_LIMIT", 3)
-    rig = Rig(1, plain=("resize",))
+def test_more_than_may_wait_is_refused() -> None:
+    rig = Rig(1, plain=("resize",), limits=HandlerLimits(waiting=3))
     rig.hand(task(0))
 
     rig.hand(*[task(number) for number in range(1, 6)])
@@ -1138,13 +1135,17 @@ def test_more_than_may_wait_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rig.outcomes == [(4, "refused", "full"), (5, "refused", "full")]
 
 
-def test_larger_tasks_than_may_wait_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handlers_pool, "WAITING_LIMIT_BYTES", 10_000)
-    rig = Rig(1, plain=("resize",))
+@pytest.mark.parametrize(
+    "large",
+    [{"config": bytes(10_000)}, {"checkpoint": bytes(10_000)}, {"inputs": {"a": bytes(10_000)}}],
+    ids=["config", "checkpoint", "inputs"],
+)
+def test_larger_tasks_than_may_wait_are_refused(large: dict[str, Any]) -> None:
+    rig = Rig(1, plain=("resize",), limits=HandlerLimits(waiting_bytes=10_000))
     rig.hand(task(0, config=bytes(20_000)))
     assert rig.begun == [FIRST]
 
-    rig.hand(task(1, inputs={"a": bytes(10_000)}), task(2), task(3))
+    rig.hand(task(1, **large), task(2), task(3))
     assert rig.outcomes == [(2, "refused", "full"), (3, "refused", "full")]
     rig.ran(0)
 
@@ -1172,9 +1173,21 @@ def test_what_runs_for_more_than_a_moment_is_told_once() -> None:
     rig.forget().later(BEGAN_NS - 1)
     assert rig.said == []
     rig.later(1)
-    assert rig.said == [Send(CHANNEL, "m1", TaskProgress((FIRST + 1,)), Lane.STATISTICS)]
+    assert rig.said == [ToKeeper("m1", TaskProgress((FIRST + 1,)))]
 
     assert rig.forget().later(SECOND // 2).said == []
+
+
+def test_what_runs_for_too_long_is_not_told_to_have_begun_again() -> None:
+    rig = Rig(1)
+    rig.hand(task(1, attempt_ms=1_000))
+    rig.later(BEGAN_NS)
+    assert rig.all(TaskProgress) == [TaskProgress((FIRST + 1,))]
+
+    rig.forget().later(SECOND)
+
+    assert rig.all(StopTasks) == [StopTasks((FIRST + 1,), "timeout")]
+    assert rig.all(TaskProgress) == []
 
 
 def test_progress_and_lines_are_told_at_once_and_then_ten_times_a_second() -> None:
@@ -1190,7 +1203,7 @@ def test_progress_and_lines_are_told_at_once_and_then_ten_times_a_second() -> No
     rig.later(FLUSH_NS)
 
     assert rig.all(TaskProgress)[1].progress == (HandlerProgress(FIRST + 1, b"3"),), "the latest wins"
-    assert rig.said[1].lane is Lane.STATISTICS
+    assert type(rig.said[1].message) is TaskProgress
 
 
 def test_the_latest_progress_is_told_a_second_time_in_case_it_was_lost() -> None:
@@ -1246,9 +1259,8 @@ def test_progress_of_what_is_not_here_is_dropped() -> None:
     assert rig.said == []
 
 
-def test_progress_beyond_the_limits_is_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handlers_outbox, "PROGRESSES_LIMIT_BYTES", PROGRESS_LIMIT_BYTES + 10)
-    rig = Rig(1)
+def test_progress_beyond_the_limits_is_dropped_and_counted() -> None:
+    rig = Rig(1, limits=HandlerLimits(progress_bytes=PROGRESS_LIMIT_BYTES + 10))
     rig.hand(task(1), task(2))
     rig.forget().say(1, Said((HandlerProgress(FIRST + 1, bytes(PROGRESS_LIMIT_BYTES + 1)),)))
     assert rig.said == []

@@ -283,7 +283,7 @@ def test_each_report_of_a_core_is_acknowledged_at_once_also_one_that_came_twice(
 def test_a_report_merges_what_all_cores_counted() -> None:
     driven = Driven(vus()).run()
     for core in (1, 2):
-        driven.step(core, "buy", StepTally(ok=core, status_codes={200: core}))
+        driven.step(core, "buy", StepTally(ok=core, outcomes={"200": core}))
         driven.step(core, "log in", StepTally(failed=core), measured=False)
         metric = MetricTally("count", values=1, total=core)
         driven.say(core, MetricTotals(1, "items", metric))

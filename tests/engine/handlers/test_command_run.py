@@ -193,10 +193,12 @@ async def test_child_left_behind_ends_with_its_command_and_does_not_hold_its_out
     await happens(lambda: is_gone(int(place.read_text())))
 
 
-def started(script: str, **fields: Any) -> tuple[HandlerRun, "asyncio.Task[TaskResult]"]:
+def started(
+    script: str, *, terminate_s: float = command_run.TERMINATE_S, **fields: Any
+) -> tuple[HandlerRun, "asyncio.Task[TaskResult]"]:
     """As a core starts it."""
     one = attempt(**fields)
-    task = asyncio.create_task(run_command(one, ["sh", "-c", script], {}))
+    task = asyncio.create_task(run_command(one, ["sh", "-c", script], {}, terminate_s=terminate_s))
     one.cancel = task.cancel
     return one, task
 
@@ -213,12 +215,9 @@ async def test_command_that_is_stopped_ends_with_its_children(place: Path) -> No
     await happens(lambda: is_gone(child))
 
 
-async def test_command_that_ends_when_asked_may_clean_up(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(command_run, "TERMINATE_S", WAIT_S)
+async def test_command_that_ends_when_asked_may_clean_up(place: Path, tmp_path: Path) -> None:
     script = f"trap 'touch {tmp_path}/cleaned; exit 0' TERM; echo $$ > {place}; while :; do sleep 0.01; done"
-    one, task = started(script)
+    one, task = started(script, terminate_s=WAIT_S)
     await pid_in(place)
 
     one.stop("cancelled")
@@ -227,13 +226,10 @@ async def test_command_that_ends_when_asked_may_clean_up(
     assert (tmp_path / "cleaned").exists()
 
 
-async def test_children_of_a_command_are_asked_as_it_is(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(command_run, "TERMINATE_S", WAIT_S)
+async def test_children_of_a_command_are_asked_as_it_is(place: Path, tmp_path: Path) -> None:
     child = tmp_path / "child.sh"
     child.write_text(f"trap 'touch {tmp_path}/asked; exit 0' TERM; echo $$ > {place}; while :; do sleep 0.01; done")
-    one, task = started(f"trap : TERM; sh {child}; exit 0")
+    one, task = started(f"trap : TERM; sh {child}; exit 0", terminate_s=WAIT_S)
     await pid_in(place)
 
     one.stop("cancelled")
@@ -242,9 +238,9 @@ async def test_children_of_a_command_are_asked_as_it_is(
     assert (tmp_path / "asked").exists()
 
 
-async def test_command_that_ignores_being_asked_is_killed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command_run, "TERMINATE_S", 0.05)
-    one, task = started(f"trap '' TERM; echo $$ > {place}; while :; do sleep 0.01; done")
+async def test_command_that_ignores_being_asked_is_killed(place: Path) -> None:
+    script = f"trap '' TERM; echo $$ > {place}; while :; do sleep 0.01; done"
+    one, task = started(script, terminate_s=0.05)
     pid = await pid_in(place)
 
     one.stop("cancelled")
@@ -253,15 +249,15 @@ async def test_command_that_ignores_being_asked_is_killed(place: Path, monkeypat
     await happens(lambda: is_gone(pid))
 
 
-async def test_command_that_is_stopped_twice_is_killed_at_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command_run, "TERMINATE_S", WAIT_S)
-    one, task = started(f"trap 'echo asked >> {place}.asked' TERM; echo $$ > {place}; while :; do sleep 0.01; done")
+async def test_command_that_is_stopped_twice_is_killed_at_once(place: Path) -> None:
+    script = f"trap 'echo asked >> {place}.asked' TERM; echo $$ > {place}; while :; do sleep 0.01; done"
+    one, task = started(script, terminate_s=WAIT_S)
     pid = await pid_in(place)
 
     one.stop("cancelled")
     await happens(lambda: Path(f"{place}.asked").exists())
     one.stop("timeout")
-    async with asyncio.timeout(command_run.TERMINATE_S):
+    async with asyncio.timeout(WAIT_S):
         result = await task
 
     assert result.outcome == "timeout"

@@ -17,7 +17,16 @@ import pytest
 
 from talka.clock import cpu_ns
 from talka.engine.handlers import handler_core
-from talka.engine.handlers.handler_core import HandlerCore, first_word, framed_message, limit_cpu, loaded, new_deframer
+from talka.engine.handlers.handler_core import (
+    HANDLER_CORE_LIMITS,
+    HandlerCore,
+    HandlerCoreLimits,
+    first_word,
+    framed_message,
+    limit_cpu,
+    loaded,
+    new_deframer,
+)
 from talka.engine.handlers.handler_run import (
     DETAILS_LIMIT_BYTES,
     HandlerRun,
@@ -87,7 +96,7 @@ class Heard:
 class Bench:
     """A core with some handlers, and who hears it."""
 
-    def __init__(self, **functions: Callable[..., Any]) -> None:
+    def __init__(self, limits: HandlerCoreLimits = HANDLER_CORE_LIMITS, **functions: Callable[..., Any]) -> None:
         specs = {
             name: HandlerSpec(
                 name=name, function=function, is_async=asyncio.iscoroutinefunction(function), file=__file__
@@ -95,7 +104,7 @@ class Bench:
             for name, function in functions.items()
         }
         self.heard = Heard()
-        self.core = HandlerCore(specs)
+        self.core = HandlerCore(specs, limits=limits)
         self.core.connection_made(cast(asyncio.Transport, self.heard))
         self._fence = 0
 
@@ -230,9 +239,8 @@ async def test_results_of_one_turn_travel_together() -> None:
     assert [result.output for result in bench.heard.results] == [str(number).encode() for number in range(50)]
 
 
-async def test_large_outputs_travel_in_several_frames(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handler_core, "BATCH_BYTES", 1000)
-    bench = Bench(give=give_config)
+async def test_large_outputs_travel_in_several_frames() -> None:
+    bench = Bench(HandlerCoreLimits(batch_bytes=1000), give=give_config)
 
     for _ in range(5):
         bench.hand("give", "x" * 700)
@@ -364,7 +372,6 @@ async def test_core_is_not_spent_where_nothing_is_left_or_everything_returned(mo
 
 async def test_many_attempts_that_fail_are_looked_after_once(monkeypatch: pytest.MonkeyPatch) -> None:
     kin = Kin(monkeypatch)
-    monkeypatch.setattr(handler_core, "LOOK_AFTER_S", 3600)
     bench = Bench(fail=fail)
     looks: list[object] = []
     monkeypatch.setattr(bench.core._loop, "call_later", lambda after, call, *more: looks.append(call))
@@ -393,11 +400,10 @@ def test_kin_are_processes_of_the_own_group_that_live() -> None:
             one.wait()
 
 
-def test_where_there_is_no_proc_kin_are_found_otherwise(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("talka.engine.handlers.kin.PROCESSES", tmp_path / "none")
+def test_where_there_is_no_proc_kin_are_found_otherwise(tmp_path: Path) -> None:
     child = subprocess.Popen(["sleep", "1000"])
     try:
-        assert child.pid in set(kin())
+        assert child.pid in set(kin(tmp_path / "none"))
     finally:
         child.kill()
         child.wait()
@@ -603,15 +609,12 @@ async def test_line_is_cut_and_made_sendable() -> None:
     assert bench.heard.lines == ["?" + "y" * (LOG_LINE_LIMIT - 1)]
 
 
-async def test_lines_beyond_the_limit_are_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handler_core, "LINES_LIMIT", 3)
-    monkeypatch.setattr(handler_core, "LINES_PER_FRAME", 2)
-
+async def test_lines_beyond_the_limit_are_left_out_and_counted() -> None:
     async def talk(task: HandlerTask) -> None:
         for number in range(10):
             task.log(str(number))
 
-    bench = Bench(talk=talk)
+    bench = Bench(HandlerCoreLimits(lines=3, lines_per_frame=2), talk=talk)
 
     await bench.result_of("talk")
 
@@ -806,14 +809,11 @@ def test_first_word_is_the_load_and_what_came_with_it_is_kept(ends: tuple[socket
     assert first_word(theirs) == (Load(("a.py",)), b"rest")
 
 
-def test_first_word_may_come_in_pieces(
-    ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(handler_core, "READ_BYTES", 3)
+def test_first_word_may_come_in_pieces(ends: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = ends
     ours.sendall(framed_message(Load(("a.py",))))
 
-    found = first_word(theirs)
+    found = first_word(theirs, read_bytes=3)
     assert found is not None and found[0] == Load(("a.py",))
 
 

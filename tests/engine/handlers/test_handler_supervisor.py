@@ -27,7 +27,6 @@ from talka.engine.containment import MemoryGroup
 from talka.engine.handlers import handler_supervisor
 from talka.engine.handlers.handler_supervisor import HandlerSupervisor
 from talka.errors import Invalid
-from talka.nodes import cores as node_cores
 from talka.nodes.cores import HandlerProcesses, files_of, short_of_disk
 from talka.nodes.job_events import worker_event_of
 from talka.nodes.member_events import sentence_of
@@ -192,11 +191,11 @@ def pids_of(supervisor: HandlerSupervisor) -> dict[int, int]:
 class Owner:
     """Starts cores and keeps what happened, in its order."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **limits: float) -> None:
         self.file = folder / "handlers.py"
         self.file.write_text(HANDLERS)
         self.happened: asyncio.Queue[tuple[int, FromHandlers | ExitFacts]] = asyncio.Queue()
-        self.supervisor = HandlerSupervisor(self._on_happened, self._on_happened)
+        self.supervisor = HandlerSupervisor(self._on_happened, self._on_happened, **limits)
         self.said: list[FromHandlers] = []
         self._fence = 0
 
@@ -240,8 +239,9 @@ class Owner:
 
 
 @pytest.fixture
-async def owner(tmp_path: Path) -> AsyncIterator[Owner]:
-    made = Owner(tmp_path)
+async def owner(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Owner]:
+    """With a parameter: limits of its supervisor."""
+    made = Owner(tmp_path, **getattr(request, "param", {}))
     yield made
     await made.supervisor.close()
     place = tmp_path / "child"
@@ -445,8 +445,8 @@ async def test_child_that_left_the_group_holds_nothing_back(owner: Owner, how: s
     assert (await owner.next(ExitFacts)).exit_code == 7
 
 
-async def test_core_that_is_asked_ends_by_itself(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handler_supervisor, "END_S", WAIT_S)
+@pytest.mark.parametrize("owner", [{"end_s": WAIT_S}], indirect=True)
+async def test_core_that_is_asked_ends_by_itself(owner: Owner) -> None:
     await owner.start()
     fence = owner.hand("wait")
     await owner.next(Said)
@@ -460,8 +460,8 @@ async def test_core_that_is_asked_ends_by_itself(owner: Owner, monkeypatch: pyte
     assert facts.text == "the process exited with status 0: its worker no longer needed it"
 
 
-async def test_core_that_does_not_end_when_asked_is_killed(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handler_supervisor, "END_S", 0.1)
+@pytest.mark.parametrize("owner", [{"end_s": 0.1}], indirect=True)
+async def test_core_that_does_not_end_when_asked_is_killed(owner: Owner) -> None:
     await owner.start()
     owner.hand("stubborn")
     await owner.next(Said)
@@ -686,10 +686,9 @@ def test_files_of_handlers_are_named_so_that_cores_find_them(tmp_path: Path, mon
         files_of((Path("etl.py"), Path("other.py")))
 
 
-def test_little_room_on_the_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_little_room_on_the_disk_is_told(tmp_path: Path) -> None:
     assert short_of_disk(tmp_path) == ""
-    monkeypatch.setattr(node_cores, "DISK_LEAST_BYTES", 1 << 62)
-    assert short_of_disk(tmp_path).startswith("disk: ")
+    assert short_of_disk(tmp_path, least_bytes=1 << 62).startswith("disk: ")
     assert "cannot be looked at: No such file or directory" in short_of_disk(tmp_path / "gone")
 
 

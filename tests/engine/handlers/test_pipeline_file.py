@@ -7,7 +7,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from talka.engine.handlers import pipeline_file
 from talka.engine.handlers.pipeline_file import read_pipeline
 from talka.engine.handlers.positions import read_located
 from talka.engine.loader import NoSuchFile
@@ -16,10 +15,10 @@ from talka.work.pipeline import BadPipeline
 from talka.work.specs import BadWorkflows
 
 
-def told_of(path: Path) -> list[str]:
+def told_of(path: Path, **limits: int) -> list[str]:
     """Problems as `LINE: text`."""
     with pytest.raises(BadWorkflows) as caught:
-        read_pipeline(path)
+        read_pipeline(path, **limits)
     assert all(Path(problem.file or "").name == path.name for problem in caught.value.problems)
     return [f"{problem.line}: {problem.text}" for problem in caught.value.problems]
 
@@ -260,11 +259,12 @@ def test_a_file_that_is_not_utf_8_is_told_with_the_line_of_the_wrong_byte(tmp_pa
     assert told_of(path) == ["5: is not UTF-8: save it in that encoding"]
 
 
-def test_a_file_that_is_too_large_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline_file, "SIZE_LIMIT_BYTES", 1 << 20)
+def test_a_file_that_is_too_large_is_not_read_whole(tmp_path: Path) -> None:
     path = file_of(tmp_path, "# " + "x" * (2 << 20))
 
-    assert told_of(path) == ["1: is larger than 1 MiB: submit many tasks as a stream of lines instead"]
+    assert told_of(path, size_limit_bytes=1 << 20) == [
+        "1: is larger than 1 MiB: submit many tasks as a stream of lines instead"
+    ]
 
 
 def test_a_file_that_is_not_there_or_no_pipeline_is_told_so(tmp_path: Path) -> None:

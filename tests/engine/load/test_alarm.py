@@ -3,29 +3,28 @@
 import asyncio
 import os
 import statistics
-from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from talka.clock import monotonic_ns
-from talka.engine.load import alarm as module
-from talka.engine.load.alarm import Alarm
+from talka.engine.load.alarm import LIBC, Alarm
 from talka.units import MILLISECOND, SECOND
 
 
 @pytest.fixture(params=["kernel", "loop"])
-def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def libc(request: pytest.FixtureRequest) -> Any:
     if request.param == "loop":
-        monkeypatch.setattr(module, "_LIBC", None)
-    elif module._LIBC is None:
+        return None
+    if LIBC is None:
         pytest.skip("this system has no timers of the kernel")
-    yield request.param
+    return LIBC
 
 
-async def later() -> None:
+async def later(libc: Any) -> None:
     """After whatever was to ring by now."""
     rung = asyncio.Event()
-    alarm = Alarm(rung.set)
+    alarm = Alarm(rung.set, libc)
     alarm.set(monotonic_ns() + 5 * MILLISECOND)
     await rung.wait()
     alarm.close()
@@ -35,10 +34,10 @@ def descriptors() -> set[str]:
     return set(os.listdir("/dev/fd"))
 
 
-async def test_it_rings_once_and_not_before_its_instant(kind: str) -> None:
+async def test_it_rings_once_and_not_before_its_instant(libc: Any) -> None:
     rung: list[int] = []
     heard = asyncio.Event()
-    alarm = Alarm(lambda: (rung.append(monotonic_ns()), heard.set())[0])
+    alarm = Alarm(lambda: (rung.append(monotonic_ns()), heard.set())[0], libc)
     for left_ns in (3 * MILLISECOND, 400_000, 0, -SECOND):
         at_ns = monotonic_ns() + left_ns
         heard.clear()
@@ -46,15 +45,15 @@ async def test_it_rings_once_and_not_before_its_instant(kind: str) -> None:
         assert alarm.is_set
         await heard.wait()
         assert rung[-1] >= at_ns and not alarm.is_set
-    await later()
+    await later(libc)
     assert len(rung) == 4
     alarm.close()
 
 
-async def test_setting_it_again_replaces_what_it_was_set_to(kind: str) -> None:
+async def test_setting_it_again_replaces_what_it_was_set_to(libc: Any) -> None:
     rung: list[int] = []
     heard = asyncio.Event()
-    alarm = Alarm(lambda: (rung.append(monotonic_ns()), heard.set())[0])
+    alarm = Alarm(lambda: (rung.append(monotonic_ns()), heard.set())[0], libc)
     alarm.set(monotonic_ns() + MILLISECOND)
     later_ns = monotonic_ns() + 30 * MILLISECOND
     alarm.set(later_ns)
@@ -63,25 +62,25 @@ async def test_setting_it_again_replaces_what_it_was_set_to(kind: str) -> None:
     alarm.close()
 
 
-async def test_what_was_cleared_or_closed_does_not_ring_even_if_its_instant_had_come(kind: str) -> None:
+async def test_what_was_cleared_or_closed_does_not_ring_even_if_its_instant_had_come(libc: Any) -> None:
     rung: list[int] = []
-    cleared, closed = Alarm(lambda: rung.append(1)), Alarm(lambda: rung.append(2))
+    cleared, closed = Alarm(lambda: rung.append(1), libc), Alarm(lambda: rung.append(2), libc)
     for alarm in (cleared, closed):
         alarm.set(monotonic_ns() - 1)
     cleared.clear()
     closed.close()
-    await later()
+    await later(libc)
     assert rung == [] and not cleared.is_set and not closed.is_set
     cleared.set(monotonic_ns())
-    await later()
+    await later(libc)
     assert rung == [1]
     cleared.close()
 
 
-async def test_no_descriptor_is_left_when_it_is_closed(kind: str) -> None:
+async def test_no_descriptor_is_left_when_it_is_closed(libc: Any) -> None:
     before = descriptors()
     for _ in range(3):
-        alarm = Alarm(lambda: None)
+        alarm = Alarm(lambda: None, libc)
         alarm.set(monotonic_ns() + SECOND)
         alarm.close()
     assert descriptors() == before
@@ -90,13 +89,12 @@ async def test_no_descriptor_is_left_when_it_is_closed(kind: str) -> None:
 async def test_a_loop_whose_timers_are_early_does_not_make_it_ring_before_its_instant(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "_LIBC", None)
     loop = asyncio.get_running_loop()
     call_at = loop.call_at
     monkeypatch.setattr(loop, "call_at", lambda when, *arguments: call_at(when - 0.002, *arguments))
     rung: list[int] = []
     heard = asyncio.Event()
-    alarm = Alarm(lambda: (rung.append(monotonic_ns()), heard.set())[0])
+    alarm = Alarm(lambda: (rung.append(monotonic_ns()), heard.set())[0], None)
     at_ns = monotonic_ns() + 5 * MILLISECOND
     alarm.set(at_ns)
     await heard.wait()
@@ -104,15 +102,14 @@ async def test_a_loop_whose_timers_are_early_does_not_make_it_ring_before_its_in
     alarm.close()
 
 
-async def test_without_a_descriptor_to_be_had_it_rings_by_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_descriptor_to_be_had_it_rings_by_the_loop() -> None:
     class NoDescriptors:
         @staticmethod
         def timerfd_create(clock: int, flags: int) -> int:
             return -1
 
-    monkeypatch.setattr(module, "_LIBC", NoDescriptors)
     heard = asyncio.Event()
-    alarm = Alarm(heard.set)
+    alarm = Alarm(heard.set, NoDescriptors)
     at_ns = monotonic_ns() + MILLISECOND
     alarm.set(at_ns)
     await heard.wait()
@@ -121,13 +118,12 @@ async def test_without_a_descriptor_to_be_had_it_rings_by_the_loop(monkeypatch: 
 
 
 @pytest.mark.serial
-async def test_it_is_nearer_to_its_instant_than_a_timer_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    if module._LIBC is None:
+async def test_it_is_nearer_to_its_instant_than_a_timer_of_the_loop() -> None:
+    if LIBC is None:
         pytest.skip("this system has no timers of the kernel")
     heard = asyncio.Event()
     by_kernel = Alarm(heard.set)
-    monkeypatch.setattr(module, "_LIBC", None)
-    by_loop = Alarm(heard.set)
+    by_loop = Alarm(heard.set, None)
     late: dict[Alarm, list[int]] = {by_kernel: [], by_loop: []}
     for turn in range(200):
         for alarm, by_ns in late.items():

@@ -6,6 +6,7 @@ import random
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -129,10 +130,12 @@ needs_native = pytest.mark.skipif(native.available() is not None, reason="the na
 
 
 @pytest.fixture
-async def owner() -> AsyncIterator[Owner]:
+async def owner(request: pytest.FixtureRequest) -> AsyncIterator[Owner]:
+    """With a parameter: limits of its core."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     reader, writer = await asyncio.open_unix_connection(sock=ours)
-    made = Owner(reader, writer, asyncio.create_task(serve(theirs)))
+    new_core = partial(core.Core, **getattr(request, "param", {}))
+    made = Owner(reader, writer, asyncio.create_task(serve(theirs, new_core=new_core)))
     yield made
     writer.close()
     await writer.wait_closed()
@@ -489,10 +492,10 @@ async def windows_closed(rolled: "asyncio.Queue[Recorder]", number: int) -> None
             pass
 
 
+@pytest.mark.parametrize("owner", [{"windows_per_report": 1}], indirect=True)
 async def test_windows_left_at_the_end_come_in_pieces_that_fit_a_frame(
-    owner: Owner, rolled: "asyncio.Queue[Recorder]", monkeypatch: pytest.MonkeyPatch
+    owner: Owner, rolled: "asyncio.Queue[Recorder]"
 ) -> None:
-    monkeypatch.setattr("talka.engine.load.core.WINDOWS_PER_REPORT", 1)
     await busy(owner)
     reports = [await owner.report()]
     await windows_closed(rolled, 4)
@@ -550,8 +553,8 @@ async def test_steps_that_did_not_change_are_not_sent_again(owner: Owner) -> Non
     assert [steps["gate"].measured for steps, _ in reports] == [False] * len(reports)
 
 
-async def test_a_core_ends_without_the_last_acknowledgement_too(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core, "LAST_ACK_WAIT_S", 0.02)
+@pytest.mark.parametrize("owner", [{"last_ack_wait_s": 0.02}], indirect=True)
+async def test_a_core_ends_without_the_last_acknowledgement_too(owner: Owner) -> None:
     owner.send(arm_of(Once))
     await owner.expect(Armed)
     owner.send(go_now())
@@ -649,7 +652,7 @@ async def test_exchanges_with_a_server_are_counted_and_connections_closed_in_the
     owner.send(go_now())
     [(steps, totals)] = await owner.reports_to_the_end()
     assert (totals.tally.exchanges.ok, totals.tally.exchanges.connections) == (1, 1)
-    assert steps["go"].tally.status_codes == {200: 1}
+    assert steps["go"].tally.outcomes == {"200": 1}
     async with asyncio.timeout(WAIT_S):
         await closed.wait()
     server.close()
@@ -668,7 +671,6 @@ async def test_the_engine_is_closed_in_the_end_whatever_came_of_it(
 
     original = HTTPEngine.close
     monkeypatch.setattr(HTTPEngine, "close", close)
-    monkeypatch.setattr(core, "LAST_ACK_WAIT_S", 0.02)
     if is_refused:
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", no_address)
     owner.send(arm_of("Url", UrlSource("http://127.0.0.1:1/")), go_now())

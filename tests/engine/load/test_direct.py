@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from talka.cli.demo.workflow import Customer
-from talka.engine.load.direct import Choice, Doubt, Look, driver_for, is_users_own
+from talka.engine.load import native
+from talka.engine.load.direct import Choice, Doubt, Look, driver_for, engine_for, is_users_own
 from talka.engine.loader import load, url_workflow
 from talka.wire.shards import FileSource
 from talka.work.arguments import URL
@@ -535,6 +536,26 @@ def test_a_method_that_only_returns_an_awaitable_runs_as_a_task() -> None:
 def test_a_workflow_may_ask_for_its_driver() -> None:
     assert with_step(Plain.one_call, driver="task") == Choice("task", "the workflow asks for it", frozenset({"go"}))
     assert with_step(Other.asyncio_sleep, driver="direct").driver == "direct"
+
+
+def test_people_are_told_what_would_run_a_workflow_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Direct(Workflow):
+        @step()
+        async def go(self, url: URL = HERE) -> HTTPResponse:
+            return await self.client.http.get(url)
+
+    class Tasks(Direct):
+        driver = "task"
+
+    direct, tasks = (inspect_workflows([workflow])[0] for workflow in (Direct, Tasks))
+    monkeypatch.setattr(native, "available", lambda: None)
+    assert engine_for(direct, "python") == ("python", "")
+    for setting in ("auto", "native"):
+        assert engine_for(direct, setting) == ("native, direct driver", driver_for(direct).reason)
+        assert engine_for(tasks, setting) == ("native, tasks", "the workflow asks for it")
+    monkeypatch.setattr(native, "available", lambda: "it needs Linux")
+    assert engine_for(direct, "auto") == ("python", "there is no native engine here, it needs Linux")
+    assert engine_for(direct, "python") == ("python", "")
 
 
 def test_what_runs_at_the_same_time_runs_as_tasks_whatever_is_asked_for() -> None:

@@ -5,6 +5,7 @@ import math
 import selectors
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ import pytest
 import talka.clock
 from talka.engine.calls import current_call
 from talka.engine.clients.custom import CustomClient
+from talka.engine.load.alarm import Alarm
 from talka.engine.load.executor import Executor
 from talka.engine.load.recorder import Recorder
 from talka.engine.load.steps import Iterations, VirtualUser
@@ -81,7 +83,6 @@ def now() -> int:
 def virtual_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("load.alarm", "load.executor", "load.steps", "clients.custom"):
         monkeypatch.setattr(f"talka.engine.{module}.monotonic_ns", now)
-    monkeypatch.setattr("talka.engine.load.alarm._LIBC", None)  # the kernel knows nothing of virtual time
 
 
 def virtually(work: Coroutine[Any, Any, None], new_loop: Callable[[], asyncio.AbstractEventLoop] = VirtualLoop) -> None:
@@ -142,6 +143,7 @@ class Run:
             iterations_done=iterations_done,
             think=think,
             renew=self.renew,
+            new_alarm=partial(Alarm, libc=None),  # the kernel knows nothing of virtual time
         )
         self.origin_ns = 0
 
@@ -573,6 +575,26 @@ def test_a_queue_that_was_worked_off_waits_for_the_next_arrival_again() -> None:
         assert (run.tally.started, run.tally.dropped) == (10, 0)
         assert count_up_to(run.step.response_time, 11_000) == 6, "all but the first and the three due meanwhile"
 
+    virtually(main())
+
+
+def test_a_user_that_becomes_free_as_the_next_arrival_is_due_stays_for_it() -> None:
+    users_after: list[int] = []
+
+    async def work(user: Users) -> None:
+        loop: Any = asyncio.get_running_loop()
+        if run.tally.started == 1:
+            await asyncio.sleep(0.15)  # the second arrival waits for it
+        elif run.tally.started == 2:
+            loop.now_ns = run.origin_ns + 200 * MILLISECOND  # when the third is due
+        loop.call_soon(lambda: users_after.append(run.recorder.vus))
+
+    async def main() -> None:
+        await run.whole()
+        assert (run.tally.started, run.tally.dropped) == (3, 0)
+        assert users_after == [1, 1, 0]
+
+    run = Run(ConstantRate("10/s", "300ms", max_vus=1), work=work)
     virtually(main())
 
 

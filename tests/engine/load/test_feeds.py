@@ -74,8 +74,7 @@ def test_rows_of_every_format_are_read(tmp_path: Path) -> None:
     assert read_rows(Feed.jsonl("x"), tmp_path / "x") == [{"a": 1}, {"a": [2]}]
 
 
-def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("talka.engine.load.feeds.FEED_LIMIT_BYTES", 3)
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"abcd")
     with pytest.raises(Invalid, match="has 4 bytes: a feed may have 3"):
-        read_rows(Feed.csv("x"), tmp_path / "x")
+        read_rows(Feed.csv("x"), tmp_path / "x", limit_bytes=3)

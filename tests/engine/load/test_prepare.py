@@ -14,8 +14,7 @@ from talka.engine.clients.requests import (
     PreparedParams,
 )
 from talka.engine.clients.urls import PreparedURL
-from talka.engine.load import prepare as module
-from talka.engine.load.prepare import prepare, prepared, urls_in
+from talka.engine.load.prepare import prepare, prepared
 from talka.work.arguments import URL, Auth, Cookies, Data, Directory, File, FileGlob, Headers, Params
 from talka.work.dsl import Workflow, step
 from talka.work.inspection import inspect_workflows
@@ -40,11 +39,11 @@ def spec_of(workflow, file=None):
     return spec
 
 
-def arguments_of(workflow, folder):
-    return prepare(spec_of(workflow, str(folder / "shop.py")))
+def arguments_of(workflow, folder, **limits):
+    return prepare(spec_of(workflow, str(folder / "shop.py")), **limits)
 
 
-def problem_of(kind, value, folder):
+def problem_of(kind, value, folder, **limits):
     """What is wrong with this default."""
 
     async def order(self, given=value) -> HTTPResponse: ...
@@ -52,7 +51,7 @@ def problem_of(kind, value, folder):
     order.__annotations__["given"] = kind
     workflow = type("Shop", (Workflow,), {"order": step()(order), "__module__": __name__})
     with pytest.raises(BadWorkflows) as caught:
-        arguments_of(workflow, folder)
+        arguments_of(workflow, folder, **limits)
     (problem,) = caught.value.problems
     assert (problem.file, problem.line) == (str(folder / "shop.py"), order.__code__.co_firstlineno)
     start = "Shop.order, given: "
@@ -125,10 +124,6 @@ def test_files_are_found_beside_the_test_file_and_read(folder):
 
 def test_an_argument_that_may_be_none_stays_none(folder):
     assert arguments_of(Shop, folder)["order"]["maybe"] is None
-
-
-def test_the_urls_are_known_before_the_run(folder):
-    assert urls_in(arguments_of(Shop, folder)) == ["http://shop/login", "http://shop/order"]
 
 
 def test_a_test_file_given_by_a_relative_path_is_found_from_the_current_folder(folder, monkeypatch):
@@ -238,19 +233,15 @@ def test_a_file_that_cannot_be_read_is_a_problem(folder, monkeypatch):
 
 
 @pytest.mark.parametrize(("kind", "value"), [(File, "bodies/a.json"), (Directory, "bodies"), (FileGlob, "bodies/a*")])
-def test_files_that_would_fill_memory_are_a_problem(folder, monkeypatch, kind, value):
-    monkeypatch.setattr(module, "FILES_LIMIT_BYTES", 5)
-
-    problem = problem_of(kind, value, folder)
+def test_files_that_would_fill_memory_are_a_problem(folder, kind, value):
+    problem = problem_of(kind, value, folder, files_limit_bytes=5)
 
     total = 17 if kind is Directory else 6
     assert problem == f"these files have {total} bytes together: at most 5 are held in memory"
 
 
-def test_files_up_to_the_limit_are_read(folder, monkeypatch):
-    monkeypatch.setattr(module, "FILES_LIMIT_BYTES", 17)
-
-    assert len(prepared("directory", "bodies", folder)) == 3
+def test_files_up_to_the_limit_are_read(folder):
+    assert len(prepared("directory", "bodies", folder, files_limit_bytes=17)) == 3
 
 
 def test_all_that_is_wrong_is_said_at_once(folder):

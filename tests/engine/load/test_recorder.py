@@ -26,7 +26,7 @@ from talka.stats.windows import WINDOW_NS, StepWindow, Timeline, Window
 from talka.units import MICROSECOND, MILLISECOND
 from talka.work.dsl import Workflow, action, check, metric, step
 from talka.work.inspection import inspect_workflows
-from talka.work.responses import BrokenBody, CustomResponse, HTTPResponse, NotJSON
+from talka.work.responses import BrokenBody, CustomResponse, HTTPResponse, NotJSON, Response
 
 ORIGIN_NS = 5_000_000_000
 
@@ -88,7 +88,7 @@ def test_a_call_is_counted_with_both_of_its_times_and_its_status_under_its_name(
     assert rows.answered("page", response(ORIGIN_NS + 10 * MILLISECOND, status=201)) is None
     of.settle()
     own, page = of.tally.calls["buy"]["buy"], of.tally.calls["buy"]["page"]
-    assert (own.ok, own.failed, own.status_codes, page.ok, page.status_codes) == (1, 0, {200: 1}, 1, {201: 1})
+    assert (own.ok, own.failed, own.outcomes, page.ok, page.outcomes) == (1, 0, {"200": 1}, 1, {"201": 1})
     assert (own.response_time.total, own.service_time.total) == (3_000, 1_000)
 
 
@@ -98,8 +98,25 @@ def test_an_unaccepted_answer_that_is_not_http_has_failed_too() -> None:
     answer.accepted = False
     failure = StepRecords(of, "buy").answered(None, answer)
     row = of.tally.calls["buy"]["buy"]
-    assert (row.failed, row.errors, row.status_codes, row.samples) == (1, {"status": 1}, {}, [failure])
+    assert (row.failed, row.errors, row.outcomes, row.samples) == (1, {"status": 1}, {}, [failure])
     assert row.samples[0].text == "the answer was not accepted"
+
+
+def test_an_answer_of_any_protocol_is_counted_under_its_label_and_told_in_its_own_words() -> None:
+    class Word(Response):
+        label = "BUSY"
+
+        def describe(self) -> str:
+            return "PING answered BUSY" + 1000 * "!"
+
+    of, answer = recorder(), Word()
+    answer.accepted = False
+    StepRecords(of, "buy").answered(None, answer)
+    of.settle()
+    row = of.tally.calls["buy"]["buy"]
+    assert (row.failed, row.outcomes, row.errors) == (1, {"BUSY": 1}, {"status": 1})
+    assert row.samples[0].text.startswith("PING answered BUSY!")
+    assert (len(row.samples[0].text), row.samples[0].status) == (SAMPLE_CHARACTERS_LIMIT, 0)
 
 
 def test_a_call_that_was_cut_is_interrupted() -> None:
@@ -176,6 +193,14 @@ def test_a_step_is_counted_in_the_window_in_which_it_ended_and_its_failures_by_k
     assert (step.count, step.failed, step.errors, step.response_time.count) == (2, 1, {"reset": 1}, 1)
     buy = of.tally.steps["buy"]
     assert (buy.ok, buy.failed, buy.errors, buy.response_time.count) == (3, 1, {"reset": 1}, 3)
+
+
+def test_an_iteration_that_starts_as_a_window_ends_is_in_the_next() -> None:
+    of = recorder()
+    of.iteration(ORIGIN_NS + WINDOW_NS - 1)
+    of.iteration(ORIGIN_NS + WINDOW_NS)
+    of.roll(ORIGIN_NS + 2 * WINDOW_NS)
+    assert {index: window.started for index, window in windows(of).items() if window.started} == {0: 1, 1: 1}
 
 
 def test_windows_count_from_the_start_of_the_job_not_of_the_shard() -> None:

@@ -392,7 +392,7 @@ async def test_an_unaccepted_response_has_failed_and_is_still_timed() -> None:
         assert tally.samples[0].status == 404
         assert tally.response_time.count == 1
     row = run.tally.calls["go"]["go"]
-    assert (row.response_time.max, row.service_time.max, row.status_codes) == (7_000, 5_000, {404: 1})
+    assert (row.response_time.max, row.service_time.max, row.outcomes) == (7_000, 5_000, {"404": 1})
     assert run.step("after").ok == 1, "there is a response, so those after it run"
 
 

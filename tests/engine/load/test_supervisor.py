@@ -20,10 +20,10 @@ from talka.clock import monotonic_ns
 from talka.engine import core_child
 from talka.engine.containment import ControlGroup
 from talka.engine.core_child import CoreChildren
-from talka.engine.load import supervisor as supervisor_module
-from talka.engine.load.supervisor import CORE_MODULE, Lines, Supervisor
+from talka.engine.load.supervisor import CORE_MODULE, CoreThread, Lines, Supervisor
 from talka.engine.loader import in_memory
 from talka.units import MILLISECOND, SECOND
+from talka.wire.framing import framed
 from talka.wire.shards import (
     Ack,
     Arm,
@@ -115,11 +115,11 @@ def guards() -> list[psutil.Process]:
 class Owner:
     """Starts cores and keeps what happened, in its order."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **limits: float) -> None:
         self.folder = folder
         self.happened: asyncio.Queue[tuple[int, FromCore | str]] = asyncio.Queue()
         self.ends: list[tuple[int, str]] = []
-        self.supervisor = Supervisor(self.on_message, self.on_exit)
+        self.supervisor = Supervisor(self.on_message, self.on_exit, **limits)
 
     def on_message(self, core: int, message: FromCore) -> None:
         if isinstance(message, Totals):
@@ -166,9 +166,10 @@ class Owner:
 
 
 @pytest.fixture
-async def owner(tmp_path: Path) -> AsyncIterator[Owner]:
+async def owner(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Owner]:
+    """With a parameter: limits of its supervisor."""
     before = psutil.Process().children()
-    made = Owner(tmp_path)
+    made = Owner(tmp_path, **getattr(request, "param", {}))
     yield made
     await made.supervisor.close()
     assert made.supervisor.pids() == {}
@@ -308,10 +309,8 @@ time.sleep(1000)
 """
 
 
-async def test_children_are_asked_to_end_together_with_their_core(
-    owner: Owner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("talka.engine.load.supervisor.TERMINATE_S", WAIT_S)  # nobody is killed before
+@pytest.mark.parametrize("owner", [{"terminate_s": WAIT_S}], indirect=True)  # nobody is killed before
+async def test_children_are_asked_to_end_together_with_their_core(owner: Owner) -> None:
     (owner.folder / "asked.py").write_text(ASKED)
     command = "*(str(Path(__file__).with_name(name)) for name in ('asked.py', 'asked', 'listens'))"
     await owner.start(
@@ -502,6 +501,16 @@ async def test_a_user_that_exits_ends_its_thread_and_not_its_owner(owner: Owner)
     assert (await owner.until(str)).startswith("ended with SystemExit: 3 (")
 
 
+@pytest.mark.parametrize(("said", "status"), [(b"", 0), (framed(b"x"), 1)], ids=["nothing", "nonsense"])
+async def test_a_thread_that_ended_with_an_error_has_the_status_of_such_a_process(said: bytes, status: int) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with ours:
+        thread = CoreThread(theirs)
+        ours.sendall(said)
+    async with asyncio.timeout(WAIT_S):
+        assert (await thread.ended()).status == status
+
+
 # The process itself, without a supervisor.
 
 
@@ -630,10 +639,8 @@ async def test_killing_one_attempt_leaves_the_others_of_its_process(owner: Owner
     await counts_of(owner, 2)
 
 
-async def test_an_attempt_that_does_not_end_takes_its_process_and_the_others_are_told_why(
-    owner: Owner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supervisor_module, "BREAK_OFF_S", 0.1)
+@pytest.mark.parametrize("owner", [{"break_off_s": 0.1}], indirect=True)
+async def test_an_attempt_that_does_not_end_takes_its_process_and_the_others_are_told_why(owner: Owner) -> None:
     await shared(owner, ENDLESS, STUCK)
     await happens((owner.folder / "stuck").exists)
 
@@ -703,12 +710,13 @@ async def test_what_a_core_prints_is_told_line_by_line_before_its_end(tmp_path: 
 async def test_child_that_keeps_the_pipe_open_does_not_keep_its_core(tmp_path: Path) -> None:
     owner = Owner(tmp_path)
     owner.supervisor = Supervisor(owner.on_message, owner.on_exit, lambda core, lines: None)
-    body = "subprocess.Popen(['sleep', '1000'], start_new_session=True); print('left')"
+    left = "subprocess.Popen(['sleep', '1000'], start_new_session=True)"
     try:
-        await owner.start(body)
+        await owner.start(f"Path(__file__).with_name('child').write_text(str({left}.pid)); print('left')")
         assert await owner.until(str) == "exited with status 0"
     finally:
         await owner.supervisor.close()
+        os.kill(owner.child(), signal.SIGKILL)
 
 
 def test_lines_are_cut_out_of_whatever_pieces_they_come_in() -> None:

@@ -1,21 +1,22 @@
 """What users are given, and what a shard hands on."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any, cast
 
 import msgspec
 import pytest
 
 from talka.clock import monotonic_ns
-from talka.engine.clients.http import HTTPEngine
+from talka.engine.clients.port import ClientParts
+from talka.engine.clients.table import CLIENTS
 from talka.engine.load.executor import Executor
 from talka.engine.load.recorder import Recorder
 from talka.engine.load.steps import Iterations, VirtualUser
 from talka.engine.load.users import (
     NOTES_LIMIT,
     VALUES_LIMIT_BYTES,
-    UserClients,
+    ShardEngines,
     handed_on,
     provided_values,
     received_context,
@@ -25,6 +26,7 @@ from talka.errors import Invalid
 from talka.stats.tally import Exchanges
 from talka.units import SECOND
 from talka.wire.shards import CONTEXT_PREFIX, VALUE_LIMIT_BYTES
+from talka.work.clients import TYPED
 from talka.work.dsl import Provide, Use, Workflow, depends, state, step
 from talka.work.inspection import inspect_workflows
 from talka.work.responses import CustomResponse
@@ -76,8 +78,8 @@ def spec_of(workflow: type[Workflow], *others: type[Workflow]) -> WorkflowSpec:
 
 
 @pytest.fixture
-async def engine() -> AsyncIterator[HTTPEngine]:
-    made = HTTPEngine(Exchanges(), version="0")
+async def engines() -> AsyncIterator[ShardEngines]:
+    made = ShardEngines(ClientParts(exchanges=Exchanges()))
     yield made
     await made.close()
 
@@ -241,12 +243,68 @@ async def test_a_workflow_that_cannot_be_made_any_more_is_a_failure() -> None:
 # Clients.
 
 
-async def test_every_user_has_clients_of_its_own_on_one_engine(engine: HTTPEngine) -> None:
-    one, other = UserClients(engine), UserClients(engine)
-    assert one.http is not other.http
+async def test_every_user_has_a_client_of_its_own_for_each_row_of_the_table(engines: ShardEngines) -> None:
+    one, other = engines.new_clients(), engines.new_clients()
+    assert set(CLIENTS) >= TYPED
+    for name in CLIENTS:
+        assert getattr(one, name) is not getattr(other, name)
 
 
-async def test_custom_calls_that_are_done_at_once_do_not_keep_the_event_loop_for_themselves(engine: HTTPEngine) -> None:
+class Remembering:
+    """A client that writes down what it is told."""
+
+    def __init__(self, told: list[Any]) -> None:
+        self.told = told
+
+    def forget(self, **what: bool) -> None:
+        self.told.append(what)
+
+    def close(self) -> None:
+        self.told.append("closed")
+
+
+class RememberingEngine:
+    def __init__(self, told: list[Any], failure: str = "") -> None:
+        self.told, self.failure = told, failure
+
+    def new_client(self) -> Remembering:
+        return Remembering(self.told)
+
+    async def prepare(self, arguments: Iterable[Any]) -> None:
+        self.told.append(list(arguments))
+
+    async def close(self) -> None:
+        self.told.append("closed too")
+        if self.failure:
+            raise OSError(self.failure)
+
+
+async def test_every_client_is_told_whose_it_is_what_was_prepared_and_when_it_is_over(engines: ShardEngines) -> None:
+    told: list[Any] = []
+    await engines.close()
+    engines.by_name = {name: RememberingEngine(told) for name in CLIENTS}
+    clients = engines.new_clients()
+    await engines.prepare({"buy": {"url": 1, "body": 2}, "pay": {"url": 3}})
+    clients.forget(session=True, connections=False)
+    clients.close()
+    await engines.close()
+    each = ([1, 2, 3], {"session": True, "connections": False}, "closed", "closed too")
+    assert told == [part for part in each for _ in CLIENTS]
+
+
+async def test_an_engine_that_cannot_be_closed_leaves_no_other_open(engines: ShardEngines) -> None:
+    told: list[Any] = []
+    await engines.close()
+    engines.by_name = {name: RememberingEngine(told, "it hangs") for name in CLIENTS}
+    with pytest.raises(OSError, match="it hangs"):
+        await engines.close()
+    assert told == ["closed too"] * len(CLIENTS)
+    engines.by_name = {}
+
+
+async def test_custom_calls_that_are_done_at_once_do_not_keep_the_event_loop_for_themselves(
+    engines: ShardEngines,
+) -> None:
     calls = 0
 
     async def at_once() -> None:
@@ -276,7 +334,7 @@ async def test_custom_calls_that_are_done_at_once_do_not_keep_the_event_loop_for
 
     def new_user(position: int) -> VirtualUser:
         user = Busy()
-        user.client = cast(Any, UserClients(engine))
+        user.client = cast(Any, engines.new_clients())
         return VirtualUser(position, user, {"go": cast(Any, user.go)}, lambda: None)
 
     executor = Executor(
@@ -284,7 +342,7 @@ async def test_custom_calls_that_are_done_at_once_do_not_keep_the_event_loop_for
         iterations,
         recorder,
         new_user,
-        lambda: engine.pulse,
+        lambda: 0,
         grace_ns=SECOND,
     )
     origin_ns = monotonic_ns()

@@ -4,12 +4,15 @@ import asyncio
 import gc
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from talka.engine.load import warm_up
-from talka.engine.load.warm_up import ITERATIONS, USERS, Partner, rehearse
+from talka.engine.clients.custom import CUSTOM
+from talka.engine.clients.http_kind import HTTP, Partner, rehearsed
+from talka.engine.clients.port import Rehearsal
+from talka.engine.load.warm_up import ITERATIONS, USERS, rehearse
 from talka.engine.process_start import new_event_loop
 
 
@@ -34,19 +37,18 @@ class Counted(Partner):
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, new_event_loop], ids=["asyncio", "of cores"])
 def test_a_rehearsal_opens_connections_and_sends_requests_to_itself_and_leaves_nothing(
-    monkeypatch: pytest.MonkeyPatch, new_loop: Callable[[], asyncio.AbstractEventLoop]
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
-    monkeypatch.setattr(warm_up, "Partner", Counted)
     Counted.connections = Counted.requests = 0
     Counted.lost = asyncio.Queue()
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(rehearsed())
+        runner.run(rehearsal_left_nothing())
 
 
-async def rehearsed() -> None:
+async def rehearsal_left_nothing() -> None:
     random.seed("the user's")
     before = random.getstate()
-    await rehearse()
+    await rehearse(clients={"http": replace(HTTP, rehearsal=Rehearsal(Counted, rehearsed)), "other": CUSTOM})
     assert (Counted.connections, Counted.requests) == (USERS, ITERATIONS)
     async with asyncio.timeout(60):
         for _ in range(USERS):

@@ -13,11 +13,12 @@ import pytest
 
 from talka.client.requests import Conflict, NoSuchJob, NoSuchSchedule, NoSuchTask, TooBusy, problem_of
 from talka.clock import boottime_ns, both_clocks, realtime_ns
-from talka.cluster.effects import Send
-from talka.control.dags import shelf
-from talka.control.tasks import delivery
+from talka.control.dags.keeper import DagKeeper
+from talka.control.dags.keeper_limits import KEEPER_LIMITS, KeeperLimits
 from talka.control.tasks.clock_watch import ClockWatch
+from talka.control.tasks.delivery import DeliveryLimits
 from talka.control.tasks.epoch_floor import PAUSE_NS
+from talka.control.tasks.partition import WHOLE, Partition
 from talka.control.tasks.store_effects import (
     CallAnswered,
     Commit,
@@ -28,16 +29,22 @@ from talka.control.tasks.store_effects import (
     WorkerTooOld,
 )
 from talka.control.tasks.store_hold import LEASE_NS
+from talka.control.tasks.worker_link import ToWorker, WorkerBeat
 from talka.errors import Invalid, Unavailable
-from talka.nodes.dags import dag_reading, dag_requests, dag_service, schedule_keeper, store_thread, store_upkeep
-from talka.nodes.dags.dag_service import DagService
-from talka.store.dags import sqlite_file
+from talka.nodes.dags import dag_requests
+from talka.nodes.dags.dag_opening import open_dags
+from talka.nodes.dags.dag_reading import ReadingLimits
+from talka.nodes.dags.dag_service import DagService, ServiceLimits
+from talka.nodes.dags.store_upkeep import KEPT_S, UpkeepLimits
+from talka.store.dags.memory import StoreMemory
 from talka.store.dags.records import RecordsUnavailable, StoreGone, StoreLost, StoreTaken
 from talka.store.dags.sqlite import SqliteRecords
-from talka.store.dags.sqlite_life import StoreMemory
+from talka.store.dags.sqlite_file import FileLimits
+from talka.store.dags.sqlite_store import SqliteStore
+from talka.store.dags.sqlite_thread import ThreadLimits
 from talka.store.files.blobs import Blobs
 from talka.wire.attempts import Dropped, StoreLife
-from talka.wire.jobs import Beat, WorkerFacts
+from talka.wire.jobs import WorkerFacts
 from talka.wire.task_views import DagFacts, RetryRequest, SkipRequest
 from talka.wire.tasks import (
     AssignTasks,
@@ -46,9 +53,9 @@ from talka.wire.tasks import (
     Held,
     ResultsStored,
     TaskLine,
-    TaskMessage,
     TaskProgress,
     TaskResult,
+    WorkerMessage,
 )
 from talka.work.dag import BadDag, DagSettings, DagSpec, Limit, Retry, TaskSpec
 from talka.work.lifecycle import JobState, TaskState, is_final
@@ -63,7 +70,9 @@ RARELY = "0 0 29 2 *"
 def done_of(node: "Node", task: HandedTask, outcome: Any, **fields: Any) -> Done:
     """As the worker tells it that was handed the task."""
     result = TaskResult(task.fence, outcome, job=task.job, task=task.id, **fields)
-    return Done((result,), node.jobs.keeper.floor.life)
+    keeper = node.jobs.keepers.of_job(task.job)
+    assert keeper is not None
+    return Done((result,), keeper.floor.life)
 
 
 WORKER = WorkerFacts(4, folder=7, handlers=("h",))
@@ -72,7 +81,23 @@ WORKER = WorkerFacts(4, folder=7, handlers=("h",))
 class Node:
     """A manager around the port; the test is its worker."""
 
-    def __init__(self, folder: Path, owner: str = "owner") -> None:
+    jobs: DagService
+
+    def __init__(
+        self,
+        folder: Path,
+        owner: str = "owner",
+        *,
+        partitions: tuple[Partition, ...] = (WHOLE,),
+        file: FileLimits = FileLimits(),  # noqa: B008 - a value
+        thread: ThreadLimits = ThreadLimits(),  # noqa: B008 - a value
+        **limits: Any,
+    ) -> None:
+        self.owner = owner
+        self.partitions = partitions
+        self.lost: list[int] = []
+        """Partitions that the manager was told to drop."""
+        self.limits = ServiceLimits(**limits)
         self.manager = self
         self.clock = ClockWatch(*both_clocks())
         self.next_tick_at = 1 << 63  # always later than what the keeper wants: it is told of everything
@@ -84,21 +109,31 @@ class Node:
         self.moved = asyncio.Event()
         self.home = folder / owner
         self.home.mkdir(exist_ok=True)
-        self.records = SqliteRecords(str(folder / "store.db"), "NORMAL")
+        self.records = SqliteRecords(str(folder / "store.db"), "NORMAL", limits=file)
         self.blobs = Blobs(folder / "store.blobs")
+        self.store = SqliteStore(self.records, self.blobs, thread)
+
+    async def open(self) -> None:
         try:
-            self.jobs = DagService(
+            self.jobs = await open_dags(
                 self,  # type: ignore[arg-type]
-                self.records,
-                self.blobs,
+                self.store,
                 self.home,
-                owner,
+                self.owner,
                 lambda event: self.note(self.events, event),
                 lambda error: self.note(self.broken, error),
+                limits=self.limits,
+                partitions=self.partitions,
             )
         except BaseException:
-            self.records.close()
+            await self.store.close()
             raise
+
+    @property
+    def keeper(self) -> DagKeeper:
+        """Of the only partition."""
+        (keeper,) = self.jobs.keepers
+        return keeper
 
     def note(self, where: list[Any], what: Any) -> None:
         where.append(what)
@@ -113,12 +148,15 @@ class Node:
     def act(self, now: int, effects: list[object]) -> list[object]:
         return effects
 
+    def drop_keeper(self, now: int, partition: int) -> None:
+        self.note(self.lost, partition)
+
     def perform(self, effects: list[object]) -> None:
         for effect in effects:
             match effect:
-                case Send(message=AssignTasks(tasks=tasks)):
+                case ToWorker(message=AssignTasks(tasks=tasks)):
                     self.hands += tasks
-                case Send(message=ResultsStored(fences=fences)):
+                case ToWorker(message=ResultsStored(fences=fences)):
                     self.took += fences
                 case Commit() | ReadOutputs() | CallAnswered() | DagEnded():
                     self.jobs.carry_out(effect)
@@ -132,10 +170,10 @@ class Node:
 
     def beat(self, *handlers: str) -> None:
         facts = WorkerFacts(4, folder=7, handlers=handlers or ("h",))
-        self.perform(self.jobs.keeper.on_beat(boottime_ns(), "w", 1, Beat(0, facts, names=True), 4, "healthy"))
+        self.perform(self.jobs.keepers.on_beat(boottime_ns(), WorkerBeat("w", 1, 0, facts, 4, "healthy")))
 
-    def hear(self, message: TaskMessage) -> None:
-        self.perform(self.jobs.keeper.on_message(boottime_ns(), "w", message))
+    def hear(self, message: WorkerMessage) -> None:
+        self.perform(self.jobs.keepers.on_message(boottime_ns(), "w", message))
 
     async def until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(30):
@@ -156,14 +194,15 @@ class Node:
         await self.until(lambda: task.fence in self.took)
 
     async def ended(self, id: str) -> DagFacts:
-        await self.until(lambda: self.jobs.keeper.job(id) is None)
+        await self.until(lambda: self.jobs._job(id) is None)
         return await self.jobs.dag(id)
 
     async def tick(self) -> None:
-        self.perform(self.jobs.keeper.tick(boottime_ns()))
+        self.perform([effect for keeper in self.jobs.keepers for effect in keeper.tick(boottime_ns())])
 
 
 NodeOf = Callable[..., Any]
+IDLE = {"lease_every_s": 3600.0, "sweep_s": 3600.0, "schedule_s": 3600.0}
 
 
 @pytest.fixture
@@ -171,9 +210,11 @@ async def node_of(tmp_path: Path) -> AsyncIterator[NodeOf]:
     nodes: list[Node] = []
 
     async def make(**more: Any) -> Node:
-        nodes.append(Node(tmp_path, **more))
-        await nodes[-1].jobs.start()
-        return nodes[-1]
+        node = Node(tmp_path, **more)
+        await node.open()
+        nodes.append(node)
+        await node.jobs.start()
+        return node
 
     yield make
     for node in nodes:
@@ -181,17 +222,16 @@ async def node_of(tmp_path: Path) -> AsyncIterator[NodeOf]:
 
 
 @pytest.fixture
-async def node(node_of: NodeOf) -> Node:
-    made: Node = await node_of()
+async def node(node_of: NodeOf, request: pytest.FixtureRequest) -> Node:
+    """With a parameter: limits of its keeper."""
+    made: Node = await node_of(keeper=getattr(request, "param", KEEPER_LIMITS))
     return made
 
 
 @pytest.fixture
-async def idle_node(node_of: NodeOf, monkeypatch: pytest.MonkeyPatch) -> Node:
+async def idle_node(node_of: NodeOf) -> Node:
     """It does its chores only when the test says so."""
-    for name in ("LEASE_EVERY_S", "SWEEP_S", "SCHEDULE_S"):
-        monkeypatch.setattr(dag_service, name, 3600.0)
-    made: Node = await node_of()
+    made: Node = await node_of(**IDLE)
     return made
 
 
@@ -263,15 +303,13 @@ async def test_the_same_key_is_the_same_job_and_it_is_told_once_it_is_durable(no
 async def test_a_key_that_is_about_to_be_kept_is_not_told_before(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = dag({"a": ""})
     held: list[tuple[int, Any]] = []
-    thread = node.jobs._thread
-    assert thread is not None
 
-    def hold(ticket: int, changes: Any) -> bool:
+    def hold(ticket: int, changes: Any, key: str) -> bool:
         held.append((ticket, changes))
         node.moved.set()
         return False
 
-    monkeypatch.setattr(thread, "commit", hold)
+    monkeypatch.setattr(node.store, "commit", hold)
     first = asyncio.ensure_future(node.jobs.submit_dag(spec, "k", ""))
     await node.until(lambda: len(held) == 1)
     second = asyncio.ensure_future(node.jobs.submit_dag(spec, "k", ""))
@@ -283,8 +321,8 @@ async def test_a_key_that_is_about_to_be_kept_is_not_told_before(node: Node, mon
     assert (await first).id == (await second).id
 
 
-async def test_submissions_that_nobody_awaits_are_answered_each(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_thread, "monotonic_ns", lambda: 1 << 62)  # after a long silence, all at one instant
+async def test_submissions_that_nobody_awaits_are_answered_each(node_of: NodeOf) -> None:
+    node = await node_of(thread=ThreadLimits(quiet_ns=1 << 40))  # but for the first there is no silence before them
     for number in range(20):
         node.jobs.submit_soon(dag({f"t{number}": ""}), "", "me", node.done)
     assert len(node.told) <= 1, "the first may hold at once, the others go together"
@@ -297,8 +335,8 @@ async def test_submissions_that_nobody_awaits_are_answered_each(node: Node, monk
     assert isinstance(node.told[-1], Conflict)
 
 
-async def test_what_there_is_no_room_for_is_too_busy(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shelf, "MOST_JOBS", 1)
+@pytest.mark.parametrize("node", [KeeperLimits(jobs=1)], indirect=True)
+async def test_what_there_is_no_room_for_is_too_busy(node: Node) -> None:
     await node.jobs.submit_dag(dag({"a": ""}), "", "")
     with pytest.raises(TooBusy) as caught:
         await node.jobs.submit_dag(dag({"a": ""}), "", "")
@@ -307,13 +345,15 @@ async def test_what_there_is_no_room_for_is_too_busy(node: Node, monkeypatch: py
         await node.jobs.begin_dag("n", DagSettings(), "", "")
 
 
-async def test_while_the_store_takes_nothing_nothing_is_accepted(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_while_the_store_takes_nothing_nothing_is_accepted(
+    node_of: NodeOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await node_of(patience_s=3600.0)
     apply = node.records.apply
 
-    def fail(changes: Any) -> list[int]:
+    def fail(changes: Any, keys: Any) -> list[int]:
         raise RecordsUnavailable("the disk is full")
 
-    monkeypatch.setattr(dag_service, "PATIENCE_S", 3600.0)
     monkeypatch.setattr(node.records, "apply", fail)
     first = asyncio.ensure_future(node.jobs.submit_dag(dag({"a": ""}), "", ""))
     await node.until(lambda: bool(node.events))
@@ -327,7 +367,7 @@ async def test_while_the_store_takes_nothing_nothing_is_accepted(node: Node, mon
 
 
 async def test_a_store_that_answers_nonsense_breaks_the_node(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node.records, "apply", lambda changes: 1 // 0)
+    monkeypatch.setattr(node.records, "apply", lambda changes, keys: 1 // 0)
     asking = asyncio.ensure_future(node.jobs.submit_dag(dag({"a": ""}), "", ""))
     await node.until(lambda: bool(node.broken))
     assert "the store failed: ZeroDivisionError" in str(node.broken[0])
@@ -372,9 +412,9 @@ async def test_a_job_comes_in_parts(node: Node) -> None:
     for asking in (node.jobs.dag(draft), node.jobs.dag_tasks(draft, "", "", 5), node.jobs.cancel_dag(draft, "")):
         with pytest.raises(NoSuchJob):
             await asking
-    assert (await node.jobs.dags("", "", 5)).items == []
+    assert (await node.jobs.dags("", "", 5)).items == [] and not await node.jobs.has_dag(draft)
     facts = await node.jobs.end_dag(draft)
-    assert (facts.id, facts.tasks) == (draft, 3)
+    assert (facts.id, facts.tasks) == (draft, 3) and await node.jobs.has_dag(draft)
     assert [one.id for one in (await node.jobs.dags("", "", 5)).items] == [draft]
     with pytest.raises(Invalid, match="broken off"):
         await node.jobs.add_tasks(draft, specs({"d": ""}))
@@ -390,7 +430,7 @@ async def test_a_draft_that_is_dropped_or_cannot_be_ended_is_gone(node: Node) ->
     empty = await node.jobs.begin_dag("n", DagSettings(), "k", "")
     with pytest.raises(Invalid, match="has no tasks"):
         await node.jobs.end_dag(empty)
-    assert not node.jobs.keeper.jobs
+    assert not node.keeper.jobs
 
 
 async def test_a_draft_whose_keys_cannot_be_read_is_dropped(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,11 +443,11 @@ async def test_a_draft_whose_keys_cannot_be_read_is_dropped(node: Node, monkeypa
     monkeypatch.setattr(node.records, "keyed", fail)
     with pytest.raises(RecordsUnavailable):
         await node.jobs.end_dag(draft)
-    assert not node.jobs.keeper.jobs
+    assert not node.keeper.jobs
 
 
-async def test_so_many_are_streamed_at_a_time(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dag_requests, "DRAFTS_LIMIT", 1)
+async def test_so_many_are_streamed_at_a_time(node_of: NodeOf) -> None:
+    node = await node_of(drafts=1)
     draft = await node.jobs.begin_dag("n", DagSettings(), "", "")
     with pytest.raises(TooBusy, match="are being streamed already"):
         await node.jobs.begin_dag("n", DagSettings(), "", "")
@@ -416,9 +456,9 @@ async def test_so_many_are_streamed_at_a_time(node: Node, monkeypatch: pytest.Mo
 
 
 async def test_a_stream_with_a_key_that_is_known_is_that_job_if_it_is_the_same(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+    node_of: NodeOf,
 ) -> None:
-    monkeypatch.setattr(dag_service, "PAGE", 1)
+    node = await node_of(page=1)
 
     async def stream(*parts: dict[str, Any], name: str = "n") -> DagFacts:
         draft = await node.jobs.begin_dag(name, DagSettings(), "k", "")
@@ -442,14 +482,14 @@ async def test_a_stream_with_a_key_that_is_known_is_that_job_if_it_is_the_same(
         await node.jobs.submit_dag(dag({"a": "", "b": "a"}), "k", "")
     shadow = await node.jobs.begin_dag("n", DagSettings(), "k", "")
     await node.jobs.drop_dag(shadow)
-    assert len(node.jobs.keeper.jobs) == 1
+    assert len(node.keeper.jobs) == 1
 
 
-async def test_a_draft_that_nobody_adds_to_is_dropped(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dag_requests, "SILENCE_S", -1.0)
+async def test_a_draft_that_nobody_adds_to_is_dropped(node_of: NodeOf) -> None:
+    node = await node_of(silence_s=-1.0)
     await node.jobs.begin_dag("n", DagSettings(), "", "")
     await node.jobs.sweep()
-    assert not node.jobs.keeper.jobs
+    assert not node.keeper.jobs
 
 
 # Looking.
@@ -464,6 +504,9 @@ async def test_pages_of_jobs(node: Node) -> None:
     assert [one.id for one in page.items] == [ids[2], ids[1]]
     rest = await node.jobs.dags("", page.next, 2)
     assert [one.id for one in rest.items] == [ids[0]] and rest.next == ""
+    for id, cursor in zip(ids[::-1], [*page.cursors, *rest.cursors], strict=True):
+        assert [one.id for one in (await node.jobs.dags("", cursor, 1)).items] == [id], "its page begins with it"
+    assert [await node.jobs.has_dag(id) for id in (*ids, "nothing")] == [True, True, True, False]
     assert [one.id for one in (await node.jobs.dags("completed", "", 9)).items] == [ids[0]]
     with pytest.raises(Invalid, match="the cursor is not known"):
         await node.jobs.dags("", "x", 2)
@@ -475,7 +518,7 @@ async def test_tasks_are_shown_as_memory_has_them(node: Node) -> None:
     node.beat()
     facts = await node.jobs.submit_dag(dag({"a": "", "b": "", "c": "a"}), "", "")
     task = await node.handed("a")
-    node.hear(TaskProgress((task.fence,), of=node.jobs.keeper.floor.life))
+    node.hear(TaskProgress((task.fence,), of=node.keeper.floor.life))
     await node.until(lambda: all([row.worker for row in node.records.tasks(1, (), -1, 2)]))  # what was handed is kept
     page = await node.jobs.dag_tasks(facts.id, "", "", 2)
     assert [(one.id, one.state, one.worker) for one in page.items] == [("a", "running", "w"), ("b", "assigned", "w")]
@@ -508,8 +551,8 @@ async def test_an_end_that_is_not_kept_yet_is_not_shown(node: Node, monkeypatch:
     assert (await node.ended(facts.id)).state is JobState.FAILED
 
 
-async def test_a_watch_tells_what_changed_and_ends_with_the_job(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dag_reading, "WATCH_S", 0.001)
+async def test_a_watch_tells_what_changed_and_ends_with_the_job(node_of: NodeOf) -> None:
+    node = await node_of(reading=ReadingLimits(watch_s=0.001))
     node.beat()
     facts = await node.jobs.submit_dag(dag({"a": "", "b": "a"}), "", "")
     seen: list[DagFacts] = []
@@ -527,9 +570,7 @@ async def test_events_lines_and_the_graph(node: Node) -> None:
     facts = await node.jobs.submit_dag(dag({"a": "", "b": "a"}, DagSettings(retry=Retry(max=1, backoff=0.0))), "", "")
     task = await node.handed("a")
     node.hear(
-        TaskProgress(
-            (), (), (TaskLine(task.fence, 5, "one"), TaskLine(task.fence, 6, "two")), node.jobs.keeper.floor.life
-        )
+        TaskProgress((), (), (TaskLine(task.fence, 5, "one"), TaskLine(task.fence, 6, "two")), node.keeper.floor.life)
     )
     await node.finish("a", "failed", error="E: no")
     page = await node.jobs.dag_events(facts.id, "", 1)
@@ -554,8 +595,8 @@ async def test_events_lines_and_the_graph(node: Node) -> None:
     assert (await node.jobs.why(facts.id, "a")).text == "its job has ended, and it is completed"
 
 
-async def test_a_large_graph_is_cut(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dag_reading, "GRAPH_LIMIT", 2)
+async def test_a_large_graph_is_cut(node_of: NodeOf) -> None:
+    node = await node_of(reading=ReadingLimits(graph=2))
     facts = await node.jobs.submit_dag(dag(dict.fromkeys("abcde", "")), "", "")
     graph = await node.jobs.dag_graph(facts.id)
     assert ([task.id for task in graph.tasks], graph.left_out) == (["a", "b"], 3)
@@ -634,7 +675,7 @@ async def test_a_job_that_has_ended_is_run_again(node: Node) -> None:
         await node.jobs.retry_dag(facts.id, RetryRequest((), {"z": msgspec.Raw(b"1")}))
     with pytest.raises(Invalid, match="has no task z"):
         await node.jobs.retry_dag(facts.id, RetryRequest(("z",)))
-    assert not node.jobs.keeper.jobs
+    assert not node.keeper.jobs
     first, second = await asyncio.gather(
         *[node.jobs.retry_dag(facts.id, RetryRequest()) for _ in range(2)], return_exceptions=True
     )
@@ -657,7 +698,7 @@ async def test_a_job_that_ends_while_it_is_asked_to_run_again_is_to_be_asked_aga
     async def end_meanwhile(id: str, name: str) -> Any:
         found = await task(id, name)
         await node.finish("b")
-        await node.until(lambda: node.jobs.keeper.job(id) is None)
+        await node.until(lambda: node.keeper.job(id) is None)
         return found
 
     monkeypatch.setattr(node.jobs, "_task", end_meanwhile)
@@ -675,15 +716,15 @@ async def test_a_schedule_submits_its_job_once_for_each_instant(idle_node: Node)
     with pytest.raises(BadDag):
         await node.jobs.put_schedule(dag({"a": "z"}, schedule=RARELY), "")
     await node.jobs.follow_schedules()
-    assert not node.jobs.keeper.jobs, "it is not due"
+    assert not node.keeper.jobs, "it is not due"
     (row,) = node.records.schedules()
     due = msgspec.structs.replace(row, next_ms=1000)
     for _ in range(2):  # also when the manager died before it had noted that
         node.records.apply([PutSchedule(due)])
         await node.jobs.follow_schedules()
-    assert len(node.jobs.keeper.jobs) == 1
+    assert len(node.keeper.jobs) == 1
     (view,) = await node.jobs.schedules()
-    (job,) = node.jobs.keeper.jobs.values()
+    (job,) = node.keeper.jobs.values()
     assert view.last_job == job.row.id and job.row.submitted_by == "me"
     assert view.next_at > "2020"
     await node.jobs.drop_schedule("nightly")
@@ -702,7 +743,7 @@ async def test_a_schedule_that_cannot_be_followed_does_not_hold_up_the_others(id
     ]
     node.records.apply([PutSchedule(row) for row in rows])
     await node.jobs.follow_schedules()
-    assert [job.row.name for job in node.jobs.keeper.jobs.values()] == ["good"]
+    assert [job.row.name for job in node.keeper.jobs.values()] == ["good"]
     alarms = [event["text"] for event in node.events if event["event"] == "alarm"]
     assert [text.split(" could")[0] for text in alarms] == ["the schedule bad", "the schedule ugly"]
     await node.jobs.follow_schedules()
@@ -718,12 +759,12 @@ async def test_a_clock_that_was_wrong_for_a_moment_silences_no_schedule_and_that
     right = [row.next_ms for row in node.records.schedules()]
     await node.jobs.follow_schedules()
     boot, wall = both_clocks()
-    monkeypatch.setattr(schedule_keeper, "both_clocks", lambda: (boot, wall + MONTH_NS))
+    monkeypatch.setattr(node.jobs._schedules, "_clocks", lambda: (boot, wall + MONTH_NS))
     node.jobs.on_clock_jump(MONTH_NS)
     await node.jobs.follow_schedules()
-    assert len(node.jobs.keeper.jobs) == 2, "they were due, by that clock"
+    assert len(node.keeper.jobs) == 2, "they were due, by that clock"
     assert all(row.next_ms > right[0] + 29 * 86_400_000 for row in node.records.schedules())
-    monkeypatch.setattr(schedule_keeper, "both_clocks", lambda: (boot, wall))
+    monkeypatch.setattr(node.jobs._schedules, "_clocks", lambda: (boot, wall))
     node.jobs.on_clock_jump(-MONTH_NS)
     await node.jobs.follow_schedules()
     assert [row.next_ms for row in node.records.schedules()] == right
@@ -732,9 +773,10 @@ async def test_a_clock_that_was_wrong_for_a_moment_silences_no_schedule_and_that
         "the clock of this machine went back by 30 days: 2 schedules were recomputed",
     ]
     for minutes in (61, 121):
-        monkeypatch.setattr(schedule_keeper, "both_clocks", lambda: (boot, wall + minutes * 60 * 10**9))  # noqa: B023
+        later = wall + minutes * 60 * 10**9
+        monkeypatch.setattr(node.jobs._schedules, "_clocks", lambda: (boot, later))  # noqa: B023
         await node.jobs.follow_schedules()
-    assert len(node.jobs.keeper.jobs) == 6
+    assert len(node.keeper.jobs) == 6
 
 
 async def test_schedules_that_were_written_while_the_clock_was_ahead_are_mended_at_the_next_start(
@@ -767,7 +809,7 @@ async def test_a_schedule_that_was_dropped_while_its_job_was_submitted_does_not_
 
     monkeypatch.setattr(node.jobs._schedules, "_submit", slowly)
     await node.jobs.follow_schedules()
-    assert node.records.schedules() == [] and len(node.jobs.keeper.jobs) == 1
+    assert node.records.schedules() == [] and len(node.keeper.jobs) == 1
 
 
 # Life.
@@ -775,6 +817,7 @@ async def test_a_schedule_that_was_dropped_while_its_job_was_submitted_does_not_
 
 async def test_nothing_is_answered_before_the_store_was_read(tmp_path: Path) -> None:
     node = Node(tmp_path)
+    await node.open()
     with pytest.raises(Unavailable, match="is still reading its dag jobs"):
         await node.jobs.submit_dag(dag({"a": ""}), "", "")
     await node.jobs.close()
@@ -784,12 +827,12 @@ async def test_of_a_job_that_is_half_read_nothing_is_told(
     node_of: NodeOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would be told with the tasks that were read by then, for the whole of it."""
-    monkeypatch.setattr(dag_service, "PAGE", 1)
     first = await node_of()
     facts = await first.jobs.submit_dag(dag({"a": "", "b": "a"}), "", "")
     await first.jobs.close()
-    second = Node(tmp_path)
-    restore, told = second.jobs.keeper.restore_tasks, list[str]()
+    second = Node(tmp_path, page=1)
+    await second.open()
+    restore, told = second.keeper.restore_tasks, list[str]()
 
     def restored(now: int, job: int, live: Any) -> None:
         restore(now, job, live)
@@ -798,25 +841,24 @@ async def test_of_a_job_that_is_half_read_nothing_is_told(
                 asked.send(None)  # it does not wait for anything
             told.append(str(refused.value))
 
-    monkeypatch.setattr(second.jobs.keeper, "restore_tasks", restored)
+    monkeypatch.setattr(second.keeper, "restore_tasks", restored)
     await second.jobs.start()
     assert len(told) == 4
     assert (await second.jobs.dag(facts.id)).tasks == 2
     await second.jobs.close()
 
 
-async def test_a_new_life_goes_on_with_a_higher_epoch(node_of: NodeOf, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dag_service, "PAGE", 1)
+async def test_a_new_life_goes_on_with_a_higher_epoch(node_of: NodeOf) -> None:
     first = await node_of()
     first.beat()
     facts = await first.jobs.submit_dag(dag({"a": "", "b": "a", "c": "b"}), "", "")
     await first.finish("a", output=b'"' + b"x" * 50_000 + b'"')
     old = await first.handed("b")
     await first.jobs.close()
-    second = await node_of()
-    assert second.jobs.keeper.floor.epoch > first.jobs.keeper.floor.epoch
-    assert second.jobs.keeper.attempts.expected() == [("w", 1, 7)]
-    await second.until(lambda: second.jobs.keeper.jobs[1].tasks[1].policy is not None)
+    second = await node_of(page=1)
+    assert second.keeper.floor.epoch > first.keeper.floor.epoch
+    assert second.keeper.attempts.expected() == [("w", 1, 7)]
+    await second.until(lambda: second.keeper.jobs[1].tasks[1].policy is not None)
     second.hear(done_of(second, old, "completed", output=b"7"))
     await second.until(lambda: old.fence in second.took)
     second.beat()
@@ -825,10 +867,10 @@ async def test_a_new_life_goes_on_with_a_higher_epoch(node_of: NodeOf, monkeypat
     assert (await second.ended(facts.id)).state is JobState.COMPLETED
 
 
+@pytest.mark.parametrize("node", [KeeperLimits(delivery=DeliveryLimits(outputs_bytes=0))], indirect=True)
 async def test_a_large_output_is_read_from_its_file_and_its_loss_is_told(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery, "CACHE_LIMIT_BYTES", 0)
     large = b'"' + b"x" * 50_000 + b'"'
     facts = await node.jobs.submit_dag(dag({"a": "", "b": "a", "c": "b"}), "", "")
     node.beat()
@@ -843,57 +885,54 @@ async def test_a_large_output_is_read_from_its_file_and_its_loss_is_told(
 
 
 OTHERS = StoreLife(1, 2, 3)
-OBEYED_OTHERS = Beat(0, WORKER, epoch=7, of=OTHERS, names=True)
+OBEYED_OTHERS = WorkerBeat("w", 1, 0, WORKER, 4, "healthy", epoch=7, of=OTHERS)
 
 
 async def test_an_epoch_that_a_worker_remembers_is_passed_through_the_store(node_of: NodeOf) -> None:
     node = await node_of()
     facts = await node.jobs.submit_dag(dag({"a": ""}), "", "")
-    node.perform(node.jobs.keeper.on_beat(boottime_ns(), "w", 1, OBEYED_OTHERS, 4, "healthy"))
-    await node.until(lambda: node.jobs.keeper.floor.epoch == 8)
+    node.perform(node.keeper.on_beat(boottime_ns(), OBEYED_OTHERS))
+    await node.until(lambda: node.keeper.floor.epoch == 8)
     (lease,) = node.records.leases("manager")
     assert lease.epoch == 8
-    memory = StoreMemory(node.home).of(node.jobs.keeper.floor.life.store)
+    memory = StoreMemory(node.home).of(node.keeper.floor.life.store)
     assert memory is not None and memory.epoch == 8
     assert [event["event"] for event in node.events] == ["epoch-raised"]
     assert node.jobs.metrics()["dag_epochs_raised_total"] == 1
 
     dropped = Dropped(1, 2, 3, 1)
-    node.perform(node.jobs.keeper.on_beat(boottime_ns(), "w", 1, OBEYED_OTHERS, 4, "healthy"))
-    node.hear(Held(8, (), of=node.jobs.keeper.floor.life, dropped=(dropped,)))
-    node.perform(
-        node.jobs.keeper.on_beat(
-            boottime_ns(), "w", 1, Beat(0, WORKER, epoch=8, of=node.jobs.keeper.floor.life, names=True), 4, "healthy"
-        )
-    )
+    node.perform(node.keeper.on_beat(boottime_ns(), OBEYED_OTHERS))
+    node.hear(Held(8, (), of=node.keeper.floor.life, dropped=(dropped,)))
+    beat = msgspec.structs.replace(OBEYED_OTHERS, epoch=8, of=node.keeper.floor.life)
+    node.perform(node.keeper.on_beat(boottime_ns(), beat))
     await node.finish("a")
     assert (await node.ended(facts.id)).state is JobState.COMPLETED
     assert node.jobs.metrics()["dag_attempts_dropped_total"] == 4
     assert node.events[-1]["text"] == "worker w held 3 attempts and 1 result of store 1, life 2: dropped"
-    node.perform(node.jobs.keeper.on_beat(boottime_ns(), "v", 1, Beat(0, WORKER), 4, "healthy"))
+    node.perform(node.keeper.on_beat(boottime_ns(), WorkerBeat("v", 1, 0, WORKER, 4, "healthy", names=False)))
     assert "worker v is of a version that does not tell" in node.events[-1]["text"]
 
 
 async def test_an_epoch_that_the_store_cannot_take_now_is_asked_for_again(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(epoch: int) -> int:
+    async def full(*asked: Any) -> int:
         raise Unavailable("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(node.jobs._lease, "raise_to", full)
-        node.perform(node.jobs.keeper.on_beat(boottime_ns(), "w", 1, OBEYED_OTHERS, 4, "healthy"))
-        await node.until(lambda: not node.jobs.keeper.floor._is_raising)
-    assert (node.jobs.keeper.floor.epoch, node.broken) == (1, [])
+        patch.setattr(node.store, "raise_epoch", full)
+        node.perform(node.keeper.on_beat(boottime_ns(), OBEYED_OTHERS))
+        await node.until(lambda: not node.keeper.floor._is_raising)
+    assert (node.keeper.floor.epoch, node.broken) == (1, [])
     later = boottime_ns() + PAUSE_NS
-    node.perform(node.jobs.keeper.on_beat(later, "w", 1, OBEYED_OTHERS, 4, "healthy"))
-    await node.until(lambda: node.jobs.keeper.floor.epoch == 8)
+    node.perform(node.keeper.on_beat(later, OBEYED_OTHERS))
+    await node.until(lambda: node.keeper.floor.epoch == 8)
 
 
 async def test_a_manager_that_cannot_raise_its_epoch_because_another_has_the_store_stops(idle_node: Node) -> None:
     node = idle_node
     rob(node)
-    node.perform(node.jobs.keeper.on_beat(boottime_ns(), "w", 1, OBEYED_OTHERS, 4, "healthy"))
+    node.perform(node.keeper.on_beat(boottime_ns(), OBEYED_OTHERS))
     await node.until(lambda: bool(node.broken))
     assert "another manager has taken the store" in str(node.broken[0])
 
@@ -902,7 +941,7 @@ async def test_a_store_that_was_put_back_tells_that_it_begins_a_new_life(node_of
     first = await node_of()
     copy = tmp_path / "copy.db"
     first.records.file.backup(copy)
-    life = first.jobs.keeper.floor.life
+    life = first.keeper.floor.life
     await first.jobs.close()
     for end in ("", "-wal", "-shm"):
         (tmp_path / f"store.db{end}").unlink(missing_ok=True)
@@ -910,12 +949,13 @@ async def test_a_store_that_was_put_back_tells_that_it_begins_a_new_life(node_of
 
     second = await node_of()
 
-    assert second.jobs.keeper.floor.life.store == life.store
-    assert not second.jobs.keeper.floor.life.is_of(life)
+    assert second.keeper.floor.life.store == life.store
+    assert not second.keeper.floor.life.is_of(life)
     assert [event["event"] for event in second.events] == ["store-life"]
 
 
-async def test_old_jobs_and_their_files_are_swept(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_old_jobs_and_their_files_are_swept(node_of: NodeOf) -> None:
+    node = await node_of(upkeep=UpkeepLimits(blobs_kept_s=-60.0))
     node.beat()
     ids = []
     for name in ("a", "b"):
@@ -925,10 +965,9 @@ async def test_old_jobs_and_their_files_are_swept(node: Node, monkeypatch: pytes
         ids.append(facts.id)
         await node.jobs.sweep()  # sees this end
         if name == "a":
-            node.records.sweep(1000, store_upkeep.KEPT_S * 1000, 99, 99)
+            node.records.sweep(1000, KEPT_S * 1000, 99, 99)
     assert len(node.blobs.digests()) == 2
-    monkeypatch.setattr(store_upkeep, "BLOBS_KEPT_S", -60.0)
-    assert node.records.sweep(store_upkeep.KEPT_S * 1000 - 1000, 1 << 60, 99, 99) == 0  # only grows older
+    assert node.records.sweep(KEPT_S * 1000 - 1000, 1 << 60, 99, 99) == 0  # only grows older
     await node.jobs.sweep()
     with pytest.raises(NoSuchJob):
         await node.jobs.dag(ids[0])
@@ -946,12 +985,12 @@ async def test_a_clock_that_is_a_month_ahead_for_a_moment_drops_no_ended_job_and
     unnamed = hashlib.sha256(b"on its way").hexdigest()
     node.blobs.put(unnamed, b"on its way")
     wrong = realtime_ns() + MONTH_NS
-    monkeypatch.setattr(store_upkeep, "realtime_ns", lambda: wrong)
+    monkeypatch.setattr(node.jobs._upkeep, "_wall_ns", lambda: wrong)
     node.clock.look(boottime_ns(), wrong)
     await node.jobs.sweep()
     await node.jobs.sweep()
     assert (await node.jobs.dag(facts.id)).state is JobState.COMPLETED
-    monkeypatch.setattr(store_upkeep, "KEPT_S", 0)
+    node.jobs._upkeep._limits = UpkeepLimits(kept_s=0)
     await node.jobs.sweep()
     with pytest.raises(NoSuchJob):
         await node.jobs.dag(facts.id)
@@ -996,10 +1035,10 @@ async def test_a_manager_whose_store_was_taken_writes_and_answers_nothing_more(i
         with pytest.raises(StoreTaken, match="another manager has taken the store"):
             await node.jobs.submit_dag(dag({"b": ""}), "", "")
     else:
-        await node.jobs.keep_lease()
+        await node.jobs.keep_leases()
     await assert_lost(node, StoreTaken, "another manager has taken the store")
     node.hear(Done((TaskResult(task.fence, "completed", output=b"1"),)))
-    await node.jobs.keep_lease()
+    await node.jobs.keep_leases()
     assert node.took == [] and len(node.broken) == 1
     assert node.jobs.is_doubtful(boottime_ns())
     await node.jobs.close()
@@ -1010,16 +1049,15 @@ async def test_a_manager_whose_store_was_taken_writes_and_answers_nothing_more(i
 
 @pytest.mark.parametrize("how", ["commit", "renewal"])
 async def test_a_store_that_was_deleted_is_noticed_and_nothing_is_acknowledged(
-    idle_node: Node, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+    node_of: NodeOf, tmp_path: Path, how: str
 ) -> None:
-    monkeypatch.setattr(sqlite_file, "LOOK_NS", -1)  # it was not looked for long
-    node = idle_node
+    node = await node_of(**IDLE, file=FileLimits(look_ns=-1))  # it was not looked for long
     (tmp_path / "store.db").unlink()
     if how == "commit":
         with pytest.raises(StoreGone, match="was deleted while this manager had it"):
             await node.jobs.submit_dag(dag({"a": ""}), "", "")
     else:
-        await node.jobs.keep_lease()
+        await node.jobs.keep_leases()
     await assert_lost(node, StoreGone, "was deleted while this manager had it")
     assert not node.jobs.is_doubtful(boottime_ns()), "nobody else has it: load jobs may go on"
 
@@ -1027,27 +1065,25 @@ async def test_a_store_that_was_deleted_is_noticed_and_nothing_is_acknowledged(
 async def test_a_manager_that_stood_still_for_a_lease_doubts_its_hold_until_it_has_renewed_it(idle_node: Node) -> None:
     now = boottime_ns()
     assert idle_node.jobs.is_doubtful(now + LEASE_NS + 10**9)
-    await idle_node.jobs.keep_lease()
+    await idle_node.jobs.keep_leases()
     assert not idle_node.jobs.is_doubtful(boottime_ns())
 
 
 async def test_a_manager_is_not_ready_while_its_store_cannot_be_written(
-    idle_node: Node, monkeypatch: pytest.MonkeyPatch
+    node_of: NodeOf,
 ) -> None:
-    node = idle_node
-    await node.jobs.keep_lease()
+    node = await node_of(**IDLE, file=FileLimits(busy_s=0.001))
+    await node.jobs.keep_leases()
     with contextlib.closing(sqlite3.connect(node.records.place, isolation_level=None)) as other:
-        monkeypatch.setattr(sqlite_file, "BUSY_S", 0)
-        node.records.file._writer.execute("PRAGMA busy_timeout = 1")  # type: ignore[union-attr]
         other.execute("BEGIN IMMEDIATE")
-        await node.jobs.keep_lease()
+        await node.jobs.keep_leases()
         assert node.jobs.why_not_ready().startswith("the store cannot be written: ")
         assert "is in use by another process" in node.jobs.why_not_ready()
         with pytest.raises(Unavailable, match="try again later"):
             await node.jobs.submit_dag(dag({"a": ""}), "", "")
-        await node.jobs.keep_lease()
+        await node.jobs.keep_leases()
         other.execute("ROLLBACK")
-    await node.jobs.keep_lease()
+    await node.jobs.keep_leases()
     assert node.jobs.why_not_ready() == ""
     assert [event["event"] for event in node.events] == ["alarm", "store-back"], "each is told once"
     await node.jobs.submit_dag(dag({"a": ""}), "", "")
@@ -1056,8 +1092,6 @@ async def test_a_manager_is_not_ready_while_its_store_cannot_be_written(
 async def test_chores_are_done_again_and_again_and_their_slips_are_told(
     node_of: NodeOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("LEASE_EVERY_S", "SWEEP_S", "SCHEDULE_S"):
-        monkeypatch.setattr(dag_service, name, 0.001)
     errors: list[Exception] = [RecordsUnavailable("locked"), ZeroDivisionError("a slip")]
 
     async def sweep(jobs: DagService) -> None:
@@ -1065,17 +1099,16 @@ async def test_chores_are_done_again_and_again_and_their_slips_are_told(
             raise errors.pop(0)
 
     monkeypatch.setattr(DagService, "sweep", sweep)
-    node = await node_of()
+    node = await node_of(lease_every_s=0.001, sweep_s=0.001, schedule_s=0.001)
     await node.until(lambda: bool(node.broken))
     assert [str(error) for error in node.broken] == ["the store failed: ZeroDivisionError('a slip')"]
     due = ScheduleRow(name="s", cron="* * * * *", spec=msgspec.json.encode(dag({"a": ""})), next_ms=1)
     node.records.apply([PutSchedule(due)])
-    await node.until(lambda: bool(node.jobs.keeper.jobs))
+    await node.until(lambda: bool(node.keeper.jobs))
 
 
-async def test_what_cannot_be_read_now_is_read_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dag_service, "AGAIN_S", 0.001)
-    monkeypatch.setattr(delivery, "SPECS_LIMIT_BYTES", 1)
+async def test_what_cannot_be_read_now_is_read_again(node_of: NodeOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = await node_of(again_s=0.001, keeper=KeeperLimits(delivery=DeliveryLimits(specs_bytes=1)))
     read, failures = node.records.specs, [RecordsUnavailable("locked")]
 
     def fail_once(keys: Any) -> Any:
@@ -1089,8 +1122,8 @@ async def test_what_cannot_be_read_now_is_read_again(node: Node, monkeypatch: py
     await node.handed("a")
 
 
+@pytest.mark.parametrize("node", [KeeperLimits(delivery=DeliveryLimits(specs_bytes=1))], indirect=True)
 async def test_rows_that_cannot_be_understood_break_the_node(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "SPECS_LIMIT_BYTES", 1)
     monkeypatch.setattr(node.records, "specs", lambda keys: {key: (b"{}", b"") for key in keys})
     await node.jobs.submit_dag(dag({"a": ""}), "", "")
     node.beat()
@@ -1102,4 +1135,4 @@ async def test_what_comes_after_its_end_is_nothing_to_it(node: Node) -> None:
     await node.jobs.close()
     node.jobs.carry_out(ReadOutputs(1, (), ()))
     node.jobs.carry_out(CallAnswered(99, "x"))
-    node.jobs._committed([])
+    node.jobs._kept.on_committed([])

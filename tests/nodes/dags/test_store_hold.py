@@ -5,7 +5,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from talka.control.tasks.partition import LEASE
 from talka.control.tasks.store_hold import LEASE_NS, MARGIN_NS, RENEW_NS, Vigil
-from talka.nodes.dags import store_hold
-from talka.nodes.dags.store_hold import MANAGER_LEASE, StoreLease
+from talka.nodes.dags.store_hold import HoldClocks, StoreLease
 from talka.nodes.member_events import Event
 from talka.store.dags.records import RecordsUnavailable, StoreGone, StoreTaken
 from talka.store.dags.sqlite import SqliteRecords
+from talka.store.dags.sqlite_store import SqliteStore
+from talka.store.files.blobs import Blobs
 from talka.units import SECOND
 from talka.work.lifecycle import JobState
 from talka.work.records import JobRow, PutJob
@@ -32,29 +34,36 @@ class Time:
 
     def __init__(self) -> None:
         self.now_ns = 5 * SECOND
+        self.boot_ns = 0
         self.slept = 0
-        self.meanwhile: Callable[[], object] = lambda: None
+        self.meanwhile: Callable[[], Awaitable[object] | None] = lambda: None
+        self.clocks = HoldClocks(lambda: self.boot_ns, lambda: self.now_ns, self.sleep)
 
-    def sleep(self, until_ns: int) -> None:
+    async def sleep(self, until_ns: int) -> None:
         self.now_ns = until_ns
         self.slept += 1
-        self.meanwhile()
+        if (happens := self.meanwhile()) is not None:
+            await happens
 
 
 @pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> Time:
-    time = Time()
-    monkeypatch.setattr(store_hold, "monotonic_ns", lambda: time.now_ns)
-    return time
+def time() -> Time:
+    return Time()
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Callable[[], SqliteRecords]]:
-    with contextlib.ExitStack() as stack:
-        yield lambda: stack.enter_context(SqliteRecords(str(tmp_path / "store.db"), "NORMAL"))
+async def opened(tmp_path: Path) -> AsyncIterator[Callable[[], SqliteStore]]:
+    async with contextlib.AsyncExitStack() as stack:
+
+        def open_one() -> SqliteStore:
+            store = SqliteStore(SqliteRecords(str(tmp_path / "store.db"), "NORMAL"), Blobs(tmp_path / "blobs"))
+            stack.push_async_callback(store.close)
+            return store
+
+        yield open_one
 
 
-Opened = Callable[[], SqliteRecords]
+Opened = Callable[[], SqliteStore]
 
 
 def nothing(event: Event) -> None:
@@ -69,118 +78,120 @@ def job(number: int) -> PutJob:
 # Getting it.
 
 
-def test_a_new_life_from_the_same_folder_has_the_store_at_once_and_a_new_epoch(opened: Opened, time: Time) -> None:
+async def test_a_new_life_from_the_same_folder_has_the_store_at_once_and_a_new_epoch(
+    opened: Opened, time: Time
+) -> None:
     first, second = opened(), opened()
-    killed = StoreLease(first, "folder", nothing)
-    lease = StoreLease(second, "folder", nothing, sleep=time.sleep)
+    killed = await StoreLease.had(first, "folder", nothing)
+    lease = await StoreLease.had(second, "folder", nothing, clocks=time.clocks)
     assert (killed.epoch, lease.epoch, time.slept) == (1, 2, 0)
-    second.apply([job(1)])
+    await second.apply([job(1)])
     with pytest.raises(StoreTaken):
-        first.apply([job(2)])
+        await first.apply([job(2)])
 
 
-def test_a_manager_that_lives_keeps_its_store_from_one_whose_clock_is_a_minute_ahead(
+async def test_a_manager_that_lives_keeps_its_store_from_one_whose_clock_is_a_minute_ahead(
     opened: Opened, time: Time
 ) -> None:
     """No clock of the day is asked, so none can be ahead."""
     records = opened()
-    holder = StoreLease(records, "first", nothing)
+    holder = await StoreLease.had(records, "first", nothing)
     time.now_ns += 60 * SECOND
-    time.meanwhile = lambda: time.slept % (RENEW_NS // SECOND) or holder.keep()
+    time.meanwhile = lambda: None if time.slept % (RENEW_NS // SECOND) else holder.keep()
     with pytest.raises(StoreTaken, match=r"another manager has the store .* and is alive \(it works in first\): stop"):
-        StoreLease(opened(), "second", nothing, sleep=time.sleep)
+        await StoreLease.had(opened(), "second", nothing, clocks=time.clocks)
     assert time.slept <= RENEW_NS // SECOND + 1
-    holder.keep()
-    assert records.apply([job(1)]) == [1]
+    await holder.keep()
+    assert await records.apply([job(1)]) == [1]
 
 
-def test_the_store_of_a_manager_that_died_is_had_after_a_whole_lease_and_that_is_told(
+async def test_the_store_of_a_manager_that_died_is_had_after_a_whole_lease_and_that_is_told(
     opened: Opened, time: Time
 ) -> None:
     records, told = opened(), list[Event]()
-    StoreLease(records, "first", nothing)
-    lease = StoreLease(opened(), "second", told.append, sleep=time.sleep)
+    await StoreLease.had(records, "first", nothing)
+    lease = await StoreLease.had(opened(), "second", told.append, clocks=time.clocks)
     assert (lease.epoch, time.slept) == (2, WHOLE_S)
     (event,) = told
     assert event["text"].endswith(f"(it worked in first): unless it stirs, it is this one's in {WHOLE_S} s")
     with pytest.raises(StoreTaken, match="another manager has taken the store"):
-        records.apply([job(1)])
+        await records.apply([job(1)])
 
 
-def test_a_store_that_is_let_go_is_had_without_waiting_longer(opened: Opened, time: Time) -> None:
-    holder = StoreLease(opened(), "first", nothing)
+async def test_a_store_that_is_let_go_is_had_without_waiting_longer(opened: Opened, time: Time) -> None:
+    holder = await StoreLease.had(opened(), "first", nothing)
     time.meanwhile = holder.release
-    assert StoreLease(opened(), "second", nothing, sleep=time.sleep).epoch == 2
+    assert (await StoreLease.had(opened(), "second", nothing, clocks=time.clocks)).epoch == 2
     assert time.slept == 1
 
 
-def test_of_two_who_wait_for_it_one_has_it(opened: Opened, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
-    StoreLease(opened(), "first", nothing)
-    rival = opened()
-    take = SqliteRecords.take
+async def test_of_two_who_wait_for_it_one_has_it(opened: Opened, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+    await StoreLease.had(opened(), "first", nothing)
+    rival, store = opened(), opened()
+    take = store.take
 
-    def too_late(records: SqliteRecords, owner: str, seen: Any) -> Any:
-        if owner == "second":
-            take(rival, "third", seen)
-        return take(records, owner, seen)
+    async def too_late(owner: str, seen: Any) -> Any:
+        await rival.take("third", seen)
+        return await take(owner, seen)
 
-    monkeypatch.setattr(SqliteRecords, "take", too_late)
+    monkeypatch.setattr(store, "take", too_late)
     with pytest.raises(StoreTaken, match="it works in third"):
-        StoreLease(opened(), "second", nothing, sleep=time.sleep)
+        await StoreLease.had(store, "second", nothing, clocks=time.clocks)
 
 
 # Keeping it.
 
 
-def test_a_hold_that_was_lost_is_told_when_it_is_to_be_kept(opened: Opened, time: Time) -> None:
-    holder = StoreLease(opened(), "first", nothing)
-    other = StoreLease(opened(), "second", nothing, sleep=time.sleep)
+async def test_a_hold_that_was_lost_is_told_when_it_is_to_be_kept(opened: Opened, time: Time) -> None:
+    holder = await StoreLease.had(opened(), "first", nothing)
+    other = await StoreLease.had(opened(), "second", nothing, clocks=time.clocks)
     with pytest.raises(StoreTaken, match="this one writes nothing more to it"):
-        holder.keep()
-    holder.release()
-    other.keep()
+        await holder.keep()
+    await holder.release()
+    await other.keep()
 
 
-def test_a_file_that_was_deleted_is_noticed_when_the_lease_is_kept(opened: Opened, tmp_path: Path) -> None:
-    holder = StoreLease(opened(), "first", nothing)
-    holder.keep()
+async def test_a_file_that_was_deleted_is_noticed_when_the_lease_is_kept(opened: Opened, tmp_path: Path) -> None:
+    holder = await StoreLease.had(opened(), "first", nothing)
+    await holder.keep()
     os.unlink(tmp_path / "store.db")
     with pytest.raises(StoreGone, match=r"store.db was deleted while this manager had it"):
-        holder.keep()
+        await holder.keep()
 
 
-def test_an_older_state_in_the_same_file_is_noticed_when_the_lease_is_kept(opened: Opened, tmp_path: Path) -> None:
+async def test_an_older_state_in_the_same_file_is_noticed_when_the_lease_is_kept(
+    opened: Opened, tmp_path: Path
+) -> None:
     records = opened()
-    holder = StoreLease(records, "first", nothing)
-    holder.keep()
+    holder = await StoreLease.had(records, "first", nothing)
+    await holder.keep()
     with contextlib.closing(sqlite3.connect(tmp_path / "store.db")) as other:  # as a copy that is played back
         other.execute("UPDATE talka_leases SET beat = 0")
         other.commit()
     with pytest.raises(StoreGone, match="is an older state of the store than this manager wrote"):
-        holder.keep()
+        await holder.keep()
 
 
-def test_a_store_that_cannot_be_written_is_still_held_as_long_as_it_can_be_read(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch
+async def test_a_store_that_cannot_be_written_is_still_held_as_long_as_it_can_be_read(
+    opened: Opened, time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    records, boot = opened(), [0]
-    monkeypatch.setattr(store_hold, "boottime_ns", lambda: boot[0])
-    holder = StoreLease(records, "first", nothing)
+    store = opened()
+    holder = await StoreLease.had(store, "first", nothing, clocks=time.clocks)
 
-    def full(owner: str, held: Any) -> Any:
+    async def full(owner: str, held: Any) -> Any:
         raise RecordsUnavailable("the disk is full")
 
-    monkeypatch.setattr(records, "renew", full)
+    monkeypatch.setattr(store, "renew", full)
     for _ in range(5):
-        boot[0] += RENEW_NS
+        time.boot_ns += RENEW_NS
         with pytest.raises(RecordsUnavailable, match="full"):
-            holder.keep()
-        assert not holder.hold.is_over(boot[0] + LEASE_NS - 1)
-    assert holder.hold.is_over(boot[0] + LEASE_NS)
+            await holder.keep()
+        assert not holder.hold.is_over(time.boot_ns + LEASE_NS - 1)
+    assert holder.hold.is_over(time.boot_ns + LEASE_NS)
     other = opened()
-    other.take("second", list(other.leases(MANAGER_LEASE)))
+    await other.take("second", await other.leases(LEASE))
     with pytest.raises(StoreTaken):
-        holder.keep()
+        await holder.keep()
 
 
 # In any order.
@@ -245,9 +256,9 @@ class Rivals(RuleBasedStateMachine):
             self.now += SECOND
 
     def look(self, manager: Manager) -> None:
-        found = list(manager.records.leases(MANAGER_LEASE))
+        found = list(manager.records.leases(LEASE))
         if not found:
-            self.got(manager, manager.records.acquire([MANAGER_LEASE], manager.name))
+            self.got(manager, manager.records.acquire([LEASE], manager.name))
             return
         manager.vigil = manager.vigil or Vigil()
         if manager.vigil.look(manager.clock(self.now), (found[0].epoch, found[0].beat)):
@@ -269,7 +280,7 @@ class Rivals(RuleBasedStateMachine):
         manager = self.managers[name]
         if not manager.epoch:
             return
-        kept = manager.records.renew(name, [(MANAGER_LEASE, manager.epoch)])
+        kept = manager.records.renew(name, [(LEASE, manager.epoch)])
         assert bool(kept) == (name == self.holder)
         if kept:
             manager.kept_at = self.now
@@ -295,7 +306,7 @@ class Rivals(RuleBasedStateMachine):
     @rule()
     def let_go(self) -> None:
         manager = self.managers[self.holder]
-        assert manager.records.release(manager.name, [(MANAGER_LEASE, manager.epoch)]) == 1
+        assert manager.records.release(manager.name, [(LEASE, manager.epoch)]) == 1
         manager.epoch, self.holder = 0, ""
 
     @invariant()

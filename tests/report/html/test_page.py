@@ -67,7 +67,7 @@ def recorded(seed: int, count: int, median_us: int = 20_000) -> Histogram:
 def a_step(name: str = "get", *, seed: int = 7, count: int = 2000, median_us: int = 20_000, **changes: Any) -> Step:
     tally = StepTally(ok=count, response_time=recorded(seed, count, median_us))
     tally.service_time = recorded(seed + 1000, count, median_us // 2)
-    tally.status_codes = {200: count}
+    tally.outcomes = {"200": count}
     return msgspec.structs.replace(step_of(name, True, tally, 10.0, {}), **changes)
 
 

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from talka.report.document import ResultDocument, TimelineRow
-from talka.report.outputs import line_protocol
 from talka.report.outputs.line_protocol import Value, line, result_lines
 from talka.report.outputs.output import JobInfo, parse_output
+from tests.report.conftest import PATIENT, patient_output
 
 STARTED_NS = 1_794_744_000_000_000_000
 TAGS = r'job=my\ shop\,\ "a\=b".py'
@@ -31,7 +32,7 @@ def parts_of(text: bytes) -> tuple[str, dict[str, str], dict[str, str], int]:
 def test_a_window_is_a_line_with_typed_fields_at_its_start(
     http_server: Any, windows: list[TimelineRow], job: JobInfo
 ) -> None:
-    parse_output(f"influx={http_server.url}/write?db=talka").rows(windows, job)
+    patient_output(f"influx={http_server.url}/write?db=talka").rows(windows, job)
     request = http_server.next()
     assert request.path == "/write?db=talka"
     lines = request.body.split(b"\n")
@@ -90,11 +91,8 @@ def test_fields_are_typed_and_those_without_a_number_left_out() -> None:
     assert line("m", {}, fields, 5) == rb'm a=1i,b=1.0,c=true,d="x\"\\" 5'
 
 
-def test_many_lines_go_in_several_requests(
-    http_server: Any, monkeypatch: pytest.MonkeyPatch, windows: list[TimelineRow], job: JobInfo
-) -> None:
-    monkeypatch.setattr(line_protocol, "LINES_IN_A_REQUEST", 5)
-    parse_output(f"influx={http_server.url}").rows(windows, job)
+def test_many_lines_go_in_several_requests(http_server: Any, windows: list[TimelineRow], job: JobInfo) -> None:
+    parse_output(f"influx={http_server.url}", limits=replace(PATIENT, lines=5)).rows(windows, job)
     requests = [http_server.next() for _ in range(3)]
     assert [len(request.body.split(b"\n")) for request in requests] == [5, 5, 2]
     assert requests[0].path == "/write"
@@ -103,7 +101,7 @@ def test_many_lines_go_in_several_requests(
 def test_datagrams_hold_whole_lines(
     udp: socket.socket, received: Callable[[bytes], list[bytes]], windows: list[TimelineRow], job: JobInfo
 ) -> None:
-    output = parse_output(f"influx=udp://127.0.0.1:{udp.getsockname()[1]}")
+    output = patient_output(f"influx=udp://127.0.0.1:{udp.getsockname()[1]}")
     output.rows(windows, job)
     output.close()
     lines = received(f" {STARTED_NS + 1_100_000_000}".encode())

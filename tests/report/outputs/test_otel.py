@@ -8,7 +8,8 @@ import pytest
 from talka.report.document import ResultDocument, TimelineRow
 from talka.report.measurements import families_of
 from talka.report.outputs.otel import rejection
-from talka.report.outputs.output import JobInfo, Outputs, parse_output
+from talka.report.outputs.output import JobInfo, Outputs
+from tests.report.conftest import patient_output
 
 LIMIT_S = 30
 STARTED_NS = 1_794_744_000_000_000_000
@@ -31,7 +32,7 @@ def metrics_of(body: bytes) -> dict[str, dict[str, Any]]:
 
 
 def test_windows_are_cumulative_sums_and_gauges(http_server: Any, windows: list[TimelineRow], job: JobInfo) -> None:
-    output = parse_output(f"otlp={http_server.url}")
+    output = patient_output(f"otlp={http_server.url}")
     output.rows(windows, job)
     request = http_server.next()
     assert request.path == "/v1/metrics"
@@ -50,7 +51,7 @@ def test_windows_are_cumulative_sums_and_gauges(http_server: Any, windows: list[
 
 
 def test_the_result_has_every_family_and_its_times_as_summaries(http_server: Any, result: ResultDocument) -> None:
-    output = parse_output(f"otlp={http_server.url}/otlp/v1/metrics")
+    output = patient_output(f"otlp={http_server.url}/otlp/v1/metrics")
     output.finish(result)
     request = http_server.next()
     assert request.path == "/otlp/v1/metrics"
@@ -75,7 +76,7 @@ def test_the_result_has_every_family_and_its_times_as_summaries(http_server: Any
 
 def test_points_a_server_rejects_are_told(http_server: Any, result: ResultDocument) -> None:
     http_server.answers = [(200, b'{"partialSuccess":{"rejectedDataPoints":"3","errorMessage":"too old"}}')]
-    (warning,) = Outputs([parse_output(f"otlp={http_server.url}")]).finish(result, LIMIT_S)
+    (warning,) = Outputs([patient_output(f"otlp={http_server.url}")]).finish(result, LIMIT_S)
     assert warning.endswith("rejected 3 data points: too old")
 
 

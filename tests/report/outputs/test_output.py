@@ -15,7 +15,6 @@ from talka.errors import Invalid
 from talka.report import files
 from talka.report.document import ResultDocument, TimelineRow
 from talka.report.job_view import JobView
-from talka.report.outputs import targets
 from talka.report.outputs.output import (
     EXAMPLES,
     MOST_WAITING,
@@ -26,11 +25,15 @@ from talka.report.outputs.output import (
     new_rows,
     parse_output,
 )
+from talka.report.outputs.targets import SendLimits
 from talka.report.over_time import timeline_of
 from talka.stats.windows import StepWindow, Timeline, Window
 from talka.units import SECOND
+from tests.report.conftest import PATIENT, patient_output
 
 LIMIT_S = 30
+AT_ONCE = msgspec.structs.replace(PATIENT, backoff_s=0.0)
+"""Servers are asked again without a pause."""
 
 
 class Kept:
@@ -224,12 +227,9 @@ def test_a_full_disk_is_a_warning_of_every_file(kind: str, result: ResultDocumen
     assert outputs.finish(result, LIMIT_S) == [f"the output {kind} failed: /dev/full: No space left on device"]
 
 
-def test_a_server_that_never_answers_is_given_up_after_its_timeouts(
-    silent_server: str, monkeypatch: pytest.MonkeyPatch, result: ResultDocument
-) -> None:
-    monkeypatch.setattr(targets, "TIMEOUT_S", 0.05)
-    monkeypatch.setattr(targets, "BACKOFF_S", 0.0)
-    outputs = Outputs([parse_output(f"remote-write=http://{silent_server}/")])
+def test_a_server_that_never_answers_is_given_up_after_its_timeouts(silent_server: str, result: ResultDocument) -> None:
+    limits = SendLimits(timeout_s=0.05, backoff_s=0.0)
+    outputs = Outputs([parse_output(f"remote-write=http://{silent_server}/", limits=limits)])
     assert outputs.finish(result, LIMIT_S) == [
         f"the output remote-write failed: {silent_server} cannot be reached: no answer in time"
     ]
@@ -239,21 +239,17 @@ def test_a_server_that_never_answers_is_given_up_after_its_timeouts(
 
 
 @pytest.mark.parametrize("status", [500, 503, 429])
-def test_a_refusal_that_may_pass_is_asked_again(
-    status: int, http_server: Any, monkeypatch: pytest.MonkeyPatch, result: ResultDocument
-) -> None:
-    monkeypatch.setattr(targets, "BACKOFF_S", 0.0)
+def test_a_refusal_that_may_pass_is_asked_again(status: int, http_server: Any, result: ResultDocument) -> None:
     http_server.answers = [(status, b"busy"), (status, b"busy")]
-    assert Outputs([parse_output(f"influx={http_server.url}/write?db=x")]).finish(result, LIMIT_S) == []
+    output = parse_output(f"influx={http_server.url}/write?db=x", limits=AT_ONCE)
+    assert Outputs([output]).finish(result, LIMIT_S) == []
     assert http_server.requests.qsize() == 3
 
 
-def test_a_server_is_asked_at_most_three_times(
-    http_server: Any, monkeypatch: pytest.MonkeyPatch, result: ResultDocument
-) -> None:
-    monkeypatch.setattr(targets, "BACKOFF_S", 0.0)
+def test_a_server_is_asked_at_most_three_times(http_server: Any, result: ResultDocument) -> None:
     http_server.answers = [(503, b"busy\n")] * 9
-    (warning,) = Outputs([parse_output(f"influx={http_server.url}/write?db=x")]).finish(result, LIMIT_S)
+    output = parse_output(f"influx={http_server.url}/write?db=x", limits=AT_ONCE)
+    (warning,) = Outputs([output]).finish(result, LIMIT_S)
     assert warning.endswith("answered 503 Service Unavailable: busy")
     assert http_server.requests.qsize() == 3
 
@@ -261,7 +257,7 @@ def test_a_server_is_asked_at_most_three_times(
 def test_a_refusal_that_would_come_again_is_not_asked_for(http_server: Any, result: ResultDocument) -> None:
     http_server.answers = [(401, b"no such user")]
     url = http_server.url.replace("http://", "http://ann:secret@")
-    (warning,) = Outputs([parse_output(f"influx={url}/write?db=x#X-Key=hidden")]).finish(result, LIMIT_S)
+    (warning,) = Outputs([patient_output(f"influx={url}/write?db=x#X-Key=hidden")]).finish(result, LIMIT_S)
     assert warning.endswith("answered 401 Unauthorized: no such user")
     assert "secret" not in warning and "hidden" not in warning
     assert http_server.requests.qsize() == 1
@@ -269,7 +265,7 @@ def test_a_refusal_that_would_come_again_is_not_asked_for(http_server: Any, resu
 
 def test_user_password_and_headers_of_an_address_are_sent_as_headers(http_server: Any, result: ResultDocument) -> None:
     url = http_server.url.replace("http://", "http://ann:p%40ss@")
-    assert Outputs([parse_output(f"influx={url}/write?db=x#X-Team=red+blue")]).finish(result, LIMIT_S) == []
+    assert Outputs([patient_output(f"influx={url}/write?db=x#X-Team=red+blue")]).finish(result, LIMIT_S) == []
     request = http_server.next()
     assert request.path == "/write?db=x"
     assert request.headers["Authorization"] == "Basic YW5uOnBAc3M="

@@ -15,6 +15,7 @@ from talka.report.document import ResultDocument, TimelineRow
 from talka.report.measurements import families_of
 from talka.report.outputs.output import JobInfo, parse_output
 from talka.report.outputs.prometheus import exposition, name_of, snappy, varint
+from tests.report.conftest import patient_output
 
 STARTED_MS = 1_794_744_000_000
 JOB = 'my shop, "a=b".py'
@@ -139,7 +140,7 @@ def series_of(body: bytes) -> dict[tuple[tuple[str, str], ...], list[tuple[float
 def test_windows_are_written_as_growing_counters_with_their_instants(
     http_server: Any, windows: list[TimelineRow], job: JobInfo
 ) -> None:
-    output = parse_output(f"remote-write={http_server.url}/api/v1/write")
+    output = patient_output(f"remote-write={http_server.url}/api/v1/write")
     output.rows(windows[:5], job)
     output.rows(windows[5:], job)
     first, second = http_server.next(), http_server.next()
@@ -157,7 +158,7 @@ def test_windows_are_written_as_growing_counters_with_their_instants(
 
 
 def test_the_result_is_written_with_labels_in_order(http_server: Any, result: ResultDocument) -> None:
-    output = parse_output(f"remote-write={http_server.url}")
+    output = patient_output(f"remote-write={http_server.url}")
     output.finish(result)
     request = http_server.next()
     assert request.path == "/api/v1/write"

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from talka.report.document import ResultDocument, TimelineRow
-from talka.report.outputs.output import JobInfo, Outputs, parse_output
+from talka.report.outputs.output import JobInfo, Outputs
 from talka.report.outputs.statsd import path
+from tests.report.conftest import patient_output
 
 LIMIT_S = 30
 STARTED_S = 1_794_744_000
@@ -26,7 +27,7 @@ def test_counts_add_up_and_gauges_are_of_the_last_window(
     job: JobInfo,
     result: ResultDocument,
 ) -> None:
-    output = parse_output(f"statsd=127.0.0.1:{udp.getsockname()[1]}")
+    output = patient_output(f"statsd=127.0.0.1:{udp.getsockname()[1]}")
     output.rows(windows, job)
     output.finish(result)
     output.close()
@@ -65,7 +66,7 @@ def test_a_machine_on_which_nobody_listens_is_told(windows: list[TimelineRow], j
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
         free.connect(("127.0.0.1", port))  # it hears but itself, and nobody else can take the port
-        outputs = Outputs([parse_output(f"statsd=127.0.0.1:{port}")])
+        outputs = Outputs([patient_output(f"statsd=127.0.0.1:{port}")])
         outputs.rows(windows * 20, job)
         (warning,) = outputs.finish(None, LIMIT_S)
     assert (
@@ -121,7 +122,7 @@ def carbon() -> Iterator[Carbon]:
 def test_every_second_has_one_value_for_each_name(
     carbon: Carbon, windows: list[TimelineRow], job: JobInfo, result: ResultDocument
 ) -> None:
-    output = parse_output(f"graphite={carbon.address}")
+    output = patient_output(f"graphite={carbon.address}")
     output.rows(windows[:4], job)  # a second in two batches
     output.rows(windows[4:], job)
     output.finish(result)
@@ -138,7 +139,7 @@ def test_every_second_has_one_value_for_each_name(
 
 
 def test_windows_without_an_answer_have_no_times(carbon: Carbon, job: JobInfo, result: ResultDocument) -> None:
-    output = parse_output(f"graphite={carbon.address}")
+    output = patient_output(f"graphite={carbon.address}")
     output.rows([TimelineRow(0, 0.1, 1, 0, 0, 1, None, None)], job)
     output.finish(result)
     names = {name for name, _, _ in carbon.until("nothing.rate_per_s")}
@@ -151,7 +152,7 @@ def test_a_connection_that_is_refused_is_told(result: ResultDocument) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-        outputs = Outputs([parse_output(f"graphite=127.0.0.1:{port}")])
+        outputs = Outputs([patient_output(f"graphite=127.0.0.1:{port}")])
         assert outputs.finish(result, LIMIT_S) == [
             f"the output graphite failed: 127.0.0.1:{port} cannot be reached: Connection refused"
         ]

@@ -13,7 +13,7 @@ from talka.control.tasks.store_effects import Commit
 from talka.store.dags.sqlite import SqliteRecords
 from talka.testing.handler_cores import HandlerLedger, RunListener, SimulatedRun
 from talka.testing.host import Host
-from talka.testing.store_shell import StoreListener, StoreShell, job_numbered, jobs_in, keeper_on, task_at
+from talka.testing.store_shell import StoreListener, StoreShell, job_numbered, jobs_in, keepers_on, task_at
 from talka.testing.world import Observer, World
 from talka.work.dag import TaskSpec, decode_task
 from talka.work.lifecycle import TaskState, is_final
@@ -289,10 +289,7 @@ class CountsFit(Observer):
                 self._world.violate("D7", f"job {row.id} {text}")
 
     def on_second(self, world: World) -> None:
-        keeper = keeper_on(self._host)
-        if keeper is None:
-            return
-        for job in keeper.jobs.values():
+        for job in [job for keeper in keepers_on(self._host) or () for job in keeper.jobs.values()]:
             counts: dict[str, int] = {}
             for task in job.tasks:
                 counts[task.state.value] = counts.get(task.state.value, 0) + 1
@@ -300,17 +297,18 @@ class CountsFit(Observer):
                 world.violate("D7", f"job {job.row.id} counts {job.counts()}, and its tasks are {counts}")
 
     def at_end(self, world: World) -> None:
-        keeper = keeper_on(self._host)
-        if keeper is None or self._records.live_jobs():
+        keepers = keepers_on(self._host)
+        if keepers is None or self._records.live_jobs():
             return
-        if keeper.jobs:
-            left = ", ".join(f"{job.row.id} ({job.state})" for job in keeper.jobs.values())
+        jobs = [job for keeper in keepers for job in keeper.jobs.values()]
+        if jobs:
+            left = ", ".join(f"{job.row.id} ({job.state})" for job in jobs)
             world.violate("D7", f"all jobs have ended, and the manager still has {left}")
-        if keeper.attempts.expected():
-            names = ", ".join(name for name, _, _ in keeper.attempts.expected())
+        if keepers.expected():
+            names = ", ".join(name for name, _, _ in keepers.expected())
             world.violate("D7", f"all jobs have ended, and attempts are still expected of {names}")
-        # Of a private thing: only here somebody asks for all holds.
-        holds = len(keeper.dispatcher._limits._held)
+        # Of a private thing: only here somebody asks for all holds. All keepers have one dispatcher.
+        holds = len(next(iter(keepers)).dispatcher._limits._held)
         if holds:
             world.violate("D5", f"all jobs have ended, and {holds} attempts still hold limits")
 

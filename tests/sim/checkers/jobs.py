@@ -448,7 +448,7 @@ class JobCapsHold(Observer):
         _within(world, host, "calls", one.calls._open, leader_calls.OPEN_LIMIT)
         _within(world, host, "watches", one.watches._watches, watching.WATCHES_LIMIT)
         _within(world, host, "listeners", one.audience._listeners, watching.AUDIENCE_LIMIT)
-        _within(world, host, "blobs that come in", one.blobs._incoming, replicated_blobs.INCOMING_LIMIT)
+        _within(world, host, "blobs that come in", one.blobs._incoming, replicated_blobs.BLOB_LIMITS.incoming)
         if one.registry is not None:
             _within(world, host, "records", one.registry.entries, SLOTS)
 

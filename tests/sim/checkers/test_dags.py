@@ -313,24 +313,24 @@ def test_d1_what_the_copy_has_is_not_lost(play: Play, how: Literal["backup", "ne
 
 def test_a_store_that_was_never_copied_is_replaced_by_a_new_one(play: Play) -> None:
     play.shell.on_boot(play.world, play.host)
-    before = play.shell.life
+    before = play.shell.lives[0]
     replaced(play, "rollback")
     assert jobs_in(play.shell.records) == []
     play.shell.on_boot(play.world, play.host)
-    assert not play.shell.life.is_of(before)
+    assert not play.shell.lives[0].is_of(before)
 
 
 def test_a_backup_begins_a_life_of_its_own_and_a_disk_that_was_rolled_back_does_not(play: Play) -> None:
     play.shell.on_boot(play.world, play.host)
-    before = play.shell.life
+    before = play.shell.lives[0]
     play.shell.back_up()
     replaced(play, "rollback")
     play.shell.on_boot(play.world, play.host)
-    assert play.shell.life.is_of(before) and [row.id for row in jobs_in(play.shell.records)] == ["j"]
+    assert play.shell.lives[0].is_of(before) and [row.id for row in jobs_in(play.shell.records)] == ["j"]
     play.host.start()
     replaced(play, "backup")
     play.shell.on_boot(play.world, play.host)
-    assert not play.shell.life.is_of(before) and play.shell.life.store == before.store
+    assert not play.shell.lives[0].is_of(before) and play.shell.lives[0].store == before.store
 
 
 def test_a_script_is_what_a_config_says() -> None:

@@ -19,10 +19,11 @@ import pytest
 from talka.control.tasks.store_hold import LEASE_NS
 from talka.errors import TalkaError
 from talka.store.dags import sqlite_file
-from talka.store.dags.records import BadRecords, RecordsUnavailable, StoreGone
-from talka.store.dags.sqlite import SqliteRecords, place_of, store_of
+from talka.store.dags.opening import kind_of
+from talka.store.dags.records import BadRecords, RecordsBroken, RecordsUnavailable, StoreGone
+from talka.store.dags.sqlite import SqliteRecords, place_of
 from talka.store.dags.sqlite_changes import JOB_NUMBERS, STEPS, TASK_NUMBERS
-from talka.store.dags.sqlite_file import QUERIES, RecordsBroken, SqliteFile
+from talka.store.dags.sqlite_file import LOOK_NS, QUERIES, FileLimits, SqliteFile
 from talka.work.lifecycle import JobState, TaskState, is_final
 from talka.work.records import (
     JOB_STATES,
@@ -129,13 +130,13 @@ def test_an_address_names_a_file_and_how_it_is_written(url: str, path: str, sync
 )
 def test_an_address_that_cannot_be_used_gets_a_sentence_without_its_password(url: str, says: str) -> None:
     with pytest.raises(BadRecords) as raised:
-        store_of(url)
+        kind_of(url)
     assert says in str(raised.value) and "secret" not in str(raised.value)
 
 
 @pytest.mark.parametrize(("synchronous", "number"), [("FULL", 2), ("NORMAL", 1)])
 def test_it_is_written_as_durably_as_its_address_says(path: Path, synchronous: str, number: int) -> None:
-    with store_of(f"sqlite:///{path}?synchronous={synchronous}") as store:
+    with SqliteRecords(*place_of(f"sqlite:///{path}?synchronous={synchronous}")) as store:
         found = store.file.write(lambda connection: connection.execute("PRAGMA synchronous").fetchone())
         mode = store.file.write(lambda connection: connection.execute("PRAGMA journal_mode").fetchone())
     assert (found, mode) == ((number,), ("wal",))
@@ -286,14 +287,17 @@ def test_a_damaged_file_is_told_of_whatever_is_asked_of_it(path: Path) -> None:
             store.counts(5)
 
 
-def test_a_locked_file_is_waited_for_and_then_told_of(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_file, "BUSY_S", 0)
-    with SqliteRecords(str(path)) as store, contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+def test_a_locked_file_is_waited_for_and_then_told_of(path: Path) -> None:
+    now = FileLimits(busy_s=0)
+    with (
+        SqliteRecords(str(path), limits=now) as store,
+        contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other,
+    ):
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(RecordsUnavailable, match="is in use by another process for over 0 s: stop that one"):
             store.apply(batch(1))
         with pytest.raises(RecordsUnavailable, match="is in use by another process"):
-            SqliteRecords(str(path))
+            SqliteRecords(str(path), limits=now)
         assert store.live_jobs() == []
         other.execute("ROLLBACK")
         assert sum(store.apply(batch(1))) == 62
@@ -464,6 +468,15 @@ def test_a_copy_that_was_broken_off_is_no_obstacle(store: SqliteRecords, tmp_pat
     assert not (tmp_path / "copy.new").exists() and (tmp_path / "copy").exists()
 
 
+def test_the_name_of_a_copy_is_on_disk_before_it_is_told_of(
+    store: SqliteRecords, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[Path, bool]] = []
+    monkeypatch.setattr(sqlite_file, "sync_folder", lambda path: synced.append((path, (tmp_path / "copy").exists())))
+    store.file.backup(tmp_path / "copy")
+    assert synced == [(tmp_path, True)]
+
+
 def test_a_copy_without_a_folder_is_told_of(store: SqliteRecords, tmp_path: Path) -> None:
     with pytest.raises(BadRecords, match="copy cannot be written: .*No such file or directory"):
         store.file.backup(tmp_path / "nowhere" / "copy")
@@ -518,6 +531,12 @@ def test_what_was_dropped_leaves_nothing_that_does_not_fit_together(store: Sqlit
     assert store.file.problems() == [] and store.file.sizes() == (0, 0)
 
 
+def test_a_state_that_a_job_counted_none_of_is_no_problem(store: SqliteRecords) -> None:
+    *changes, _ = batch(1)
+    store.apply([*changes, MoveJob(1, JobState.COMPLETED, 3, counts={"completed": 20, "failed": 0})])
+    assert store.file.problems() == []
+
+
 def test_a_store_without_tables_is_to_be_migrated(path: Path) -> None:
     sqlite3.connect(path).close()
     path.touch()
@@ -546,11 +565,8 @@ def test_blobs_that_are_kept_are_listed_once_each(store: SqliteRecords) -> None:
 
 @pytest.mark.parametrize("name", ["jobs.sqlite", "jobs.sqlite-wal"], ids=["the file", "its log"])
 @pytest.mark.parametrize("how", ["deleted", "replaced"])
-def test_nothing_is_acknowledged_once_the_file_is_not_the_one_that_is_open(
-    path: Path, name: str, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sqlite_file, "LOOK_NS", -1)  # it was not looked for long
-    with SqliteRecords(str(path)) as store:
+def test_nothing_is_acknowledged_once_the_file_is_not_the_one_that_is_open(path: Path, name: str, how: str) -> None:
+    with SqliteRecords(str(path), limits=FileLimits(look_ns=-1)) as store:  # it was not looked for long
         store.apply(batch(1))
         place = path.with_name(name)
         away = place.with_name("away")
@@ -575,11 +591,11 @@ def test_the_place_of_a_file_is_looked_at_now_and_then_and_with_every_commit_onc
     with SqliteRecords(str(path)) as store:
         path.rename(path.with_name("away"))
         store.apply(batch(1))
-        now[0] += sqlite_file.LOOK_NS + 1
+        now[0] += LOOK_NS + 1
         for number in (2, 3):
             with pytest.raises(StoreGone):
                 store.apply(batch(number))
-        assert sqlite_file.LOOK_NS < LEASE_NS
+        assert LOOK_NS < LEASE_NS
 
 
 def test_a_file_that_is_in_its_place_is_left_alone(path: Path) -> None:
@@ -592,6 +608,8 @@ def test_a_file_that_is_in_its_place_is_left_alone(path: Path) -> None:
         store.apply(batch(5))
     with SqliteRecords(":memory:") as memory:
         memory.file.check_place()
+    with pytest.raises(RecordsUnavailable, match="has been closed: open it again"):
+        memory.file.check_place()
 
 
 def test_a_place_that_cannot_be_looked_at_is_tried_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -602,8 +620,7 @@ def test_a_place_that_cannot_be_looked_at_is_tried_again(path: Path, monkeypatch
             raise OSError(errno.EIO, "Input/output error")
         return look(place, **more)
 
-    monkeypatch.setattr(sqlite_file, "LOOK_NS", -1)
-    with SqliteRecords(str(path)) as store:
+    with SqliteRecords(str(path), limits=FileLimits(look_ns=-1)) as store:
         monkeypatch.setattr(os, "stat", fail)
         with pytest.raises(RecordsUnavailable, match="cannot be looked at"):
             store.apply(batch(1))

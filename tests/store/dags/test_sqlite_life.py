@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from talka.store.dags import sqlite_file
+from talka.store.dags.memory import MEMORY_NAME, STORES_LIMIT, OpenedLife, StoreMemory
 from talka.store.dags.records import RecordsUnavailable
 from talka.store.dags.sqlite import SqliteRecords
-from talka.store.dags.sqlite_file import QUERIES, SqliteFile
-from talka.store.dags.sqlite_life import MEMORY_NAME, STORES_LIMIT, OpenedLife, StoreMemory, inode_of, open_life
+from talka.store.dags.sqlite_file import QUERIES, FileLimits, SqliteFile
+from talka.store.dags.sqlite_life import inode_of, open_life
 from talka.store.files.folder import StoreFailed
 from talka.work.records import DropSchedule
 
@@ -243,10 +243,18 @@ def test_a_change_under_a_lease_goes_on_under_the_epoch_it_was_raised_to(tmp_pat
         assert records.apply([DropSchedule("none")]) == [0]
 
 
+def test_a_raised_epoch_puts_no_changes_under_a_lease_that_were_under_none(tmp_path: Path) -> None:
+    with SqliteRecords(str(tmp_path / "store.db")) as records:
+        (lease,) = records.acquire([LEASE], "m1")
+        assert records.raise_epoch("m1", (LEASE, lease.epoch), 10) == 10
+        assert records.release("m1", [(LEASE, 10)]) == 1
+        assert records.apply([DropSchedule("none")]) == [0]
+
+
 def test_an_epoch_that_could_not_be_raised_is_the_one_that_is_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with SqliteRecords(str(tmp_path / "store.db")) as records:
+    with SqliteRecords(str(tmp_path / "store.db"), limits=FileLimits(look_ns=-1)) as records:
         (lease,) = records.acquire([LEASE], "m1")
         records.fence(lease)
 
@@ -254,7 +262,6 @@ def test_an_epoch_that_could_not_be_raised_is_the_one_that_is_held(
             raise RecordsUnavailable("the disk is full")
 
         with monkeypatch.context() as patched:
-            patched.setattr(sqlite_file, "LOOK_NS", -1)
             patched.setattr(records.file, "_check_place", full)
             with pytest.raises(RecordsUnavailable):
                 records.raise_epoch("m1", (LEASE, lease.epoch), 10)

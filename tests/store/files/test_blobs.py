@@ -90,9 +90,8 @@ def test_content_that_is_not_what_its_name_says_is_refused(blobs: Blobs) -> None
     assert os.listdir(blobs.path(digest_of(b"one")).parent) == []
 
 
-def test_a_blob_above_the_limit_is_refused(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blobs_module, "BLOB_LIMIT_BYTES", 4)
-
+def test_a_blob_above_the_limit_is_refused(tmp_path: Path) -> None:
+    blobs = Blobs(tmp_path / "small", 4)
     kept(blobs, b"1234")
     with pytest.raises(BadBlob, match="a blob of 5 bytes is not kept .*: at most 4 are"):
         kept(blobs, b"12345")

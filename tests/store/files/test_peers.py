@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 
 from talka.errors import Invalid
 from talka.store.files import folder as folder_module
-from talka.store.files import keyring as keyring_module
-from talka.store.files import peers as peers_module
 from talka.store.files.folder import StoreFailed
 from talka.store.files.keyring import KeyringFile
 from talka.store.files.peers import PeerFile, RememberedPeer
@@ -118,10 +116,9 @@ def test_a_damaged_or_foreign_file_is_kept_aside_and_nobody_is_remembered(
     assert (again.load(), again.problem) == ([A], "")
 
 
-def test_a_file_too_large_to_be_ours_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_too_large_to_be_ours_is_not_read_to_its_end(tmp_path: Path) -> None:
     PeerFile(tmp_path).save([A])
-    monkeypatch.setattr(peers_module, "MOST_FILE_BYTES", 50)
-    file = PeerFile(tmp_path)
+    file = PeerFile(tmp_path, 50)
     assert file.load() == []
     assert "it has more than 50 bytes" in file.problem
 
@@ -204,9 +201,8 @@ def test_the_bytes_of_a_keyring_file_are_those_of_format_1(tmp_path: Path) -> No
     assert (tmp_path / "keyring").read_bytes().hex() == "74616c6b616b65790001" + "00000004" + "8fdcf576" + "72696e67"
 
 
-def test_a_keyring_that_could_not_be_read_again_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keyring_module, "MOST_BYTES", 4)
-    file = KeyringFile(tmp_path)
+def test_a_keyring_that_could_not_be_read_again_is_refused(tmp_path: Path) -> None:
+    file = KeyringFile(tmp_path, 4)
     file.save(b"ring")
     with pytest.raises(Invalid, match="a keyring of 5 bytes is not saved to .*: at most 4 are"):
         file.save(b"rings")

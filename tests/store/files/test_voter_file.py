@@ -164,9 +164,8 @@ def mixture(old: bytes, new: bytes, rng: Random) -> bytes:
     return b"".join(chosen)[:length]
 
 
-@pytest.fixture
-def small_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(voter_module, "LEAST_GROWTH_BYTES", 100)
+SMALL = 100
+"""Bytes by which a slot grows before the other is begun, so that a few writes do it."""
 
 
 @pytest.fixture
@@ -341,12 +340,11 @@ def test_after_any_crashes_the_content_is_that_before_or_after_the_write_under_w
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         platter = Platter(Path(name))
         replace_os(patch, platter)
-        patch.setattr(voter_module, "LEAST_GROWTH_BYTES", 100)
         possible: list[dict[str, bytes]] = [{}]
         for writes, stops_at, is_power, seed in lives:
             platter.stops_at = stops_at
             try:
-                file = VoterFile(platter.folder, GROUP)
+                file = VoterFile(platter.folder, GROUP, least_growth_bytes=SMALL)
                 assert file.problem == ""
                 assert file.stored in possible
                 possible = [dict(file.stored)]
@@ -366,7 +364,7 @@ def test_after_any_crashes_the_content_is_that_before_or_after_the_write_under_w
 
 @pytest.mark.parametrize("share", range(SHARES))
 def test_power_may_fail_at_every_byte_of_starts_writes_and_slot_switches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_slots: None, share: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: int
 ) -> None:
     rng = Random(share)
     stops_at, is_over = share, False
@@ -380,7 +378,7 @@ def test_power_may_fail_at_every_byte_of_starts_writes_and_slot_switches(
         platter.stops_at = stops_at
         possible = [applied({}, THREE[0])]
         try:
-            file = VoterFile(folder, GROUP)
+            file = VoterFile(folder, GROUP, least_growth_bytes=SMALL)
             for puts in (*THREE, [("entry/d", bytes(30))], [("entry/e", b"E")]):
                 possible.append(applied(possible[0], puts))
                 file.write(puts)
@@ -643,10 +641,8 @@ def test_a_folder_of_another_group_is_refused_and_left_as_it_is(settled: Path) -
     assert {path.name: path.read_bytes() for path in settled.iterdir()} == images
 
 
-def test_a_file_of_a_later_format_is_refused_and_left_as_it_is(settled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(voter_module, "FORMAT", 2)
-    later = encode_header(GROUP, 9)
-    monkeypatch.undo()
+def test_a_file_of_a_later_format_is_refused_and_left_as_it_is(settled: Path) -> None:
+    later = encode_header(GROUP, 9, format=2)
     (settled / "voter.0").write_bytes(later)
     with pytest.raises(LaterFormat, match=r"voter.0 was written by a later version .*format is 2, known here is 1"):
         VoterFile(settled, GROUP)
@@ -667,9 +663,8 @@ def test_a_closed_file_takes_no_more_writes_and_may_be_closed_again(tmp_path: Pa
         file.write(THREE[0])
 
 
-def test_more_than_can_be_kept_is_refused_and_nothing_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(voter_module, "MOST_BYTES", 100)
-    file = VoterFile(tmp_path, GROUP)
+def test_more_than_can_be_kept_is_refused_and_nothing_is_done(tmp_path: Path) -> None:
+    file = VoterFile(tmp_path, GROUP, most_bytes=100)
     file.write([("a", bytes(70))])
     with pytest.raises(Invalid, match="more than 100 bytes"):
         file.write([("b", bytes(40))])
@@ -728,10 +723,8 @@ def test_a_write_that_was_interrupted_is_as_bad_as_a_failed_one(
     assert stored_in(tmp_path) == {}
 
 
-def test_a_switch_of_slots_that_fails_is_a_failed_write(
-    tmp_path: Path, failing: Callable[[str, int], None], small_slots: None
-) -> None:
-    file = VoterFile(tmp_path, GROUP)
+def test_a_switch_of_slots_that_fails_is_a_failed_write(tmp_path: Path, failing: Callable[[str, int], None]) -> None:
+    file = VoterFile(tmp_path, GROUP, least_growth_bytes=SMALL)
     failing("ftruncate", errno.EIO)
     with pytest.raises(StoreFailed):
         file.write([("a", bytes(200))])

@@ -1,6 +1,8 @@
 """The run history: one suite of behaviours for every engine, then what can be wrong with each."""
 
 import contextlib
+import errno
+import os
 import socket
 import sqlite3
 import subprocess
@@ -17,7 +19,6 @@ import msgspec
 import pytest
 
 from talka.errors import Invalid, TalkaError, Unavailable
-from talka.store.history import runs as history_module
 from talka.store.history import sqlite
 from talka.store.history.runs import (
     MOST_DOCUMENT_BYTES,
@@ -27,6 +28,7 @@ from talka.store.history.runs import (
     BadRun,
     BadStore,
     History,
+    HistoryLimits,
     KeptRun,
     NewerStore,
     RunFacts,
@@ -230,8 +232,8 @@ def test_history_that_is_not_there_has_no_baselines_and_is_not_made(place: Place
         assert history.baselines() == {} and not history.drop_baseline("main")
 
 
-def test_baselines_are_limited_and_the_last_can_still_move(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history_module, "MOST_BASELINES", 2)
+def test_baselines_are_limited_and_the_last_can_still_move(history: History) -> None:
+    history.limits = HistoryLimits(baselines=2)
     history.keep(a_run("a"))
     history.keep(a_run("b"))
     history.set_baseline("one", "a")
@@ -482,11 +484,10 @@ def test_damaged_document_is_a_sentence(document: bytes, said: str) -> None:
         a_run(document=document).json()
 
 
-def test_document_that_unpacks_beyond_all_measure_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history_module, "MOST_JSON_BYTES", 1 << 20)
-    assert len(a_run(document=zlib.compress(bytes((1 << 20) - 1))).json()) == (1 << 20) - 1
+def test_document_that_unpacks_beyond_all_measure_is_refused() -> None:
+    assert len(a_run(document=zlib.compress(bytes((1 << 20) - 1))).json(1 << 20)) == (1 << 20) - 1
     with pytest.raises(BadRun, match="unpacks into over 1 MiB"):
-        a_run(document=zlib.compress(bytes(1 << 22))).json()
+        a_run(document=zlib.compress(bytes(1 << 22))).json(1 << 20)
 
 
 # Addresses.
@@ -541,6 +542,24 @@ def test_sqlite_writes_ahead_and_waits_for_the_disk(tmp_path: Path) -> None:
     assert history._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     history.close()
     assert [file.name for file in tmp_path.iterdir()] == ["history.sqlite"]
+
+
+def test_who_only_looks_leaves_the_kind_of_journal_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    with open_history(str(path)) as history:
+        history.keep(a_run())
+
+    def journal(pragma: str = "journal_mode") -> str:
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            return str(connection.execute(f"PRAGMA {pragma}").fetchone()[0])
+
+    assert journal("journal_mode = DELETE") == "delete"
+    with open_history(str(path)) as history:
+        assert ids(history) == ["k7fw"]
+    assert journal() == "delete"
+    with open_history(str(path)) as history:
+        history.keep(a_run("m2xd"))
+    assert journal() == "wal"
 
 
 def test_folder_made_for_a_history_is_its_owners_alone(tmp_path: Path) -> None:
@@ -610,6 +629,19 @@ def test_folder_that_cannot_be_made_is_a_sentence() -> None:
     assert said.startswith("/proc/history.sqlite cannot be written: check the permissions")
 
 
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM], ids=["EACCES", "EPERM"])
+def test_folder_that_one_may_not_write_to_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refuse(folder: str, **_: object) -> None:
+        raise OSError(code, os.strerror(code), folder)
+
+    monkeypatch.setattr(os, "makedirs", refuse)
+    path = tmp_path / "state" / "history.sqlite"
+    with open_history(str(path)) as history:
+        assert sentence_of(history.prepare, Invalid) == f"{path} cannot be made: you may not write to its folder"
+
+
 def test_damaged_database_is_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "history.sqlite"
     with open_history(str(path)) as history:
@@ -622,12 +654,9 @@ def test_damaged_database_is_a_sentence(tmp_path: Path) -> None:
         assert "is damaged" in sentence_of(history.list, Invalid)
 
 
-def test_file_that_others_keep_busy_is_unavailable_and_comes_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sqlite, "BUSY_S", 0.05)
+def test_file_that_others_keep_busy_is_unavailable_and_comes_back(tmp_path: Path) -> None:
     path = tmp_path / "history.sqlite"
-    with open_history(str(path)) as history:
+    with open_history(str(path), limits=HistoryLimits(busy_s=0.05)) as history:
         history.keep(a_run("a"))
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
@@ -723,11 +752,11 @@ def test_name_that_does_not_resolve_is_unavailable() -> None:
     assert said.startswith("postgresql://nowhere.invalid/db cannot be reached: ")
 
 
-def test_server_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_that_says_nothing_is_given_up() -> None:
     pytest.importorskip("asyncpg")
-    monkeypatch.setattr("talka.store.history.postgres.CONNECT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        with open_history(f"postgresql://user@127.0.0.1:{silent.getsockname()[1]}/db") as history:
+        url = f"postgresql://user@127.0.0.1:{silent.getsockname()[1]}/db"
+        with open_history(url, limits=HistoryLimits(connect_s=0.1)) as history:
             assert "does not answer" in sentence_of(history.list, Unavailable)
 
 

@@ -75,6 +75,7 @@ def test_random_secrets_of_every_usual_form_are_good(content: bytes) -> None:
         ("aXbXcXdXeXfXgXhXiXjXkXlXmXnXoXpX", "one character makes up more than a third of it"),
         ("x8Qm2kPz7v" * 4, "it repeats the same 10 characters"),
         ("x8Qm2kPz7v" * 4 + "x8Q", "it repeats the same 10 characters"),
+        (secret_of(1)[:16] * 2, "it repeats the same 16 characters"),
         ("0123456789abcdefghijklmnopqrstuv", "most of it is characters in order"),
         ("ZYXWVUTSRQPONMLKJIHGFEDCBA9876543210", "most of it is characters in order"),
         ("qwertyuiopasdfghjklzxcvbnm1234567890", "most of it is characters in order"),
@@ -91,10 +92,12 @@ def test_a_secret_that_can_be_guessed_is_refused(secret: str, problem: str) -> N
     "secret",
     [
         "correct horse battery staple and a donkey too",
+        "abcqfghwklmzrst5uvwn123x789pcde2",  # three in a row are none
         "Съешь же ещё этих мягких французских булок",
         secret_of(5)[:32],
         secret_of(5) + "wxyz" + secret_of(6),  # a run in good company
         (secret_of(7) + secret_of(8)[:20]) * 2,  # what is repeated is long enough by itself
+        secret_of(1)[:31] + secret_of(1)[:29],  # less than half of it is there twice
         "".join(secret_of(number) for number in range(30))[:SECRET_LIMIT],
     ],
 )
@@ -458,6 +461,7 @@ def test_an_era_too_far_ahead_is_not_reached_nor_one_that_begins_too_far_ahead()
     at_limit, above = (msgspec.structs.replace(mine, era=era) for era in (JUMP_LIMIT, JUMP_LIMIT + 1))
 
     assert mine.is_reached_by(at_limit) and not mine.is_reached_by(above)
+    assert mine.is_reached_by(with_version(at_limit, JUMP_LIMIT))
     assert not mine.is_reached_by(with_version(at_limit, JUMP_LIMIT + 1))
     assert above.is_reached_by(with_version(mine, 2**61)), "what is of an earlier era changes nothing"
     assert above.merge(with_version(mine, 2**61)) == above

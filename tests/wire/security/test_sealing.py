@@ -262,10 +262,9 @@ def test_what_costs_nothing_is_checked_before_a_key_is_derived(derived: list[int
 
 
 def test_the_life_used_longest_ago_is_forgotten_first_and_a_forger_displaces_nobody(
-    derived: list[int], monkeypatch: pytest.MonkeyPatch
+    derived: list[int],
 ) -> None:
-    monkeypatch.setattr(sealing, "CIPHERS_LIMIT", 2)
-    receiver = Seal(RING, 1)
+    receiver = Seal(RING, 1, ciphers_limit=2)
     frames = {boot: Seal(RING, boot).seal(1, b"hello") for boot in (5, 6, 7)}
     for boot in (5, 6, 5):
         receiver.open(frames[boot])

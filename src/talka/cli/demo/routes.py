@@ -156,8 +156,8 @@ def status_answer(status: int) -> DemoAnswer:
 
 
 def drop(server: "DemoServer", request: DemoRequest, number: int) -> DemoAnswer | None:
-    if number not in server.drops and len(server.drops) >= DROP_LIMIT:
-        return answer(400, f"/drop/N is in use with {DROP_LIMIT} different N; POST /count/reset forgets them.\n")
+    if number not in server.drops and len(server.drops) >= server.drop_limit:
+        return answer(400, f"/drop/N is in use with {server.drop_limit} different N; POST /count/reset forgets them.\n")
     server.drops[number] += 1
     return None if server.drops[number] % number == 0 else OK
 

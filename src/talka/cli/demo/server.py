@@ -26,6 +26,7 @@ from talka.cli.demo.routes import (
     BLOCK,
     BODY_LIMIT_BYTES,
     CONTINUE,
+    DROP_LIMIT,
     HEAD_LIMIT_BYTES,
     HEAD_TOO_LARGE,
     MALFORMED,
@@ -369,7 +370,7 @@ class DemoConnection(asyncio.Protocol):
         # Closed with bytes unread, the connection would be reset, and the client might never see why.
         if self._transport.can_write_eof():
             self._transport.write_eof()
-        self._timer = self._server.loop.call_later(LINGER_S, self._transport.abort)
+        self._timer = self._server.loop.call_later(self._server.linger_s, self._transport.abort)
 
     def finish(self) -> None:
         """Closes the connection once what was answered is sent."""
@@ -404,7 +405,9 @@ class DemoServer:
     counts: dict[str, int]
     """Requests received, by family of paths; those to `/count` are left out."""
 
-    def __init__(self, *, idle_s: float) -> None:
+    def __init__(self, *, idle_s: float, drop_limit: int, linger_s: float) -> None:
+        self.drop_limit = drop_limit
+        self.linger_s = linger_s
         self.loop = asyncio.get_running_loop()
         self.counts = Counter()
         self.drops: Counter[int] = Counter()
@@ -523,13 +526,19 @@ class DemoServer:
 
 
 async def start_demo_server(
-    host: str = "127.0.0.1", port: int = 0, *, tls: TLSFiles | None = None, idle_s: float = IDLE_S
+    host: str = "127.0.0.1",
+    port: int = 0,
+    *,
+    tls: TLSFiles | None = None,
+    idle_s: float = IDLE_S,
+    drop_limit: int = DROP_LIMIT,
+    linger_s: float = LINGER_S,
 ) -> DemoServer:
     """Starts the server in the running loop. Port 0 takes any free one.
 
     A connection on which nothing happened for `idle_s` is closed before twice that time is over.
     """
-    server = DemoServer(idle_s=idle_s)
+    server = DemoServer(idle_s=idle_s, drop_limit=drop_limit, linger_s=linger_s)
     try:
         await server.listen(host, port, tls)
     except BaseException:

@@ -194,14 +194,15 @@ class Merged:
 
 
 class Histograms:
-    def __init__(self) -> None:
+    def __init__(self, counters_at_once: int = COUNTERS_AT_ONCE) -> None:
+        self._counters_at_once = counters_at_once
         self._merged: dict[Key, Merged] = {}
         self._turn = 0
 
     def refresh(self, wanted: Mapping[Key, Sequence[Histogram]]) -> None:
         """Bring those that have grown up to date, as many as may be at once and at least one."""
         grown = [key for key, parts in wanted.items() if sum(part.count for part in parts) != self._count(key)]
-        room = COUNTERS_AT_ONCE
+        room = self._counters_at_once
         for key in sorted(grown, key=lambda key: self._merged[key].turn if key in self._merged else 0):
             if room <= 0:
                 break

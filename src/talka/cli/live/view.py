@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from talka.cli.live.counts import (
+    COUNTERS_AT_ONCE,
     PERCENTS,
     Histograms,
     Judge,
@@ -112,13 +113,20 @@ class Lag(NamedTuple):
 class Composer:
     """Makes the views of one job, one after the other, and remembers what spares work or tells a change."""
 
-    def __init__(self, name: str, specs: Sequence[Outlined], waiting: Callable[[], str] = lambda: "") -> None:
+    def __init__(
+        self,
+        name: str,
+        specs: Sequence[Outlined],
+        waiting: Callable[[], str] = lambda: "",
+        *,
+        counters_at_once: int = COUNTERS_AT_ONCE,
+    ) -> None:
         """`waiting` says what the job waits for before it begins; empty once it has begun."""
         self._name = name
         self._waiting = waiting
         self._steps = {spec.name: [node.name for node in spec.nodes if node.measured] for spec in specs}
         self._rates: dict[str, RecentRates] = {}
-        self._histograms = Histograms()
+        self._histograms = Histograms(counters_at_once)
         self._judge = Judge(self._histograms)
         self._lags: dict[int, Lag] = {}
         self._trends: dict[str, Trends] = {}

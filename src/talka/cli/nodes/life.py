@@ -103,7 +103,7 @@ class Life:
         audit = ApiAudit(node.folder / "audit.log")
         self._audits.append(audit)
         node.put_down = audit.note
-        app = make_app(control, dags=node.dags, auth=api.auth, limiter=node.control.limiter, audit=audit)
+        app = make_app(control, node.kinds, auth=api.auth, limiter=node.control.limiter, audit=audit)
 
         self._managers[asyncio.create_task(node.run())] = node
         self._others.append(asyncio.create_task(self._serve(app, api, "api")))
@@ -195,7 +195,9 @@ def run_node(life: Coroutine[Any, Any, int]) -> int:
 
 async def live_manager(options: ManagerOptions, api: Api, as_json: bool) -> int:
     with told_life(as_json, sentence) as life:
-        life.add_manager(ManagerNode(options, life.tell_event), api, None)
+        manager = ManagerNode(options, life.tell_event)
+        await manager.open_store()
+        life.add_manager(manager, api, None)
         return await life.run()
 
 
@@ -209,6 +211,7 @@ async def live_up(options: ManagerOptions, api: Api, worker_at: Callable[[str], 
     """`worker_at` makes the options of the worker, given the address of the manager."""
     with told_life(as_json, brief_sentence) as life:
         manager = ManagerNode(options, life.tell_event)
+        await manager.open_store()
         worker = WorkerNode(worker_at(manager.runtime.address), life.tell_event)
         life.add_manager(manager, api, worker)
         life.add_worker(worker)

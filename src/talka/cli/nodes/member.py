@@ -168,8 +168,18 @@ class Printer:
     """Prints events. A pipe that nobody reads must not hold the member up: then lines wait, and at last are left
     out."""
 
-    def __init__(self, loop: Any, as_json: bool, sentence: Callable[[dict[str, Any]], str]) -> None:
+    def __init__(
+        self,
+        loop: Any,
+        as_json: bool,
+        sentence: Callable[[dict[str, Any]], str],
+        *,
+        lines_limit: int = LINES_LIMIT,
+        finish_s: float = FINISH_S,
+    ) -> None:
         """`sentence` says an event to people; empty: it is left out."""
+        self._lines_limit = lines_limit
+        self._finish_s = finish_s
         self._loop = loop
         self._as_json = as_json
         self._sentence = sentence
@@ -191,7 +201,7 @@ class Printer:
                 return
             at = datetime.fromtimestamp(event["at"]).astimezone()
             line = f"{at:%H:%M:%S.%f}"[:-3].encode() + b"  " + tame(sentence).encode()
-        if len(self._waiting) >= LINES_LIMIT:
+        if len(self._waiting) >= self._lines_limit:
             self._left_out += 1
             return
         self._waiting.append(line + b"\n")
@@ -222,7 +232,7 @@ class Printer:
         """Write what waits, as long as somebody reads."""
         while self._waiting:
             self._loop.remove_writer(self._descriptor)
-            if not select.select([], [self._descriptor], [], FINISH_S)[1]:
+            if not select.select([], [self._descriptor], [], self._finish_s)[1]:
                 self._left_out += len(self._waiting)
                 break
             self._write()

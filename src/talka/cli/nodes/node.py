@@ -373,9 +373,9 @@ def checked_store(url: str | None) -> str:
     """Empty for none. What is wrong with it is said before anything is started."""
     if url is None:
         return ""
-    from talka.store.dags.sqlite import place_of
+    from talka.store.dags.opening import kind_of
 
-    place_of(url)
+    kind_of(url)
     return url
 
 

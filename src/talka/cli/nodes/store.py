@@ -1,16 +1,12 @@
 """The command `talka store …`: the file in which dag jobs are kept."""
 
-import contextlib
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+import asyncio
+from typing import Final
 
 import click
 
 from talka.cli.command import CommandEntry, LazyGroup, command
 from talka.cli.output import say, tell
-
-if TYPE_CHECKING:
-    from talka.store.dags.sqlite_file import SqliteFile
 
 COMMANDS: Final = {
     "migrate": CommandEntry("Commands", "nodes.store:migrate", "make a store, or bring one to this version"),
@@ -40,14 +36,15 @@ store_option = click.option(
 )
 @store_option
 def migrate(url: str) -> int:
-    file = opened(url)
-    file.close()
-    if file.found_version == file.version:
-        say(f"{file.place} has schema {file.version} already")
-    elif file.found_version:
-        say(f"{file.place} had schema {file.found_version} and has schema {file.version} now")
+    from talka.store.dags.opening import kind_of
+
+    place, found, version = asyncio.run(kind_of(url).migrate(url))
+    if found == version:
+        say(f"{place} has schema {version} already")
+    elif found:
+        say(f"{place} had schema {found} and has schema {version} now")
     else:
-        say(f"{file.place} was made, with schema {file.version}")
+        say(f"{place} was made, with schema {version}")
     return 0
 
 
@@ -59,16 +56,15 @@ def migrate(url: str) -> int:
 @store_option
 def check(url: str) -> int:
     from talka.report.text import counted_text
+    from talka.store.dags.opening import kind_of
     from talka.work.outcome import ExitCode
 
-    with contextlib.closing(opened(url, as_it_is=True)) as file:
-        problems = file.problems()
-        if not problems:
-            jobs, tasks = file.sizes()
-            say(f"{file.place} is whole: {counted_text(jobs, 'job')}, {counted_text(tasks, 'task')}")
-            return ExitCode.HELD
+    place, problems, jobs, tasks = asyncio.run(kind_of(url).look_over(url))
+    if not problems:
+        say(f"{place} is whole: {counted_text(jobs, 'job')}, {counted_text(tasks, 'task')}")
+        return ExitCode.HELD
     for problem in problems:
-        tell(f"{file.place}: {problem}")
+        tell(f"{place}: {problem}")
     return ExitCode.USAGE
 
 
@@ -80,14 +76,7 @@ def check(url: str) -> int:
 @click.argument("target", metavar="TARGET")
 @store_option
 def backup(target: str, url: str) -> int:
-    with contextlib.closing(opened(url, as_it_is=True)) as file:
-        file.backup(Path(target))
-    say(f"{file.place} was copied to {target}")
+    from talka.store.dags.opening import kind_of
+
+    say(f"{asyncio.run(kind_of(url).backup(url, target))} was copied to {target}")
     return 0
-
-
-def opened(url: str, *, as_it_is: bool = False) -> "SqliteFile":
-    from talka.store.dags.sqlite import place_of
-    from talka.store.dags.sqlite_file import SqliteFile
-
-    return SqliteFile(*place_of(url), as_it_is=as_it_is)

@@ -44,7 +44,7 @@ class VoterStartup:
         self._nonce = rng.getrandbits(40)
         self._echoes: dict[str, int] = {}  # the nonces to send back
         self._pages: dict[int, tuple[RegisterEntry, ...]] = {}
-        self._pages_of: tuple[str, int, int] = ("", 0, 0)
+        self._pages_of: tuple[str, int, int] | None = None
 
     # -- what others are told
 
@@ -131,7 +131,6 @@ class VoterStartup:
             return Lesson.GOES_ON
         entries = tuple(entry for page in sorted(self._pages) for entry in self._pages[page])
         self._pages = {}
-        self._pages_of = ("", 0, 0)
         if not self._acceptor.accept(entries):
             return Lesson.TOO_MUCH
         if message.group_id:

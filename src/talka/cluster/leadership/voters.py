@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from talka.units import NEVER
 from talka.wire.channels import BadMessage, Codec
 from talka.wire.leadership import RegisterEntry
 
@@ -135,4 +136,4 @@ class Electorate:
         return 2 * count > len(config.voters)
 
     def _is_live(self, now: int, name: str) -> bool:
-        return name == self.me or now - self._heard.get(name, -self._live_ns - 1) <= self._live_ns
+        return name == self.me or now - self._heard.get(name, -NEVER) <= self._live_ns

@@ -21,7 +21,8 @@ AGAIN_NS: Final = SECOND
 class Namesakes:
     """What one member knows of them. Effects are appended to the `out` that is passed in."""
 
-    def __init__(self) -> None:
+    def __init__(self, lives_limit: int = LIVES_LIMIT) -> None:
+        self._lives_limit = lives_limit
         self._first: OrderedDict[tuple[str, int], int] = OrderedDict()
         """Lives whose name another life has, and when each was first heard of."""
         self._told: OrderedDict[tuple[str, int], None] = OrderedDict()
@@ -45,7 +46,7 @@ class Namesakes:
 
     def _lasts(self, now: int, name: str, boot: int) -> bool:
         first = self._first.setdefault((name, boot), now)
-        if len(self._first) > LIVES_LIMIT:
+        if len(self._first) > self._lives_limit:
             self._first.popitem(last=False)
         return now - first >= PATIENCE_NS
 
@@ -53,6 +54,6 @@ class Namesakes:
         if (name, boot) in self._told:
             return
         self._told[(name, boot)] = None
-        if len(self._told) > LIVES_LIMIT:
+        if len(self._told) > self._lives_limit:
             self._told.popitem(last=False)
         out.append(Namesake(name, address, other))

@@ -39,7 +39,8 @@ class Notary(Protocol):
 class Vouched:
     """Signs what this member says of itself, and judges what others are told to have said."""
 
-    def __init__(self, notary: Notary | None) -> None:
+    def __init__(self, notary: Notary | None, judged_limit: int = JUDGED_LIMIT) -> None:
+        self._judged_limit = judged_limit
         self.disbelieved = 0
         """Records and states that nobody vouched for."""
         self._notary = notary
@@ -82,7 +83,7 @@ class Vouched:
             is_signed = bool(signature and certificate)
             holds = is_signed and self._notary.has_signed(name, purpose, statement, signature, certificate)
             left = GOOD if holds else AGAIN
-        if len(self._judged) >= JUDGED_LIMIT:
+        if len(self._judged) >= self._judged_limit:
             self._judged.popitem(last=False)
         self._judged[key] = left
         self.disbelieved += not holds

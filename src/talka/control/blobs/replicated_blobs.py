@@ -23,9 +23,6 @@ from talka.wire.jobs import BLOB_LIMIT_BYTES, CHANNEL, PIECE_LIMIT_BYTES, JobMes
 AGAIN_NS: Final = SECOND
 LINGER_NS: Final = 10 * SECOND
 """After a majority has it, the others are given so long."""
-KEEPING_LIMIT_BYTES: Final = 256 * 1024 * 1024
-INCOMING_LIMIT: Final = 64
-INCOMING_LIMIT_BYTES: Final = 256 * 1024 * 1024
 
 
 class BlobKept(msgspec.Struct, frozen=True):
@@ -65,12 +62,27 @@ class ServeBlob(msgspec.Struct, frozen=True):
 BlobEffect: TypeAlias = Send[JobMessage] | PersistBlob | BlobKept | BlobFailed | BlobReady | LoadBlob | ServeBlob
 
 
+class BlobLimits(msgspec.Struct, frozen=True):
+    """What one manager holds in memory of blobs on their way."""
+
+    keeping_bytes: int = 256 * 1024 * 1024
+    """Bytes that are passed on to others."""
+    incoming: int = 64
+    """Blobs of others that are not whole."""
+    incoming_bytes: int = 256 * 1024 * 1024
+    """Bytes of these."""
+    piece_bytes: int = PIECE_LIMIT_BYTES
+
+
+BLOB_LIMITS: Final = BlobLimits()
+
+
 class BlobsFull(Unavailable):
     """This manager passes on as many bytes as it may at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, keeping_bytes: int) -> None:
         super().__init__(
-            f"this manager is already passing on {KEEPING_LIMIT_BYTES >> 20} MiB to others: try again in a moment"
+            f"this manager is already passing on {keeping_bytes >> 20} MiB to others: try again in a moment"
         )
 
 
@@ -85,14 +97,22 @@ class _Keeping:
         self.since = now
 
 
-def piece_of(digest: str, content: bytes | None, offset: int) -> Piece:
+def piece_of(digest: str, content: bytes | None, offset: int, piece_bytes: int = PIECE_LIMIT_BYTES) -> Piece:
     if content is None or offset > len(content):
         return Piece(digest, offset, 0, b"")
-    return Piece(digest, offset, len(content), content[offset : offset + PIECE_LIMIT_BYTES])
+    return Piece(digest, offset, len(content), content[offset : offset + piece_bytes])
 
 
 class ReplicatedBlobs:
-    def __init__(self, me: str, managers: Callable[[], Iterable[str]], has: Iterable[str], rng: Random) -> None:
+    def __init__(
+        self,
+        me: str,
+        managers: Callable[[], Iterable[str]],
+        has: Iterable[str],
+        rng: Random,
+        limits: BlobLimits = BLOB_LIMITS,
+    ) -> None:
+        self.limits = limits
         self._me = me
         self._managers = managers
         self._has: dict[str, None] = dict.fromkeys(has)
@@ -121,8 +141,8 @@ class ReplicatedBlobs:
             raise Invalid(f"a blob may have from 1 to {BLOB_LIMIT_BYTES} bytes, not {len(content)}")
         if digest in self._keeping:
             return [BlobKept(digest)] if self._keeping[digest].is_kept else []
-        if sum(len(one.content) for one in self._keeping.values()) + len(content) > KEEPING_LIMIT_BYTES:
-            raise BlobsFull()
+        if sum(len(one.content) for one in self._keeping.values()) + len(content) > self.limits.keeping_bytes:
+            raise BlobsFull(self.limits.keeping_bytes)
         keeping = self._keeping[digest] = _Keeping(content, now)
         effects: list[BlobEffect] = []
         if digest in self._has:
@@ -143,7 +163,7 @@ class ReplicatedBlobs:
     def _offer(self, now: int, digest: str, keeping: _Keeping, manager: str) -> Send[JobMessage]:
         offset = keeping.have.setdefault(manager, 0)
         keeping.again_at[manager] = now + AGAIN_NS
-        data = keeping.content[offset : offset + PIECE_LIMIT_BYTES]
+        data = keeping.content[offset : offset + self.limits.piece_bytes]
         return Send(CHANNEL, manager, KeepBlob(digest, offset, len(keeping.content), data), Lane.RESULTS)
 
     def _stored(self, now: int, digest: str, manager: str) -> list[BlobEffect]:
@@ -201,7 +221,8 @@ class ReplicatedBlobs:
 
     def _bound_incoming(self, newest: str) -> None:
         size_bytes = sum(len(part) for part in self._incoming.values())
-        while len(self._incoming) > INCOMING_LIMIT or size_bytes > INCOMING_LIMIT_BYTES:
+        limits = self.limits
+        while len(self._incoming) > limits.incoming or size_bytes > limits.incoming_bytes:
             oldest = next(digest for digest in self._incoming if digest != newest)
             size_bytes -= len(self._incoming.pop(oldest))
 
@@ -265,7 +286,8 @@ class ReplicatedBlobs:
     def on_want(self, sender: str, message: WantBlob) -> list[BlobEffect]:
         keeping = self._keeping.get(message.digest)
         if keeping is not None:
-            return [Send(CHANNEL, sender, piece_of(message.digest, keeping.content, message.offset), Lane.STREAM)]
+            piece = piece_of(message.digest, keeping.content, message.offset, self.limits.piece_bytes)
+            return [Send(CHANNEL, sender, piece, Lane.STREAM)]
         if message.digest in self._has:
             return [ServeBlob(sender, message.digest, message.offset)]
         return [Send(CHANNEL, sender, piece_of(message.digest, None, message.offset), Lane.STREAM)]

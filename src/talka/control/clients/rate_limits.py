@@ -47,6 +47,7 @@ LIMITS: Final[dict[str, RateLimit]] = {
     "skip": RateLimit(50),
     "replay": RateLimit(100),
     "job": RateLimit(500),
+    "view": RateLimit(200),
     "jobs": RateLimit(100),
     "workers": RateLimit(100),
     "cluster": RateLimit(100),

@@ -29,17 +29,18 @@ NONE_YET: Final = dict.fromkeys(TaskState, 0)
 class DagBook:
     """What there is. What happens to it is decided by `DagJob`, which is the only kind of book."""
 
-    def __init__(self, row: JobRow, settings: DagSettings, clock: Callable[[int], int]) -> None:
+    def __init__(self, row: JobRow, settings: DagSettings, clock: Callable[[int], int], partition: int = 0) -> None:
         """`clock` tells the wall clock's milliseconds at an instant of the local one."""
         self.row = row
         """As it was submitted or read. What has changed since is in `state` and `reason`."""
         self.settings = settings
+        self.partition = partition
         self.state = row.state
         self.reason = row.reason
         self.tasks: list[DagTask] = []
         """By their index."""
         self._clock = clock
-        self._terms = Terms(settings)
+        self._terms = Terms(settings, partition)
         self._counts = NONE_YET.copy()
         self._open = 0
         """Tasks that have not ended, or whose end is not kept yet."""

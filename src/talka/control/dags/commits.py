@@ -4,10 +4,12 @@ Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
 """
 
 from collections import Counter
+from itertools import count
 
 import msgspec
 
 from talka.control.dags.job import DagJob
+from talka.control.tasks.partition import WHOLE, Partition
 from talka.control.tasks.store_effects import CallAnswered, Commit
 from talka.control.tasks.task import DagTask
 from talka.work.lifecycle import JobState
@@ -39,10 +41,12 @@ class After(msgspec.Struct):
 class Commits:
     """Add to `changes` and `after`, `take` the commit at the end of each input, and tell which of them `held`."""
 
-    def __init__(self) -> None:
+    def __init__(self, partition: Partition = WHOLE) -> None:
+        self._partition = partition.number
         self.changes: list[Change] = []
         self.after = After()
-        self._tickets = 0
+        self._tickets = count(partition.first_number(1), partition.count)
+        """No two partitions of a store draw the same."""
         self._waiting: dict[int, After] = {}
         """By ticket, of commits that are on their way to the store."""
         self._ending: Counter[int] = Counter()
@@ -60,9 +64,9 @@ class Commits:
         """What was added since the last one, if anything was."""
         if not self.changes and not self.after:
             return None
-        self._tickets += 1
-        self._waiting[self._tickets] = self.after
-        commit = Commit(self._tickets, tuple(self.changes))
+        ticket = next(self._tickets)
+        self._waiting[ticket] = self.after
+        commit = Commit(ticket, tuple(self.changes), self._partition)
         self.changes, self.after = [], After()
         return commit
 

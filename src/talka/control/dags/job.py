@@ -62,11 +62,21 @@ NOTHING: Final = DagStep()
 class DagJob(DagBook):
     """Call what fits as things happen, and `tick` once `next_tick_at` has come. When `is_over`, call `end` once."""
 
-    def __init__(self, row: JobRow, settings: DagSettings, rng: Random, clock: Callable[[int], int]) -> None:
-        super().__init__(row, settings, clock)
+    def __init__(
+        self,
+        row: JobRow,
+        settings: DagSettings,
+        rng: Random,
+        clock: Callable[[int], int],
+        partition: int = 0,
+        at_once: int = AT_ONCE,
+    ) -> None:
+        """`partition`: the number of that which the job is in."""
+        super().__init__(row, settings, clock, partition)
         self.next_tick_at = NEVER
         self._number = row.number
         self._rng = rng
+        self._at_once = at_once
         self._timers = Timers(self.tasks)
         self._backlog: deque[DagTask] = deque()
         """Pending ones that nothing holds back."""
@@ -332,7 +342,7 @@ class DagJob(DagBook):
             self._sweep(now, step, self._sweep_at)
         elif self.state is JobState.RUNNING:
             backlog = self._backlog
-            for _ in range(min(AT_ONCE, len(backlog))):
+            for _ in range(min(self._at_once, len(backlog))):
                 self._enter(now, step, backlog.popleft())
         self._set_next_tick(now)
         return step
@@ -483,10 +493,11 @@ class DagJob(DagBook):
     def _sweep(self, now: int, step: DagStep, first: int) -> None:
         """Cancel the next of those that wait."""
         tasks = self.tasks
-        for index in range(first, min(first + AT_ONCE, len(tasks))):
+        end = first + self._at_once
+        for index in range(first, min(end, len(tasks))):
             if tasks[index].state is _PENDING:
                 self._close(now, step, tasks[index], TaskState.CANCELLED, "cancelled", "")
-        self._sweep_at = first + AT_ONCE if first + AT_ONCE < len(tasks) else None
+        self._sweep_at = end if end < len(tasks) else None
 
     def _check_goes_on(self, change: str) -> None:
         if self.state not in (JobState.RUNNING, JobState.PAUSED):

@@ -2,21 +2,17 @@
 
 from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
-from typing import Final
 
 from talka.control.dags.job import DagJob
 from talka.units import NEVER
-
-SPARE: Final = 1_000
-"""Instants at which nothing is due any more are left where they are until there are as many as jobs, and so many
-more."""
 
 
 class JobTimers:
     """`set` after every step of a job; those that are `due` want their `tick`."""
 
-    def __init__(self, jobs: Mapping[int, DagJob]) -> None:
-        """`jobs`: those that there are, by number, as they come and go."""
+    def __init__(self, jobs: Mapping[int, DagJob], spare: int) -> None:
+        """`jobs`: those that there are, by number, as they come and go. So many instants may be `spare`."""
+        self._spare = spare
         self._jobs = jobs
         self._heap: list[tuple[int, int]] = []
         """Instants and numbers, those of jobs that changed their mind included."""
@@ -28,7 +24,7 @@ class JobTimers:
     def set(self, job: DagJob) -> None:
         if job.next_tick_at < NEVER:
             heappush(self._heap, (job.next_tick_at, job.row.number))
-            if len(self._heap) > 2 * len(self._jobs) + SPARE:
+            if len(self._heap) > 2 * len(self._jobs) + self._spare:
                 self._heap = [(job.next_tick_at, number) for number, job in self._jobs.items()]
                 heapify(self._heap)
 

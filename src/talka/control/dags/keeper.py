@@ -1,10 +1,11 @@
-"""Dag jobs of a manager that has a store, as one pure thing: what clients ask, what workers tell and the time come in;
+"""Dag jobs of one partition of a store, as one pure thing: what clients ask, what workers tell and the time come in;
 changes to be made durable, messages to workers and news go out.
 
 Memory is ahead of the store by what is on its way there. Nobody is told of anything before it is durable: no submitter,
 no worker whose result was taken, no task that waits for another.
 
-Decisions: docs/decisions/0021-dag-jobs-live-in-one-store.md, docs/decisions/0022-who-runs-a-task.md.
+Decisions: docs/decisions/0021-dag-jobs-live-in-one-store.md, docs/decisions/0022-who-runs-a-task.md,
+docs/decisions/0040-partitions-of-jobs.md.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,17 +15,19 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.effects import Send
 from talka.control.dags.commits import Commits
 from talka.control.dags.job import NOTHING, DagJob, DagStep, job_of
 from talka.control.dags.job_timers import JobTimers
+from talka.control.dags.keeper_limits import KEEPER_LIMITS, KeeperLimits
 from talka.control.dags.shelf import DagShelf
 from talka.control.dags.spec_reading import SpecReading
+from talka.control.dags.turns import DagTurns
 from talka.control.dags.waiting import why
 from talka.control.tasks.attempts import Attempts
 from talka.control.tasks.delivery import Claimed, Delivery
-from talka.control.tasks.dispatch import Dispatcher, DispatchWorker
+from talka.control.tasks.dispatch import DispatchWorker
 from talka.control.tasks.epoch_floor import EpochFloor
+from talka.control.tasks.partition import Partition
 from talka.control.tasks.store_effects import (
     CallAnswered,
     DagEffect,
@@ -33,12 +36,12 @@ from talka.control.tasks.store_effects import (
     WorkerDropped,
 )
 from talka.control.tasks.task import DagTask
+from talka.control.tasks.worker_link import KeeperEnd, ToWorker, WorkerBeat
 from talka.errors import Invalid, TalkaError
 from talka.units import MILLISECOND, NEVER
 from talka.wire.attempts import NOWHERE, StoreLife
-from talka.wire.jobs import Beat
 from talka.wire.task_views import WhyView
-from talka.wire.tasks import Done, Held, TaskMessage, TaskProgress, TaskResult
+from talka.wire.tasks import Done, Held, TaskProgress, TaskResult, WorkerMessage
 from talka.work.dag import DagSettings, DagSpec, TaskSpec, checked
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.records import (
@@ -56,7 +59,6 @@ from talka.work.records import (
 UNTIL_BEAT: Final = ("lease", "draining", "cores", "full")
 """Causes of refusals: a worker that gave one refuses whatever else it is given, and gets nothing until it beats
 again."""
-ROWS_AT_ONCE: Final = 5_000
 NO_KEYS: Final[Mapping[str, tuple[bytes, str]]] = {}
 
 
@@ -70,9 +72,9 @@ class Edit(msgspec.Struct, frozen=True):
     config: msgspec.Raw
 
 
-class DagKeeper:
-    """Call what fits as things happen, and `tick` once `next_tick_at` has come; carry out what they return, in
-    order."""
+class DagKeeper(KeeperEnd[DagEffect]):
+    """Call what fits as things happen, and `tick` once `next_tick_at` has come; carry out what they return, in order:
+    each effect names its partition, which is another than this one's where its tasks got their turn."""
 
     def __init__(
         self,
@@ -82,12 +84,17 @@ class DagKeeper:
         rng: Random,
         wall_offset_ns: int,
         life: StoreLife = NOWHERE,
+        limits: KeeperLimits = KEEPER_LIMITS,
+        turns: DagTurns | None = None,
     ) -> None:
-        """`life`: of the store that has the epoch."""
+        """`life`: of the partition that has the epoch. `turns`: of all keepers in this process; none: it is alone."""
+        self.partition = Partition.of(life)
+        number = self.partition.number
         self.floor = EpochFloor(epoch, life)
-        self.dispatcher = Dispatcher(rng)
-        self.attempts = Attempts(self.floor)
-        self.shelf = DagShelf(next_number, rng, self._wall_ms)
+        self.turns = turns or DagTurns(rng)
+        self.dispatcher = self.turns.dispatcher
+        self.attempts = Attempts(self.floor, taken_limit=limits.taken, recalls_limit=limits.recalls)
+        self.shelf = DagShelf(next_number, rng, self._wall_ms, self.partition, limits)
         self.jobs: Mapping[int, DagJob] = self.shelf.jobs
         """By number, also drafts and those whose end is being kept."""
         self.stale_results = 0
@@ -99,12 +106,22 @@ class DagKeeper:
         self.next_tick_at = NEVER
         self.wall_offset_ns = wall_offset_ns
         """Of the clock of the day: what is put down tells it as it is set."""
-        self._counter = 0
+        self._rows_at_once = limits.rows
+        # Of an epoch that is shared with other partitions of the store by chance, all attempts differ.
+        self._counters = count(self.partition.first_number(1), self.partition.count)
         tickets = count(1)
-        self._delivery = Delivery(self.floor, self.attempts.beat_of, tickets)
-        self._timers = JobTimers(self.jobs)
-        self._specs = SpecReading(tickets)
-        self._commits = Commits()
+        self._delivery = Delivery(self.floor, self.attempts.beat_of, tickets, limits.delivery)
+        self._timers = JobTimers(self.jobs, limits.spare_instants)
+        self._specs = SpecReading(tickets, number, at_once=limits.specs_at_once, ahead=limits.specs_ahead)
+        self._commits = Commits(self.partition)
+        self._is_restored = turns is None
+        """Nothing was there before, or it was read: until then others give out nothing either."""
+        self.turns.join(number, self)
+
+    def leave(self, now: int) -> None:
+        """Another has the partition, or will: nothing of it is given out here any more."""
+        tasks = (task for job in self.jobs.values() for task in job.tasks)
+        self.turns.leave(now, self.partition.number, tasks)
 
     # -- restart
 
@@ -118,6 +135,7 @@ class DagKeeper:
 
     def restored(self, now: int) -> list[DagEffect]:
         """Everything was read: go on."""
+        self._is_restored = True
         for number, job in list(self.jobs.items()):
             if job.row.state is JobState.SUBMITTED:
                 self._commits.changes.append(DropJob(number))  # a stream that was broken off: nobody was told of it
@@ -260,25 +278,25 @@ class DagKeeper:
 
     # -- workers
 
-    def on_beat(self, now: int, name: str, boot: int, beat: Beat, free: int, state: str) -> list[DagEffect]:
-        """A worker that may be given work lives. `free` are its cores that load jobs do not have."""
-        floor = self.floor
-        if not beat.names or floor.is_below(beat.epoch, beat.of):
-            self.dispatcher.remove_worker(now, name)
-            return [*(floor.too_high(now, name, beat.epoch, beat.of) if beat.names else floor.too_old(name))]
+    def on_beat(self, now: int, beat: WorkerBeat) -> list[DagEffect]:
+        floor, name, number = self.floor, beat.worker, self.partition.number
+        obeyed = beat.obeyed(number)
+        if not beat.names or floor.is_below(obeyed.epoch, obeyed.of):
+            self.dispatcher.remove_worker(now, name, number)
+            return [*(floor.too_high(now, name, obeyed.epoch, obeyed.of) if beat.names else floor.too_old(name))]
         floor.forget(name)
-        is_foreign = beat.epoch > 0 and not beat.of.is_of(floor.life)
-        effects = self.attempts.heard(now, name, boot, beat.facts.folder, beat.number, is_foreign=is_foreign)
+        is_foreign = obeyed.epoch > 0 and not obeyed.of.is_of(floor.life)
+        effects = self.attempts.heard(now, name, beat.boot, beat.facts.folder, beat.number, is_foreign=is_foreign)
         if self.attempts.knows(name):
-            self.dispatcher.set_worker(now, DispatchWorker.of(name, beat.facts, free, state))
+            self.dispatcher.set_worker(now, DispatchWorker.of(name, beat.facts, beat.free, beat.state), number)
         return effects + self._out(now)
 
-    def on_worker_lost(self, now: int, name: str, boot: int, cause: str) -> list[DagEffect]:
+    def on_worker_lost(self, now: int, worker: str, boot: int, cause: str) -> list[DagEffect]:
         """This life of a worker runs nothing any more."""
-        self.floor.forget(name)
-        was_present, tasks = self.attempts.lost(name, boot)
+        self.floor.forget(worker)
+        was_present, tasks = self.attempts.lost(worker, boot)
         if was_present:
-            self.dispatcher.remove_worker(now, name)
+            self.dispatcher.remove_worker(now, worker, self.partition.number)
         for task in tasks:
             self._lost(now, task, cause)
         return self._out(now)
@@ -286,37 +304,35 @@ class DagKeeper:
     def on_stepped_down(self, now: int) -> None:
         """Nobody tells any more which workers live: those that beat again are given work again."""
         for name in self.attempts.forget_idle():
-            self.dispatcher.remove_worker(now, name)
+            self.dispatcher.remove_worker(now, name, self.partition.number)
 
     def on_epoch(self, now: int, epoch: int) -> list[DagEffect]:
         """The store has this one, as `RaiseEpoch` asked for; or still has the one before, and is asked again."""
         self.floor.raised(epoch)
         return self._out(now)
 
-    def on_message(self, now: int, sender: str, message: TaskMessage) -> list[DagEffect]:
+    def on_message(self, now: int, worker: str, message: WorkerMessage) -> list[DagEffect]:
         if not message.of.is_of(self.floor.life):
             self.foreign_messages += 1
             return []  # its sender is asked what it holds, and drops it then
         match message:
             case Done(results=results):
-                others = self.attempts.of_others(results, sender)
+                others = self.attempts.of_others(results, worker)
                 for result in results:
                     if result.fence in others:
                         self.stale_results += 1
                     else:
-                        self._on_result(now, sender, result)
+                        self._on_result(now, worker, result)
             case TaskProgress():
-                self._commits.changes += self.attempts.underway(now, message, sender)
-            case Held(dropped=dropped):
-                news = [WorkerDropped(sender, one) for one in dropped if self.attempts.is_waited_for(sender)]
-                for task in self.attempts.holding(sender, message):
+                self._commits.changes += self.attempts.underway(now, message, worker)
+            case Held(dropped=dropped):  # pragma: no branch - the type checker sees that no other is left
+                news = [WorkerDropped(worker, one) for one in dropped if self.attempts.is_waited_for(worker)]
+                for task in self.attempts.holding(worker, message):
                     self._lost(now, task, "its worker never got it")
                 return [*news, *self._out(now)]
-            case _:
-                return []  # what managers say
         return self._out(now)
 
-    def _on_result(self, now: int, sender: str, result: TaskResult) -> None:
+    def _on_result(self, now: int, worker: str, result: TaskResult) -> None:
         fence = result.fence
         task = self.attempts.running.get(fence)
         if task is None or (
@@ -325,11 +341,11 @@ class DagKeeper:
         ):
             if not self.attempts.was_taken(fence):
                 self.stale_results += 1
-            self._commits.after.took.setdefault(sender, []).append(fence)
+            self._commits.after.took.setdefault(worker, []).append(fence)
             return
         if task.policy is None:
             return  # what rules hold for it is being read; it is told again
-        self._commits.after.took.setdefault(sender, []).append(fence)
+        self._commits.after.took.setdefault(worker, []).append(fence)
         self.attempts.taken(task)
         self.attempts.gone(task)
         has_run = result.outcome in ("completed", "failed")
@@ -348,9 +364,9 @@ class DagKeeper:
             self._look_after(now, job)
             return
         if result.outcome == "refused" and result.cause in UNTIL_BEAT:
-            self.dispatcher.remove_worker(now, sender)
+            self.dispatcher.remove_worker(now, worker, self.partition.number)
         if result.outcome == "died" and result.alone:
-            self.dispatcher.died(now, (job.row.number, task.index), sender)
+            self.dispatcher.died(now, (job.row.number, task.index), worker)
         self._follow(now, job, job.failed(now, task, result))
 
     # -- time and the store
@@ -409,8 +425,8 @@ class DagKeeper:
     ) -> None:
         tasks = job.add(now, specs, depends_on)
         self.shelf.tasks += len(tasks)
-        for first in range(0, len(tasks), ROWS_AT_ONCE):
-            self._commits.changes.append(PutTasks(tuple(job.rows(tasks[first : first + ROWS_AT_ONCE]))))
+        for first in range(0, len(tasks), self._rows_at_once):
+            self._commits.changes.append(PutTasks(tuple(job.rows(tasks[first : first + self._rows_at_once]))))
         for task in tasks:
             self._delivery.keep_spec(task)
 
@@ -468,19 +484,21 @@ class DagKeeper:
         self.dispatcher.ended(now, task, None)
         return job_of(task)
 
-    def _dispatch(self, now: int) -> None:
-        """Give out what can be given out: claimed now, handed once that is durable."""
-        if self._specs.is_behind:
-            return
-        for task, name in self.dispatcher.assign(now):
-            self._counter += 1
-            fence = self.floor.epoch << EPOCH_SHIFT | self._counter
-            self._commits.changes += job_of(task).claimed(now, task, self.attempts.key_of(name), fence)
-            self.attempts.add(task)
-            self.dispatcher.took(task, fence)
-            self._commits.after.hand.append((task, fence))
+    # -- giving out, with the other keepers of this process
 
-    def _given(self, now: int, given: Claimed) -> list[Send[TaskMessage] | ReadOutputs]:
+    @property
+    def is_behind(self) -> bool:
+        return self._specs.is_behind or not self._is_restored
+
+    def claim(self, now: int, task: DagTask, worker: str) -> None:
+        """It is given to the worker of this name: claimed now, handed once that is durable."""
+        fence = self.floor.epoch << EPOCH_SHIFT | next(self._counters)
+        self._commits.changes += job_of(task).claimed(now, task, self.attempts.key_of(worker), fence)
+        self.attempts.add(task)
+        self.dispatcher.took(task, fence)
+        self._commits.after.hand.append((task, fence))
+
+    def _given(self, now: int, given: Claimed) -> list[ToWorker | ReadOutputs]:
         for fence in given.fences:
             self.attempts.handed(now, fence)
         for problem in given.unfit:
@@ -491,7 +509,13 @@ class DagKeeper:
 
     def _out(self, now: int) -> list[DagEffect]:
         """What is to be done after an input: tasks given out, changes committed together."""
-        self._dispatch(now)
+        others = [keeper for keeper in self.turns.give_out(now) if keeper is not self]
+        effects = self.flush(now)
+        for keeper in others:
+            effects += keeper.flush(now)
+        return effects
+
+    def flush(self, now: int) -> list[DagEffect]:
         effects: list[DagEffect] = list(self._specs.read(self.dispatcher.ready))
         effects += self.attempts.recalls()
         commit = self._commits.take()

@@ -5,20 +5,17 @@ Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
 
 from collections.abc import Callable
 from random import Random
-from typing import Final
 
 import msgspec
 
 from talka.control.dags.job import DagJob
+from talka.control.dags.keeper_limits import KEEPER_LIMITS, KeeperLimits
+from talka.control.tasks.partition import WHOLE, Partition
 from talka.errors import Invalid, Unavailable
 from talka.ids import new_job_id
 from talka.work.dag import DagSettings
 from talka.work.lifecycle import JobState
 from talka.work.records import JobRow
-
-MOST_TASKS: Final = 2_000_000
-"""Of all jobs together."""
-MOST_JOBS: Final = 10_000
 
 
 class NoRoomForJobs(Unavailable):
@@ -36,10 +33,19 @@ class KeyTaken(Invalid):
 class DagShelf:
     """What is in memory; what the store has besides, others know."""
 
-    def __init__(self, next_number: int, rng: Random, wall_ms: Callable[[int], int]) -> None:
-        """`wall_ms` tells what the clock of the day shows at an instant."""
-        self._number = next_number
-        """Of the next new job. None is given twice."""
+    def __init__(
+        self,
+        next_number: int,
+        rng: Random,
+        wall_ms: Callable[[int], int],
+        partition: Partition = WHOLE,
+        limits: KeeperLimits = KEEPER_LIMITS,
+    ) -> None:
+        """`wall_ms` tells what the clock of the day shows at an instant. All jobs here are of the `partition`."""
+        self._limits = limits
+        self.partition = partition
+        self._number = partition.first_number(next_number)
+        """Of the next new job. None is given twice, here or in another partition."""
         self._rng = rng
         self._wall_ms = wall_ms
         self.jobs: dict[int, DagJob] = {}
@@ -65,7 +71,7 @@ class DagShelf:
         at_ms = self._wall_ms(now)
         row = JobRow(
             number=self._number,
-            id=new_job_id(self._rng),
+            id=self._new_id(),
             name=name,
             state=state,
             submitted_ms=at_ms,
@@ -76,11 +82,18 @@ class DagShelf:
             digest=digest,
             submitted_by=by,
         )
-        self._number += 1
+        self._number += self.partition.count
         return self.put(row, settings)
 
+    def _new_id(self) -> str:
+        """Drawn until it is one of this partition."""
+        while not self.partition.holds(id := new_job_id(self._rng)):
+            continue
+        return id
+
     def put(self, row: JobRow, settings: DagSettings) -> DagJob:
-        job = self.jobs[row.number] = self._by_id[row.id] = DagJob(row, settings, self._rng, self._wall_ms)
+        job = DagJob(row, settings, self._rng, self._wall_ms, self.partition.number, self._limits.tasks_at_once)
+        self.jobs[row.number] = self._by_id[row.id] = job
         if row.key:
             self._by_key[row.key] = job
         return job
@@ -106,10 +119,11 @@ class DagShelf:
 
     def check_room(self, *, jobs: int, tasks: int) -> None:
         """Raises `NoRoomForJobs` when there is none for so many more."""
-        if self.tasks + tasks > MOST_TASKS:
-            raise NoRoomForJobs(f"{self.tasks} tasks are under way, and {MOST_TASKS} may be: try again later")
-        if len(self.jobs) + jobs > MOST_JOBS:
-            raise NoRoomForJobs(f"{MOST_JOBS} jobs are under way, which is the most: try again later")
+        most = self._limits
+        if self.tasks + tasks > most.tasks:
+            raise NoRoomForJobs(f"{self.tasks} tasks are under way, and {most.tasks} may be: try again later")
+        if len(self.jobs) + jobs > most.jobs:
+            raise NoRoomForJobs(f"{most.jobs} jobs are under way, which is the most: try again later")
 
     def check_key(self, key: str) -> None:
         known = self._by_key.get(key) if key else None

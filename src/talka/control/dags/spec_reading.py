@@ -6,21 +6,21 @@ Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
 from collections.abc import Iterator
 from heapq import heappop, heappush
 from itertools import count
-from typing import Final
 
 from talka.control.tasks.store_effects import ReadOutputs
 from talka.control.tasks.task import DagTask
 
-READ_AT_ONCE: Final = 5_000
-SEEN_AHEAD: Final = 20_000
 """With so many in the queues no more are read."""
 
 
 class SpecReading:
     """`add` tasks whose specs are wanted, and `read` after each change."""
 
-    def __init__(self, tickets: Iterator[int]) -> None:
+    def __init__(self, tickets: Iterator[int], partition: int = 0, *, at_once: int, ahead: int) -> None:
+        self._at_once = at_once
+        self._ahead = ahead
         self._tickets = tickets
+        self._partition = partition
         self._unread: list[DagTask] = []
         """Running since before this life. What limits they hold is in the store: until it was read, nothing starts."""
         self._unseen: list[tuple[int, int, DagTask]] = []
@@ -45,17 +45,17 @@ class SpecReading:
         """What is to be read now; so many tasks wait in the queues."""
         fetches: list[ReadOutputs] = []
         if self._unread and not self._reading:
-            some, self._unread = self._unread[:READ_AT_ONCE], self._unread[READ_AT_ONCE:]
+            some, self._unread = self._unread[: self._at_once], self._unread[self._at_once :]
             fetches.append(self._read(some, self._reading))
-        if self._unseen and not self._seeing and ready < SEEN_AHEAD:
-            some = [heappop(self._unseen)[2] for _ in range(min(READ_AT_ONCE, len(self._unseen)))]
+        if self._unseen and not self._seeing and ready < self._ahead:
+            some = [heappop(self._unseen)[2] for _ in range(min(self._at_once, len(self._unseen)))]
             fetches.append(self._read(some, self._seeing))
         return fetches
 
     def _read(self, tasks: list[DagTask], into: dict[int, list[DagTask]]) -> ReadOutputs:
         ticket = next(self._tickets)
         into[ticket] = tasks
-        return ReadOutputs(ticket, tuple((task.job.row.number, task.index) for task in tasks), ())
+        return ReadOutputs(ticket, tuple((task.job.row.number, task.index) for task in tasks), (), self._partition)
 
     def on_read(self, ticket: int) -> list[DagTask] | None:
         """The tasks that were read under this ticket; None when it is not one of these."""

@@ -28,7 +28,9 @@ class _Held(msgspec.Struct, frozen=True):
 class EntryBook:
     """Reads what the register holds when it is made. `put` and `on_write_ended` return effects."""
 
-    def __init__(self, voter: Voter) -> None:
+    def __init__(self, voter: Voter, slots: int = SLOTS) -> None:
+        self.slots = slots
+        """Jobs that are remembered."""
         assert voter.election.leader_term is not None
         self.decided: dict[str, JobEntry] = {}
         """By job; what is on disk may be a version behind."""
@@ -74,7 +76,7 @@ class EntryBook:
 
     def has_room(self) -> bool:
         """Whether another job can be remembered; the one that ended longest ago gives way."""
-        return len(self._slots) < SLOTS or any(is_final(entry.state) for entry in self.written.values())
+        return len(self._slots) < self.slots or any(is_final(entry.state) for entry in self.written.values())
 
     def add(self, now: int, entry: JobEntry, *then: JobsEffect) -> list[JobsEffect]:
         """A new job. Ask `has_room` first."""
@@ -136,7 +138,7 @@ class EntryBook:
 
     def _free_slot(self) -> int:
         used = set(self._slots.values())
-        for slot in range(SLOTS):
+        for slot in range(self.slots):
             if slot not in used:
                 return slot
         # Of one whose end is not on disk yet, somebody still waits for that.

@@ -16,12 +16,20 @@ from talka.work.lifecycle import is_final
 
 SETTLE_WINDOWS: Final = 10
 """Windows of the last second may still grow: the reports of some workers come later than those of others."""
-WINDOWS_LIMIT: Final = 2000
-"""Of the job in one update; the rest follows."""
-COUNTERS_LIMIT: Final = 60_000
-"""Of the histograms of an update's windows, those of steps included: about a third of a view."""
 
 _encoder = msgspec.msgpack.Encoder()
+
+
+class UpdateLimits(msgspec.Struct, frozen=True):
+    """What one update tells of windows; the rest follows."""
+
+    windows: int = 2000
+    """Windows of the job."""
+    counters: int = 60_000
+    """Counters of the histograms of all windows, those of steps included: about a third of a view."""
+
+
+UPDATE_LIMITS: Final = UpdateLimits()
 
 
 def facts_of(entry: JobEntry, position: int | None = None, waits_for: str = "") -> JobFacts:
@@ -55,9 +63,10 @@ def update_of(
     steps: Mapping[str, Tally] | None = None,
     by_step: bool = False,
     logs: Sequence[LogLine] = (),
+    limits: UpdateLimits = UPDATE_LIMITS,
 ) -> JobUpdate:
     """`steps`: what each workflow has counted, where that is to be told in full; `by_step`: tell windows of steps."""
-    told = _Windows(job, now, windows_after, by_step=by_step)
+    told = _Windows(job, now, windows_after, limits, by_step=by_step)
     gaps = {id(shard.gap) for run in job.workflows.values() for shard in run.shards if shard.gap is not None}
     return JobUpdate(
         job=facts,
@@ -80,13 +89,13 @@ class _Windows:
     Who watches acknowledges windows of the job; those of workflows are told no further than that, and go with them.
     """
 
-    def __init__(self, job: LoadJob, now: int, after: int, *, by_step: bool) -> None:
+    def __init__(self, job: LoadJob, now: int, after: int, limits: UpdateLimits, *, by_step: bool) -> None:
         settled = job.elapsed_ns(now) // WINDOW_NS - (0 if job.ended_ns else SETTLE_WINDOWS)
         known = job.timeline.after(after)
         runs = job.workflows if by_step else {}
         by_workflow = {name: run.timeline.after(after) for name, run in runs.items()}
         waiting = [window for window in known if window.index < settled]
-        end = _end_of(waiting, [window for windows in by_workflow.values() for window in windows])
+        end = _end_of(waiting, [window for windows in by_workflow.values() for window in windows], limits)
         self.windows = [window for window in waiting if window.index < end]
         self.of_steps = {name: _before(end, windows) for name, windows in by_workflow.items()}
         self.recent: list[Window] = []
@@ -98,15 +107,15 @@ class _Windows:
             }
 
 
-def _end_of(waiting: Sequence[Window], of_steps: Sequence[Window]) -> int:
+def _end_of(waiting: Sequence[Window], of_steps: Sequence[Window], limits: UpdateLimits) -> int:
     """Windows of one update are those before this index: after the last of the job's that are told, at least one."""
     if not waiting:
         return 0
-    end = waiting[:WINDOWS_LIMIT][-1].index + 1
+    end = waiting[: limits.windows][-1].index + 1
     counters = 0
     for window in sorted([*waiting, *_before(end, of_steps)], key=lambda window: window.index):
         counters += window.counters
-        if counters > COUNTERS_LIMIT:
+        if counters > limits.counters:
             told = [one.index for one in waiting if one.index < window.index] or [waiting[0].index]
             return min(end, told[-1] + 1)
     return end
@@ -116,28 +125,28 @@ def _before(end: int, windows: Iterable[Window]) -> list[Window]:
     return [window for window in windows if window.index < end]
 
 
-def fitting(update: JobUpdate) -> bytes:
+def fitting(update: JobUpdate, limit_bytes: int = VIEW_LIMIT_BYTES) -> bytes:
     """The update as the content of a View. What steps have counted goes without windows where both do not fit: they
     follow in the next, which has no such counts. Otherwise there are as many windows as fit, and the others follow."""
     content = _encoder.encode(update)
-    if len(content) > VIEW_LIMIT_BYTES and any(map(_has_steps, update.workflows)):
+    if len(content) > limit_bytes and any(map(_has_steps, update.workflows)):
         content = _encoder.encode(_with_windows(update, 0))
-        if len(content) > VIEW_LIMIT_BYTES:
+        if len(content) > limit_bytes:
             workflows = [
                 msgspec.structs.replace(workflow, tally=_without_steps(workflow.tally)) for workflow in update.workflows
             ]
             update = msgspec.structs.replace(update, workflows=workflows)
             content = _encoder.encode(update)
-    if len(content) > VIEW_LIMIT_BYTES:
+    if len(content) > limit_bytes:
         update = _blurred(update)
         content = _encoder.encode(update)
     count = len(update.windows)
-    while len(content) > VIEW_LIMIT_BYTES and count > 1:
+    while len(content) > limit_bytes and count > 1:
         count //= 2
         content = _encoder.encode(_with_windows(update, count))
-    if len(content) > VIEW_LIMIT_BYTES:
+    if len(content) > limit_bytes:
         content = _encoder.encode(_with_windows(update, 1, by_step=False))
-    return content if len(content) <= VIEW_LIMIT_BYTES else _encoder.encode(_with_windows(update, 0))
+    return content if len(content) <= limit_bytes else _encoder.encode(_with_windows(update, 0))
 
 
 def _has_steps(update: WorkflowUpdate) -> bool:

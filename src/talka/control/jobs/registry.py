@@ -85,6 +85,8 @@ class Registry:
         managers: Callable[[], tuple[ManagerAt, ...]],
         signer: bytes = b"",
         heard: HeardLives | None = None,
+        slots: int = SLOTS,
+        grants_limit: int = GRANTS_LIMIT,
     ) -> None:
         assert voter.token is not None and voter.election.leader_term is not None
         self.token = voter.token
@@ -93,10 +95,11 @@ class Registry:
         self.fleet = Fleet(earlier_until=now + earlier_ns + margin_ns(earlier_ns), heard=heard)
         self.fleet.set_lease(self.lease.count_ns, self.lease.renew_ns)
         self.queue = JobQueue()
-        self.book = EntryBook(voter)
+        self.book = EntryBook(voter, slots)
         self.next_tick_at = now
         self.refused: Counter[str] = Counter()
         self._me = me
+        self._grants_limit = grants_limit
         self._voter = voter
         self._rng = rng
         self.wall_offset_ns = wall_offset_ns
@@ -217,7 +220,7 @@ class Registry:
         job = new_job_id(self._rng)
         number = 1 + max((entry.number for entry in self.entries.values()), default=0)
         if not (self.queue.is_full or self.book.has_room()):
-            raise QueueFull(SLOTS)
+            raise QueueFull(self.book.slots)
         self.queue.push(now, job, order.priority, number)
         entry = JobEntry(
             job=job, key=key, order=order, state=JobState.QUEUED, number=number, submitted_ms=self._wall_ms(now)
@@ -317,7 +320,7 @@ class Registry:
         missing = entry.granted - sum(grant.cores for grant in entry.grants if not grant.lost)
         cores = min(missing, self.fleet.total_free())
         stopping = (JobState.CANCELLING, JobState.COMPLETING)
-        if cores < 1 or entry.state in stopping or len(entry.grants) >= GRANTS_LIMIT:
+        if cores < 1 or entry.state in stopping or len(entry.grants) >= self._grants_limit:
             return entry
         bad = [grant.worker for grant in entry.grants if grant.lost.startswith(DECLINED)]
         picks = self.fleet.choose(cores, rng=self._rng, exclude=bad) or self.fleet.choose(cores, rng=self._rng)
@@ -502,7 +505,9 @@ class Registry:
             if entry.number < before and (state is None or entry.state is state)
         ]
         page = found[: max(1, min(asked.limit, 500))]
-        return JobsPage([self.facts(entry) for entry in page], str(page[-1].number) if len(found) > len(page) else "")
+        following = str(page[-1].number) if len(found) > len(page) else ""
+        # A page has what is below its cursor, so one above its number begins with a job itself.
+        return JobsPage([self.facts(entry) for entry in page], following, [str(entry.number + 1) for entry in page])
 
     def _cluster(self) -> ClusterView:
         led: dict[str, int] = dict.fromkeys(self._voter.election.config.names(), 0)

@@ -17,7 +17,8 @@ MERGE_EVERY_NS: Final = 250_000_000
 class StepMerge:
     """Call `advance` at any pace. `latest` is what the last of the `passes` over all attempts came to."""
 
-    def __init__(self) -> None:
+    def __init__(self, merged_at_once: int = MERGED_AT_ONCE) -> None:
+        self._merged_at_once = merged_at_once
         self.passes = 0
         self.latest: dict[str, Tally] = {}
         """By workflow. Counted at different instants, but nothing twice."""
@@ -38,12 +39,14 @@ class StepMerge:
                 for attempt in shard.attempts
             ]
         done = 0
-        while self._rest and done < MERGED_AT_ONCE:
+        while self._rest and done < self._merged_at_once:
             name, attempt = self._rest.pop()
             tally = attempt.tally
             self._merged[name].merge(tally)
             done += 1 + len(tally.steps) + len(tally.actions) + len(tally.metrics)
             done += sum(len(calls) for calls in tally.calls.values())
         if not self._rest:
+            for merged in self._merged.values():
+                merged.tell_statuses()
             self.latest = self._merged
             self.passes += 1

@@ -9,7 +9,7 @@ from talka.cluster.effects import Lane, Send
 from talka.control.jobs.effects import JobsEffect, Updated, WatchFailed
 from talka.control.jobs.job_view import fitting, update_of
 from talka.control.jobs.led_job import LedJob
-from talka.control.jobs.step_merge import StepMerge
+from talka.control.jobs.step_merge import MERGED_AT_ONCE, StepMerge
 from talka.control.load.load_job import LoadJob
 from talka.control.member.leader_calls import CallEnded, LeaderCalls
 from talka.stats.tally import Tally
@@ -152,7 +152,9 @@ class _Listener(msgspec.Struct):
 class Audience:
     """Who is to be told of the jobs that this manager leads."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, listeners_limit: int = AUDIENCE_LIMIT, merged_at_once: int = MERGED_AT_ONCE) -> None:
+        self._listeners_limit = listeners_limit
+        self._merged_at_once = merged_at_once
         self._listeners: dict[tuple[str, int], _Listener] = {}
         self.merges: dict[str, StepMerge] = {}
         """Of jobs whose steps somebody wants to know."""
@@ -162,7 +164,7 @@ class Audience:
         key = (sender, watch.number)
         known = self._listeners.get(key)
         if known is None:
-            if len(self._listeners) >= AUDIENCE_LIMIT:
+            if len(self._listeners) >= self._listeners_limit:
                 return []
             known = self._listeners[key] = _Listener(watch.job, 0, watch.windows_after, watch.steps)
             self.next_tick_at = min(self.next_tick_at, now)
@@ -207,7 +209,7 @@ class Audience:
 
     def _steps(self, now: int, listener: _Listener, job: LoadJob) -> Mapping[str, Tally] | None:
         """Steps of many workers take long to merge: each listener is told once of every pass over them."""
-        merge = self.merges.setdefault(listener.job, StepMerge())
+        merge = self.merges.setdefault(listener.job, StepMerge(self._merged_at_once))
         merge.advance(now, job)
         if merge.passes == listener.passes:
             return None

@@ -104,6 +104,7 @@ def answer(
     asked_with: str = "",
     expected: tuple[str, ...] = (),
     counts: Mapping[str, Mapping[str, int] | float] | None = None,
+    page_limit: int = PAGE_LIMIT,
 ) -> tuple[bytes, Sequence[KeyEffect]]:
     """The content of the answer, and what it makes the member do. `Invalid` when it cannot be answered.
 
@@ -115,7 +116,7 @@ def answer(
         raise Invalid(f"key {asked_with} is no longer accepted: with it, only talka cluster keys --repair can be asked")
     match question:
         case AskMembers(after=after):
-            return encode_content(_members(member, after)), []
+            return encode_content(_members(member, after, page_limit)), []
         case AskLeader():
             return encode_content(_leader(member, now)), []
         case AskAudit():
@@ -140,7 +141,7 @@ def answer(
             return _changed(member, expected, lambda: _key_distribution(member).repair(now, checked_secrets(secrets)))
 
 
-def _members(member: ClusterMember[Any], after: str) -> MembersPage:
+def _members(member: ClusterMember[Any], after: str, page_limit: int) -> MembersPage:
     membership = member.membership
     if membership is None:
         raise Invalid(f"{member.name} has no view of members")
@@ -180,7 +181,7 @@ def _members(member: ClusterMember[Any], after: str) -> MembersPage:
             )
         )
     later = sorted((fact for fact in facts if fact.name > after), key=lambda fact: fact.name)
-    page = later[:PAGE_LIMIT]
+    page = later[:page_limit]
     return MembersPage(page, page[-1].name if len(later) > len(page) else "")
 
 

@@ -99,7 +99,11 @@ class Admission:
         me: Self,
         rng: Random,
         certified: bool = False,
+        shared_limit: int = SHARED_LIMIT,
+        keys_noted_limit: int = KEYS_NOTED_LIMIT,
     ) -> None:
+        self._shared_limit = shared_limit
+        self._keys_noted_limit = keys_noted_limit
         self.me = me
         """What this node says of itself when it greets."""
         self.certified = certified
@@ -327,7 +331,7 @@ class Admission:
     def _note_key(self, name: str, key_id: str) -> None:
         if self._key_of.get(name) == key_id:
             return
-        if name not in self._key_of and len(self._key_of) >= KEYS_NOTED_LIMIT:
+        if name not in self._key_of and len(self._key_of) >= self._keys_noted_limit:
             del self._key_of[next(iter(self._key_of))]
         self._key_of[name] = key_id
 
@@ -344,7 +348,7 @@ class Admission:
         if key_id == self.ring.primary_id or now - self._shared_at.get(name, -SHARE_NS) < SHARE_NS:
             return []
         self._shared_at.pop(name, None)
-        if len(self._shared_at) >= SHARED_LIMIT:
+        if len(self._shared_at) >= self._shared_limit:
             del self._shared_at[next(iter(self._shared_at))]
         self._shared_at[name] = now
         return [self._reply(now, arrival.source, Lane.STREAM, ShareRing(encode_ring(self.ring)), key_id)]

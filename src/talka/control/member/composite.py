@@ -108,10 +108,12 @@ class ClusterMember(Generic[PartEffect]):
         replay_guard: ReplayGuard | None = None,
         admission: Admission | None = None,
         certified: bool = False,
+        addresses_limit: int = ADDRESSES_LIMIT,
     ) -> None:
         """On a real network an `admission` stands before its `replay_guard`; without one every frame is taken as it is,
         and `certified` says whether senders are proven all the same."""
         self.name = name
+        self._addresses_limit = addresses_limit
         self.membership = membership
         self.prober = prober
         self.voter = voter
@@ -293,11 +295,11 @@ class ClusterMember(Generic[PartEffect]):
     def note_address(self, name: str, address: str) -> None:
         """Where a node was greeted, or speaks from."""
         if address.startswith(HANDLE):
-            if name not in self._connections and len(self._connections) >= ADDRESSES_LIMIT:
+            if name not in self._connections and len(self._connections) >= self._addresses_limit:
                 del self._connections[next(iter(self._connections))]
             self._connections[name] = address
             return
-        if name not in self._addresses and len(self._addresses) >= ADDRESSES_LIMIT:
+        if name not in self._addresses and len(self._addresses) >= self._addresses_limit:
             del self._addresses[next(iter(self._addresses))]
         self._addresses[name] = address
 

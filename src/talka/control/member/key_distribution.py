@@ -41,7 +41,10 @@ def _some(names: list[str]) -> str:
 
 
 class KeyDistribution:
-    def __init__(self, admission: Admission, membership: Membership, announcer: Announcer) -> None:
+    def __init__(
+        self, admission: Admission, membership: Membership, announcer: Announcer, told_limit: int = TOLD_LIMIT
+    ) -> None:
+        self._told_limit = told_limit
         self._admission = admission
         self._membership = membership
         self._announcer = announcer
@@ -172,7 +175,7 @@ class KeyDistribution:
         if told == digest and now - at < SECOND:
             self._told[member.name] = (told, at)
             return []
-        if len(self._told) >= TOLD_LIMIT:
+        if len(self._told) >= self._told_limit:
             del self._told[next(iter(self._told))]
         self._told[member.name] = (digest, now)
         share = ShareRing(encode_ring(self.ring))

@@ -31,7 +31,15 @@ class _Want(msgspec.Struct):
 class Owner:
     """Call `want` and `unwant` for keys, `on_answer` for what arrives, `tick` once `next_tick_at` has come."""
 
-    def __init__(self, *, voters: tuple[str, ...], rng: Random, retry_ns: int = 500_000_000) -> None:
+    def __init__(
+        self,
+        *,
+        voters: tuple[str, ...],
+        rng: Random,
+        retry_ns: int = 500_000_000,
+        wanted_limit: int = WANTED_LIMIT,
+    ) -> None:
+        self._wanted_limit = wanted_limit
         if not voters:
             raise Invalid("an owner of leases must know a voter to ask")
         if retry_ns < RETRY_LEAST_NS:
@@ -50,8 +58,8 @@ class Owner:
         return self._holder.holds(now, key)
 
     def want(self, now: int, key: str, ttl_ns: int) -> list[OwnerEffect]:
-        if len(self._wanted) >= WANTED_LIMIT and key not in self._wanted:
-            raise Invalid(f"lease of {key!r}: an owner may want {WANTED_LIMIT} keys at once")
+        if len(self._wanted) >= self._wanted_limit and key not in self._wanted:
+            raise Invalid(f"lease of {key!r}: an owner may want {self._wanted_limit} keys at once")
         if not 0 < len(key) <= LEASE_KEY_LIMIT:
             raise Invalid(f"a key has 1 to {LEASE_KEY_LIMIT} characters, not {len(key)}: {key[:40]!r}")
         if not TTL_LEAST_NS <= ttl_ns <= TTL_MOST_NS:

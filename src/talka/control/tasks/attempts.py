@@ -7,13 +7,12 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.effects import Lane, Send
 from talka.control.tasks.delivery import worker_key, worker_of
 from talka.control.tasks.epoch_floor import EpochFloor
 from talka.control.tasks.task import DagTask
+from talka.control.tasks.worker_link import ToWorker
 from talka.units import SECOND
-from talka.wire.jobs import CHANNEL
-from talka.wire.tasks import TASKS_LIMIT, AskHeld, Held, Recall, TaskMessage, TaskProgress, TaskResult
+from talka.wire.tasks import TASKS_LIMIT, AskHeld, Held, Recall, TaskProgress, TaskResult
 from talka.work.records import Change, Extend, LogRow, PutLogs
 
 CHECK_EVERY_NS: Final = 5 * SECOND
@@ -45,7 +44,9 @@ class WorkerState(msgspec.Struct):
 class Attempts:
     """Tell it what is given out, handed, recalled and gone. Whoever is `lost` is still here until it is `gone`."""
 
-    def __init__(self, floor: EpochFloor) -> None:
+    def __init__(self, floor: EpochFloor, *, taken_limit: int = TAKEN_LIMIT, recalls_limit: int = TASKS_LIMIT) -> None:
+        self._taken_limit = taken_limit
+        self._recalls_limit = recalls_limit
         self.running: dict[int, DagTask] = {}
         """By fence: those that were given out and of which nothing final was heard."""
         self._floor = floor
@@ -90,7 +91,7 @@ class Attempts:
 
     def taken(self, task: DagTask) -> None:
         self._taken[task.fence] = (task.job.row.number, task.index, task.attempts, task.worker)
-        if len(self._taken) >= TAKEN_LIMIT:
+        if len(self._taken) >= self._taken_limit:
             self._taken_before, self._taken = self._taken, {}
 
     def was_taken(self, fence: int) -> bool:
@@ -138,7 +139,7 @@ class Attempts:
             return task.job.row.number, task.index, task.attempts, task.worker
         return self._taken.get(fence) or self._taken_before.get(fence)
 
-    def recalls(self) -> list[Send[TaskMessage]]:
+    def recalls(self) -> list[ToWorker]:
         """To be said now, once."""
         to_recall, self._to_recall = self._to_recall, {}
         return [effect for key, fences in to_recall.items() for effect in self._say_recall(key, list(fences))]
@@ -151,7 +152,7 @@ class Attempts:
 
     def heard(
         self, now: int, name: str, boot: int, folder: int, beat: int, *, is_foreign: bool = False
-    ) -> list[Send[TaskMessage]]:
+    ) -> list[ToWorker]:
         """A worker beats: what is to be said to it. `is_foreign`: it has obeyed another store, or another life of this
         one, and is given nothing before it has dropped what it holds of that."""
         floor = self._floor
@@ -161,10 +162,10 @@ class Attempts:
             is_known = key not in self._on_worker and not is_foreign
             known = self._workers[name] = WorkerState(key, is_known=is_known)
         known.beat = max(known.beat, beat)
-        effects: list[Send[TaskMessage]] = []
+        effects: list[ToWorker] = []
         if not known.is_known or self._wants_check(now, known):
             known.asked_at, known.is_asked = now, True
-            effects.append(Send(CHANNEL, name, AskHeld(floor.epoch, floor.life), Lane.RESULTS))
+            effects.append(ToWorker(name, AskHeld(floor.epoch, floor.life)))
         if key in self._recalled:
             effects += self._say_recall(key, list(self._recalled[key]))
         return effects
@@ -238,12 +239,12 @@ class Attempts:
                 return self._handed_at[fence] <= now - CHECK_AFTER_NS
         return False
 
-    def _say_recall(self, key: str, fences: list[int]) -> list[Send[TaskMessage]]:
+    def _say_recall(self, key: str, fences: list[int]) -> list[ToWorker]:
         name = worker_of(key)[0]
-        epoch, life = self._floor.epoch, self._floor.life
+        epoch, life, most = self._floor.epoch, self._floor.life, self._recalls_limit
         return [
-            Send(CHANNEL, name, Recall(epoch, tuple(fences[first : first + TASKS_LIMIT]), GRACE_MS, life), Lane.RESULTS)
-            for first in range(0, len(fences), TASKS_LIMIT)
+            ToWorker(name, Recall(epoch, tuple(fences[first : first + most]), GRACE_MS, life))
+            for first in range(0, len(fences), most)
         ]
 
 

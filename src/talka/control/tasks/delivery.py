@@ -1,5 +1,5 @@
-"""From tasks that were given out to the messages that carry them: what a handler needs is gathered from memory or from
-the store, and cut into frames.
+"""From tasks that were given out to the messages that hand them over: what a handler needs is gathered from memory or
+from the store, and cut into batches.
 
 Decision: docs/decisions/0022-who-runs-a-task.md.
 """
@@ -10,13 +10,12 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.effects import Lane, Send
 from talka.control.tasks.epoch_floor import EpochFloor
 from talka.control.tasks.parts import in_parts
 from talka.control.tasks.store_effects import ReadOutputs
 from talka.control.tasks.task import DagTask
+from talka.control.tasks.worker_link import ToWorker
 from talka.units import MILLISECOND
-from talka.wire.jobs import CHANNEL
 from talka.wire.tasks import (
     BATCH_LIMIT_BYTES,
     INPUTS_LIMIT_BYTES,
@@ -25,19 +24,30 @@ from talka.wire.tasks import (
     HandedTask,
     ResultsStored,
     TaskInputs,
-    TaskMessage,
 )
 from talka.work.dag import TaskSpec, bytes_of, seconds_of
 from talka.work.records import TaskKey
 
-CACHE_LIMIT_BYTES: Final = 64 * 1024 * 1024
-"""Of outputs that are kept in memory for those that depend on them."""
-SPECS_LIMIT_BYTES: Final = 256 * 1024 * 1024
-"""Of specs of tasks that wait. Those beyond are read again when their turn comes."""
 SPEC_BYTES: Final = 300
 """What a decoded spec takes besides its config."""
 TASK_BYTES: Final = 500
 """What a task takes in a frame besides its config, checkpoint and inputs."""
+
+
+class DeliveryLimits(msgspec.Struct, frozen=True):
+    """What is kept in memory for tasks that wait, and goes in one message."""
+
+    outputs_bytes: int = 64 * 1024 * 1024
+    """Bytes of outputs that are kept for tasks that depend on them."""
+    specs_bytes: int = 256 * 1024 * 1024
+    """Bytes of specs of tasks that wait. Those beyond are read again when their turn comes."""
+    inputs_bytes: int = INPUTS_LIMIT_BYTES
+    """Bytes that may be passed on to one task."""
+    tasks: int = TASKS_LIMIT
+    """Tasks that one message assigns, or results that it tells to be stored."""
+
+
+DELIVERY_LIMITS: Final = DeliveryLimits()
 
 
 class Unfit(msgspec.Struct, frozen=True):
@@ -50,7 +60,7 @@ class Unfit(msgspec.Struct, frozen=True):
 class Claimed(msgspec.Struct):
     """What became of tasks that were to be given out."""
 
-    effects: list[Send[TaskMessage] | ReadOutputs] = []
+    effects: list[ToWorker | ReadOutputs] = []
     fences: list[int] = []
     """Of those that were: the others follow when what they need was read."""
     unfit: list[Unfit] = []
@@ -65,11 +75,18 @@ class _Fetching(msgspec.Struct, frozen=True):
 
 
 class Delivery:
-    """`give` tasks that have a fence and a worker; `Send`s carry those that are complete, a `ReadOutputs` asks for the
-    rest."""
+    """`give` tasks that have a fence and a worker; `ToWorker`s hold those that are complete, a `ReadOutputs` asks for
+    the rest."""
 
-    def __init__(self, floor: EpochFloor, beat_of: Callable[[str], int], tickets: Iterator[int]) -> None:
+    def __init__(
+        self,
+        floor: EpochFloor,
+        beat_of: Callable[[str], int],
+        tickets: Iterator[int],
+        limits: DeliveryLimits = DELIVERY_LIMITS,
+    ) -> None:
         """`beat_of` says which beat of a worker was heard last; `tickets` number all that is read."""
+        self._limits = limits
         self.specs_bytes = 0
         """Held in memory by tasks that have not ended."""
         self._floor = floor
@@ -85,7 +102,7 @@ class Delivery:
         """The task has got its spec, which stays in memory while there is room, or because it `is_needed`."""
         assert task.spec is not None
         size = _size_of(task.spec)
-        if self.specs_bytes + size > SPECS_LIMIT_BYTES and not is_needed:
+        if self.specs_bytes + size > self._limits.specs_bytes and not is_needed:
             task.spec = None
         else:
             self.specs_bytes += size
@@ -102,19 +119,19 @@ class Delivery:
     def keep_output(self, key: TaskKey, output: bytes) -> None:
         self._outputs_bytes += len(output) - len(self._outputs.pop(key, b""))  # it may have been run again
         self._outputs[key] = output
-        while self._outputs_bytes > CACHE_LIMIT_BYTES:
+        while self._outputs_bytes > self._limits.outputs_bytes:
             _, dropped = self._outputs.popitem(last=False)
             self._outputs_bytes -= len(dropped)
 
     # Messages.
 
-    def stored(self, fences: Mapping[str, list[int]]) -> list[Send[TaskMessage]]:
+    def stored(self, fences: Mapping[str, list[int]]) -> list[ToWorker]:
         """Tell each worker which of its results are durable."""
-        epoch, life = self._floor.epoch, self._floor.life
+        epoch, life, most = self._floor.epoch, self._floor.life, self._limits.tasks
         return [
-            Send(CHANNEL, name, ResultsStored(epoch, tuple(own[first : first + TASKS_LIMIT]), life), Lane.RESULTS)
+            ToWorker(name, ResultsStored(epoch, tuple(own[first : first + most]), life))
             for name, own in fences.items()
-            for first in range(0, len(own), TASKS_LIMIT)
+            for first in range(0, len(own), most)
         ]
 
     def give(self, tasks: Iterable[DagTask]) -> Claimed:
@@ -144,7 +161,7 @@ class Delivery:
         if missing:
             ticket = next(self._tickets)
             self._fetching[ticket] = missing
-            given.effects.append(ReadOutputs(ticket, tuple(specs), tuple(outputs)))
+            given.effects.append(ReadOutputs(ticket, tuple(specs), tuple(outputs), self._floor.life.partition))
         return given
 
     def on_fetched(
@@ -184,9 +201,9 @@ class Delivery:
                     return
                 inputs[one.id] = content
                 size += len(content) + len(one.id)
-        if size > INPUTS_LIMIT_BYTES:
+        if size > (most := self._limits.inputs_bytes):
             text = (
-                f"its inputs have {size} bytes together, and {INPUTS_LIMIT_BYTES} may be passed on: let the tasks "
+                f"its inputs have {size} bytes together, and {most} may be passed on: let the tasks "
                 "before it return where their data is"
             )
             given.unfit.append(Unfit(task, text))
@@ -216,23 +233,23 @@ class Delivery:
         ready.setdefault(task.worker, []).append(handed)
         given.fences.append(task.fence)
 
-    def _feeds(self, task: DagTask, inputs: dict[str, bytes]) -> list[Send[TaskMessage]]:
+    def _feeds(self, task: DagTask, inputs: dict[str, bytes]) -> list[ToWorker]:
         floor = self._floor
         name, boot, _ = worker_of(task.worker)
         return [
-            Send(CHANNEL, name, TaskInputs(floor.epoch, task.fence, dict(part), boot, floor.life), Lane.RESULTS)
+            ToWorker(name, TaskInputs(floor.epoch, task.fence, dict(part), boot, floor.life))
             for part in in_parts(list(inputs.items()), _input_bytes, BATCH_LIMIT_BYTES)
         ]
 
-    def _hands(self, ready: dict[str, list[HandedTask]]) -> list[Send[TaskMessage]]:
-        effects: list[Send[TaskMessage]] = []
+    def _hands(self, ready: dict[str, list[HandedTask]]) -> list[ToWorker]:
+        effects: list[ToWorker] = []
         floor = self._floor
         for worker, tasks in ready.items():
             name, boot, _ = worker_of(worker)
             beat = self._beat_of(name)
             effects += [
-                Send(CHANNEL, name, AssignTasks(floor.epoch, tuple(batch), boot, beat, floor.life), Lane.RESULTS)
-                for batch in in_parts(tasks, _handed_bytes, BATCH_LIMIT_BYTES, TASKS_LIMIT)
+                ToWorker(name, AssignTasks(floor.epoch, tuple(batch), boot, beat, floor.life))
+                for batch in in_parts(tasks, _handed_bytes, BATCH_LIMIT_BYTES, self._limits.tasks)
             ]
         return effects
 

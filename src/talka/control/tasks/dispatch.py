@@ -5,7 +5,7 @@ long tasks of its handler take: short ones are given in hundreds, so that no cor
 back for whoever is free first. A task that must run alone fills a whole core, and finds room while fewer of them than
 cores run, whatever else does: a stream of short ones would never leave it a whole core.
 
-Decision: docs/decisions/0022-who-runs-a-task.md.
+Decisions: docs/decisions/0022-who-runs-a-task.md, docs/decisions/0042-a-source-gives-ranges.md.
 """
 
 from collections import Counter
@@ -21,8 +21,9 @@ import msgspec
 
 from talka.control.tasks.limits import Limits
 from talka.control.tasks.quarantine import Quarantine
-from talka.control.tasks.ready_queues import GroupKey, QueueGroup, ReadyQueues
-from talka.control.tasks.task import DagTask, Needs, TaskOwner
+from talka.control.tasks.ready_queues import GroupKey, QueueGroup, ReadyQueues, SourceLane
+from talka.control.tasks.source import DrawnRange, Source
+from talka.control.tasks.task import DagTask, Needs
 from talka.units import NEVER, SECOND
 from talka.wire.jobs import WorkerFacts
 from talka.wire.task_views import QueuesView, QueueView, Reason
@@ -37,20 +38,29 @@ SIDE_BY_SIDE: Final = 32
 """Of handlers that are no plain functions at least: while one waits for something, others go on."""
 UNKNOWN_PER_CORE: Final = 8
 """As long as no task of a handler has ended."""
-MOST_IN_FLIGHT: Final = 16_384
-"""Of one worker, which takes no more."""
 CORE: Final = 1 << 20
 """What fills a core, in parts."""
 DEGRADED: Final = 1 << 60
 """A handicap that no load makes up for: a degraded worker is the last choice."""
 SMOOTHING_SHIFT: Final = 3
 """A task counts an eighth in the length of its handler's tasks."""
-HANDLERS_LIMIT: Final = 10_000
-"""Whose lengths are remembered."""
-POOLS_LIMIT: Final = 256
-"""Beyond, those that nothing waits for are dropped."""
-LOG_LIMIT: Final = 4096
 NAMES_SHOWN: Final = 10
+
+
+class DispatchLimits(msgspec.Struct, frozen=True):
+    """What a dispatcher gives to one worker, and remembers."""
+
+    in_flight: int = 16_384
+    """Attempts on one worker, which takes no more."""
+    handlers: int = 10_000
+    """Handlers whose lengths are remembered."""
+    pools: int = 256
+    """Beyond, pools that nothing waits for are dropped."""
+    log: int = 4096
+    """Entries of the log of workers that got room, beside four for each worker."""
+
+
+DISPATCH_LIMITS: Final = DispatchLimits()
 
 Refusal: TypeAlias = tuple[str, str]
 """Constraint and text, as in `Reason`."""
@@ -85,11 +95,29 @@ class DispatchWorker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Worker:
-    __slots__ = ("alone", "facts", "full", "handicap", "is_here", "load", "logged", "lot", "patient", "running")
+    __slots__ = (
+        "alone",
+        "cores",
+        "facts",
+        "full",
+        "handicap",
+        "is_here",
+        "load",
+        "logged",
+        "lot",
+        "most",
+        "partitions",
+        "patient",
+        "running",
+    )
 
-    def __init__(self, facts: DispatchWorker, lot: int) -> None:
+    def __init__(self, facts: DispatchWorker, lot: int, most: int) -> None:
         self.lot = lot
+        self.most = most
+        """Attempts that it takes."""
         self.is_here = False
+        self.partitions: dict[int, None] = {}
+        """Those whose tasks it may be given: where none is left, it is not here."""
         self.load = 0
         """In parts of a core."""
         self.running = 0
@@ -100,6 +128,7 @@ class _Worker:
 
     def set(self, facts: DispatchWorker) -> None:
         self.facts = facts
+        self.cores = facts.cores
         self.full = facts.cores * CORE
         self.patient = frozenset(facts.handlers) - frozenset(facts.plain)
         """Handlers of which many wait side by side in one core."""
@@ -107,13 +136,13 @@ class _Worker:
 
     def rank(self) -> int:
         """Of those with room the lowest is chosen."""
-        return self.load // self.facts.cores + self.handicap
+        return self.load // self.cores + self.handicap
 
     def has_room(self, alone: bool) -> bool:
-        if self.running >= MOST_IN_FLIGHT:
+        if self.running >= self.most:
             return False
         # Not "and the task fits": a long one would never find room between short ones.
-        return self.alone < self.facts.cores if alone else self.load < self.full
+        return self.alone < self.cores if alone else self.load < self.full
 
 
 @dataclass(slots=True, eq=False)
@@ -142,10 +171,10 @@ class _Pool:
             self.fill()
 
     def best(self) -> _Worker | None:
-        heap = self.heap
+        heap, alone = self.heap, self.alone
         while heap:
             rank, _, worker = heap[0]
-            if not worker.has_room(self.alone):
+            if not worker.has_room(alone):
                 heappop(heap)
                 continue
             present = worker.rank()
@@ -181,11 +210,20 @@ _Flight: TypeAlias = tuple[_Worker, _Handler, int, bool, int]
 """Worker, handler, part of a core, alone, and the number under which limits are held; 0: none."""
 
 
-class Dispatcher:
-    """Put what is ready, `assign` after each change and at `next_tick_at`, and tell of each attempt how it `ended`."""
+_RangeFlight: TypeAlias = tuple[_Worker, _Handler, int, bool, list[int]]
+"""As `_Flight`, with the numbers under which limits are held for those that have not ended; empty: none are."""
 
-    def __init__(self, rng: Random) -> None:
+
+class Dispatcher:
+    """`put` tasks that are ready, `offer` sources that have some, `assign` after each change and at `next_tick_at`, and
+    tell of each attempt how it `ended`.
+
+    One for all partitions of a store that a process keeps: a worker's room and a limit are given out once.
+    """
+
+    def __init__(self, rng: Random, bounds: DispatchLimits = DISPATCH_LIMITS) -> None:
         self._rng = rng
+        self._bounds = bounds
         self._limits = Limits()
         self._ready = ReadyQueues(self._limits)
         self._quarantine = Quarantine()
@@ -194,6 +232,9 @@ class Dispatcher:
         """Not here, but attempts on them were not given up yet."""
         self._handlers: dict[str, _Handler] = {}
         self._flights: dict[DagTask, _Flight] = {}
+        self._range_flights: dict[DrawnRange, _RangeFlight] = {}
+        self.drawn: list[DrawnRange] = []
+        """What `assign` has drawn from sources since this was last emptied."""
         self._pools: dict[GroupKey, _Pool] = {}
         self._numbers = count(1)
         self._holds = 0
@@ -214,27 +255,41 @@ class Dispatcher:
 
     # -- workers
 
-    def set_worker(self, now: int, facts: DispatchWorker) -> None:
-        """A worker is there, or is another than before. Cheap when nothing changed."""
+    def set_worker(self, now: int, facts: DispatchWorker, partition: int = 0) -> None:
+        """A worker is there, or is another than before, and obeys in this partition. Cheap when nothing changed."""
         worker = self._workers.get(facts.name)
-        if worker is not None and worker.facts == facts:
+        if worker is not None and worker.facts == facts and partition in worker.partitions:
             return
         if worker is None:
-            worker = self._away.pop(facts.name, None) or _Worker(facts, self._rng.getrandbits(32))
+            worker = self._away.pop(facts.name, None) or self._new_worker(facts)
             worker.is_here = True
             self._workers[facts.name] = worker
+        worker.partitions[partition] = None
         worker.set(facts)
         self._version += 1
 
-    def remove_worker(self, now: int, name: str) -> None:
-        """It is not there any more. Its attempts are counted until they are told to have ended."""
-        worker = self._workers.pop(name, None)
-        if worker is None:
+    def remove_worker(self, now: int, name: str, partition: int = 0) -> None:
+        """It is given nothing more of this partition, and is not there any more where that was the last. Its attempts
+        are counted until they are told to have ended."""
+        worker = self._workers.get(name)
+        if worker is None or partition not in worker.partitions:
             return
+        del worker.partitions[partition]
+        self._version += 1
+        if worker.partitions:
+            return
+        del self._workers[name]
         worker.is_here = False
         if worker.running:
             self._away[name] = worker
-        self._version += 1
+
+    def drop(self, now: int, partition: int, tasks: Iterable[DagTask]) -> None:
+        """A partition is kept by somebody else: these were all its tasks, whether they wait or run."""
+        for name in list(self._workers):
+            self.remove_worker(now, name, partition)
+        for task in tasks:
+            self.ended(now, task, None)
+            self._ready.remove(now, (task,))
 
     def died(self, now: int, task: TaskKey, worker: str) -> None:
         """A process of the worker of that name died with this task alone in it."""
@@ -265,15 +320,19 @@ class Dispatcher:
         self._ready.remove(self._now, tasks)
 
     def assign(self, now: int, limit: int = 4096) -> list[tuple[DagTask, str]]:
-        """Tasks that start now and the names of their workers. They hold their part of a worker and their limits."""
+        """Tasks that start now and the names of their workers; ranges of sources are added to `drawn`. All hold their
+        part of a worker and their limits. No more than `limit` together."""
         self._wake(now)
         ready = self._ready
         limits = self._limits
         flights = self._flights
         given: list[tuple[DagTask, str]] = []
+        best, take, load = ready.best, ready.take, self._load
         pools: dict[QueueGroup, _Pool] = {}
+        passed: dict[SourceLane, None] = {}
+        passed_at = 0
         while len(given) < limit:
-            queue = ready.best()
+            queue = best()
             if queue is None:
                 break
             pool = pools.get(queue.group)
@@ -284,6 +343,7 @@ class Dispatcher:
                 ready.park_group(queue.group)
                 continue
             needs = queue.needs
+            lane = queue.next
             hold = 0
             if needs.limits:
                 refused = limits.refusal(needs.limits, now)
@@ -291,11 +351,21 @@ class Dispatcher:
                     constraint, _, key = refused
                     ready.park(queue, key, limits.free_at(key, now) if constraint == "rate" else NEVER)
                     continue
-                self._holds -= 1  # below all fences
-                hold = self._holds
-                limits.take(hold, needs.limits, now)
-            task = ready.take(now, queue)
-            flights[task] = self._load(worker, needs.handler, needs.alone, hold)
+                if type(lane) is not SourceLane:
+                    self._holds -= 1  # below all fences
+                    hold = self._holds
+                    limits.take(hold, needs.limits, now)
+            if type(lane) is SourceLane:
+                if lane.debt:
+                    if passed_at != len(given) - limit:  # somebody was given something
+                        passed_at = len(given) - limit
+                        passed = {}
+                    if self._passes(lane, passed):
+                        continue
+                limit -= self._draw(now, lane, worker, pool, limit - len(given))
+                continue
+            task = take(now, queue, lane)
+            flights[task] = load(worker, needs.handler, needs.alone, hold)
             pool.loaded(worker)
             given.append((task, worker.facts.name))
         self._again_at = now if len(given) >= limit else NEVER
@@ -311,7 +381,7 @@ class Dispatcher:
     def restore(self, now: int, task: DagTask) -> None:
         """An attempt under way that an earlier life of the manager gave out: it holds what it held. Tell it again once
         its needs are known, if they were not."""
-        needs = task.needs or Needs(task.handler)
+        needs = task.needs or Needs(task.handler, partition=task.job.partition)
         hold = 0
         if needs.limits:
             hold = task.fence
@@ -321,10 +391,7 @@ class Dispatcher:
             worker, handler, part, alone, _ = flight
             self._flights[task] = (worker, handler, part, alone, hold)
             return
-        name = task.worker.partition("#")[0]
-        known = self._workers.get(name) or self._away.get(name)
-        if known is None:
-            known = self._away[name] = _Worker(DispatchWorker(name=name), self._rng.getrandbits(32))
+        known = self._known(task.worker.partition("#")[0])
         self._flights[task] = self._load(known, needs.handler, needs.alone, hold)
 
     def ended(self, now: int, task: DagTask, took_ns: int | None) -> None:
@@ -340,14 +407,40 @@ class Dispatcher:
             worker.alone -= 1
         if hold:
             self._limits.give(hold, now)
-        if took_ns is not None:
-            length_ns = handler.length_ns
-            handler.length_ns = took_ns if length_ns < 0 else length_ns + (took_ns - length_ns >> SMOOTHING_SHIFT)
-        if worker.logged < self._log_read:
-            worker.logged = self._log_base + len(self._log)
-            self._log.append(worker)
-        if not worker.running and not worker.is_here:
-            self._away.pop(worker.facts.name, None)
+        self._over(worker, handler, took_ns)
+
+    # -- sources
+
+    def offer(self, now: int, source: Source) -> None:
+        """It has tasks ready, or others than before, or none any more."""
+        self._now = now
+        self._ready.offer(now, source)
+
+    def withdraw(self, now: int, source: Source) -> None:
+        """It is over. What was drawn from it is not."""
+        self._ready.withdraw(now, source)
+
+    def restore_range(self, now: int, source: Source, first: int, count: int, worker: str) -> DrawnRange:
+        """Attempts under way that an earlier life of the manager gave out: they hold what they held."""
+        flight = self._load(self._known(worker), source.needs.handler, source.needs.alone, 0)
+        return self._drew(now, source, first, count, flight, is_start=False)
+
+    def ended_range(self, now: int, drawn: DrawnRange, count: int, took_ns: int | None) -> None:
+        """So many of these attempts are over. `took_ns`: how long a handler ran, if it did to its end."""
+        flight = self._range_flights.get(drawn)
+        if flight is None:
+            return
+        worker, handler, part, alone, holds = flight
+        count = min(count, drawn.left)
+        drawn.left -= count
+        if not drawn.left:
+            del self._range_flights[drawn]
+        _add(worker, handler, part, alone, -count)
+        if holds:
+            for hold in holds[drawn.left :]:
+                self._limits.give(hold, now)
+            del holds[drawn.left :]
+        self._over(worker, handler, took_ns)
 
     @property
     def next_tick_at(self) -> int:
@@ -367,20 +460,24 @@ class Dispatcher:
 
     def why(self, task: DagTask, now: int) -> list[Reason]:
         """For each worker the first thing that keeps this ready task from running there."""
-        needs = task.needs or Needs(task.handler)
-        if not self._workers:
+        return self.reasons(task.needs or Needs(task.handler, partition=task.job.partition), now)
+
+    def reasons(self, needs: Needs, now: int) -> list[Reason]:
+        """For each worker the first thing that keeps a ready task with such needs from running there."""
+        workers = {name: worker for name, worker in self._workers.items() if needs.partition in worker.partitions}
+        if not workers:
             text = f'there is no worker: start one that has the handler "{needs.handler}"'
             return [Reason("", "offline", text)]
         limited = self._limits.refusal(needs.limits, now)
         reasons = []
-        for name, worker in sorted(self._workers.items()):
+        for name, worker in sorted(workers.items()):
             refused = self.refusal(worker.facts, needs, now)
             if refused is None and limited is not None:
                 refused = limited[:2]
             reasons.append(Reason(name, *(refused or ("", "it can run here: it is given out when its turn comes"))))
         return reasons
 
-    def position(self, job: TaskOwner) -> int | None:
+    def position(self, job: object) -> int | None:
         """About how many ready tasks come before the first one of the job; None: it has none, or nobody can run it."""
         now = self._now
         groups = [group for group in self._ready.groups.values() if self._pool(now, group.key).members]
@@ -468,22 +565,29 @@ class Dispatcher:
         for group in list(ready.parked_groups):
             if self._pool(now, group.key).heap:
                 ready.wake_group(group)
-        if len(self._log) > 4 * len(self._workers) + LOG_LIMIT:
+        if len(self._log) > 4 * len(self._workers) + self._bounds.log:
             self._log_base += len(self._log)
             self._log.clear()
+
+    def _new_worker(self, facts: DispatchWorker) -> _Worker:
+        return _Worker(facts, self._rng.getrandbits(32), self._bounds.in_flight)
 
     def _pool(self, now: int, key: GroupKey) -> _Pool:
         """As it is now."""
         pool = self._pools.get(key)
         if pool is None:
-            if len(self._pools) >= POOLS_LIMIT:
+            if len(self._pools) >= self._bounds.pools:
                 self._pools = {key: pool for key, pool in self._pools.items() if key in self._ready.groups}
             pool = self._pools[key] = _Pool(key[3], self._numbers)
         end = self._log_base + len(self._log)
         if pool.version != self._version or pool.cursor < self._log_base:
             pool.version = self._version
-            needs = Needs(*key[:3], alone=key[3])
-            members = [worker for worker in self._workers.values() if self._unfit(worker.facts, needs, now) is None]
+            needs = Needs(*key[:3], alone=key[3], partition=key[4])
+            members = [
+                worker
+                for worker in self._workers.values()
+                if needs.partition in worker.partitions and self._unfit(worker.facts, needs, now) is None
+            ]
             members.sort(key=attrgetter("lot"))
             pool.members = dict.fromkeys(members)
             pool.fill()
@@ -498,7 +602,7 @@ class Dispatcher:
     def _load(self, worker: _Worker, name: str, alone: bool, hold: int) -> _Flight:
         handler = self._handlers.get(name)
         if handler is None:
-            if len(self._handlers) >= HANDLERS_LIMIT:
+            if len(self._handlers) >= self._bounds.handlers:
                 self._handlers = {name: handler for name, handler in self._handlers.items() if handler.running}
             handler = self._handlers[name] = _Handler()
         part = CORE if alone else handler.part()
@@ -509,6 +613,83 @@ class Dispatcher:
         worker.alone += alone
         handler.running += 1
         return worker, handler, part, alone, hold
+
+    def _known(self, name: str) -> _Worker:
+        """A worker that has attempts, here or not."""
+        known = self._workers.get(name) or self._away.get(name)
+        if known is None:
+            known = self._away[name] = self._new_worker(DispatchWorker(name=name))
+        return known
+
+    def _over(self, worker: _Worker, handler: _Handler, took_ns: int | None) -> None:
+        """An attempt on this worker is over."""
+        if took_ns is not None:
+            length_ns = handler.length_ns
+            handler.length_ns = took_ns if length_ns < 0 else length_ns + (took_ns - length_ns >> SMOOTHING_SHIFT)
+        if worker.logged < self._log_read:
+            worker.logged = self._log_base + len(self._log)
+            self._log.append(worker)
+        if not worker.running and not worker.is_here:
+            self._away.pop(worker.facts.name, None)
+
+    def _passes(self, lane: SourceLane, passed: dict[SourceLane, None]) -> bool:
+        """Whether a lane with a debt lets others go first. `passed`: those that did since anybody was given any."""
+        if lane in passed:
+            if all([one.queue is lane.queue for one in passed]):
+                # Nobody else is there, and these take turns: only what they owe each other counts.
+                least = min([one.debt for one in passed])
+                for one in passed:
+                    one.debt -= least
+            passed.clear()
+            if not lane.debt:
+                return False
+        passed[lane] = None
+        self._ready.pass_turn(lane)
+        return True
+
+    def _draw(self, now: int, lane: SourceLane, worker: _Worker, pool: _Pool, limit: int) -> int:
+        """Give a worker that has room tasks of the source whose turn it is: how many."""
+        source, queue = lane.source, lane.queue
+        needs = source.needs
+        flight = self._load(worker, needs.handler, needs.alone, 0)  # of the first one
+        _, _, part, alone, _ = flight
+        more = worker.cores - worker.alone if alone else -((worker.load - worker.full) // part)
+        more = min(more, worker.most - worker.running)
+        rivals = len(queue.lanes) + len(queue.group.queues) - 1
+        # What is left of the room is for others whose turn it is, what is left of the tasks for other workers.
+        most = min(-(-(1 + max(more, 0)) // rivals), -(-lane.count // len(pool.heap)), limit)
+        if needs.limits:
+            most = self._limits.room(needs.limits, now, most)
+        first, count = source.draw(now, most)
+        assert 0 < count <= most, f"a source was asked for {most} tasks at the most, and gave {count}"
+        self.drawn.append(self._drew(now, source, first, count, flight))
+        self._ready.gave(now, lane, count)
+        pool.loaded(worker)
+        return count
+
+    def _drew(
+        self, now: int, source: Source, first: int, count: int, flight: _Flight, *, is_start: bool = True
+    ) -> DrawnRange:
+        """`flight`: of the first one, which is counted already."""
+        worker, handler, part, alone, _ = flight
+        _add(worker, handler, part, alone, count - 1)
+        holds: list[int] = []
+        if source.needs.limits:
+            for _ in range(count):
+                self._holds -= 1
+                holds.append(self._holds)
+                self._limits.take(self._holds, source.needs.limits, now, is_start=is_start)
+        drawn = DrawnRange(source, first, count, worker.facts.name, count)
+        self._range_flights[drawn] = worker, handler, part, alone, holds
+        return drawn
+
+
+def _add(worker: _Worker, handler: _Handler, part: int, alone: bool, count: int) -> None:
+    worker.load += part * count
+    worker.running += count
+    handler.running += count
+    if alone:
+        worker.alone += count
 
 
 def _listed(names: Sequence[str]) -> str:

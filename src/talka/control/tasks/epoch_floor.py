@@ -1,10 +1,10 @@
-"""The epoch under which a manager gives out tasks: never below what a worker remembers.
+"""The epoch under which a manager gives out tasks of a partition: never below what a worker remembers of it.
 
 The epoch lives in the store, and a store may be put back: then its next epochs were given out before, and workers obey
 whoever had them. A manager that hears of such an epoch takes one above it, through the store, before it gives that
 worker anything.
 
-Decision: docs/decisions/0031-whose-attempt-it-is.md.
+Decisions: docs/decisions/0031-whose-attempt-it-is.md, docs/decisions/0040-partitions-of-jobs.md.
 """
 
 from typing import Final
@@ -25,7 +25,8 @@ EPOCH_LIMIT: Final = (1 << 31) - 1
 class EpochFloor:
     """Ask `is_below` with each beat; tell `raised` when the store has taken what was wanted, or has not."""
 
-    def __init__(self, epoch: int, life: StoreLife) -> None:
+    def __init__(self, epoch: int, life: StoreLife, epoch_limit: int = EPOCH_LIMIT) -> None:
+        self._epoch_limit = epoch_limit
         self.epoch = epoch
         self.life = life
         self.raised_total = 0
@@ -41,7 +42,7 @@ class EpochFloor:
     def wanted(self, now: int, epoch: int) -> int:
         """The epoch to be taken, because somebody remembers this one; 0: not now, or one is being taken already."""
         to = min(epoch + 1, self.epoch + STEP_LIMIT)
-        if self._is_raising or now < self._not_before or to > EPOCH_LIMIT:
+        if self._is_raising or now < self._not_before or to > self._epoch_limit:
             return 0
         self._is_raising, self._not_before = True, now + PAUSE_NS
         return to
@@ -50,7 +51,7 @@ class EpochFloor:
         """What is to be done because of a worker that remembers such an epoch, and is given nothing before."""
         self.forget(name)
         to = self.wanted(now, epoch)
-        return [RaiseEpoch(to, name, epoch, life.is_of(self.life))] if to else []
+        return [RaiseEpoch(to, name, epoch, life.is_of(self.life), self.life.partition)] if to else []
 
     def too_old(self, name: str) -> list[WorkerTooOld]:
         """A worker does not tell whose its attempts are: what is told of it, once."""

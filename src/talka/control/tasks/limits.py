@@ -117,6 +117,16 @@ class Limits:
                 return "rate", f'limit "{key.name}" lets {key.rate} start: {_wait(free_at - now)}', key.name
         return None
 
+    def room(self, limits: Sequence[Limit], now: int, most: int) -> int:
+        """How many may start at once where one may, `most` at the most."""
+        for limit in limits:
+            key = self._keys[limit.key]
+            if key.concurrency:
+                most = min(most, key.concurrency - key.held)
+            if key.interval_ns:
+                most = min(most, 1 + (key.slack_ns - max(key.due_at - now, 0)) // key.interval_ns)
+        return most
+
     def free_at(self, name: str, now: int) -> int:
         """The soonest instant at which the rate of this key allows a start; `now` if it does. It is named."""
         return self._keys[name].free_at(now)

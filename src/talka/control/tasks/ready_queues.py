@@ -9,18 +9,22 @@ job of one task does not wait behind one of a million, and the lowest priority g
 Queues that the same workers can serve form a group. A group waits when no worker has room, a queue when a limit is
 reached; neither costs anything until it is woken.
 
+A lane holds the tasks of a dag job, or stands for a source of which ranges are drawn. A lane that was given a range has
+had as many turns as the range has tasks: it lets others go first for the rest of them.
+
 Ranks in heaps may be too good and are set right when they come to the top; only a better one is entered at once.
 
-Decision: docs/decisions/0022-who-runs-a-task.md.
+Decisions: docs/decisions/0022-who-runs-a-task.md, docs/decisions/0042-a-source-gives-ranges.md.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar, final
 
 from talka.control.tasks.limits import Limits
+from talka.control.tasks.source import Source
 from talka.control.tasks.task import DagTask, Needs, TaskOwner
 from talka.units import MINUTE, NEVER
 
@@ -30,8 +34,8 @@ PRIORITY_MASK: Final = (1 << PRIORITY_BITS) - 1
 STALE_LIMIT: Final = 64
 """A lane with more places of removed tasks than this and than tasks is cleaned."""
 
-GroupKey: TypeAlias = tuple[str, tuple[str, ...], int, bool]
-"""Handler, capabilities, least memory, alone: what makes a worker fit or not."""
+GroupKey: TypeAlias = tuple[str, tuple[str, ...], int, bool, int]
+"""Handler, capabilities, least memory, alone, partition: what makes a worker fit or not."""
 
 
 class _Ranked(ABC):
@@ -97,7 +101,7 @@ class _Bucket:
 
     __slots__ = ("fresh", "key", "lane", "turned")
 
-    def __init__(self, lane: "_Lane", key: int) -> None:
+    def __init__(self, lane: "TaskLane", key: int) -> None:
         self.lane = lane
         self.key = key
         self.fresh: list[DagTask] = []
@@ -105,8 +109,9 @@ class _Bucket:
         """From its end they are taken; `fresh` follows, turned around."""
 
 
-class _Lane(_Ranked):
-    """Tasks of one job in one queue."""
+@final
+class TaskLane(_Ranked):
+    """Tasks of one dag job in one queue."""
 
     __slots__ = ("buckets", "buckets_of", "count", "job", "keys", "queue", "served_at", "stale")
 
@@ -152,6 +157,16 @@ class _Lane(_Ranked):
                 self.stale -= 1
             del self.buckets[heappop(keys)]
 
+    def present_rank(self) -> int:
+        self.head()
+        return self.rank()
+
+    @property
+    def oldest_at(self) -> int:
+        """When the task that is next became ready."""
+        key = self.head().key
+        return (key >> PRIORITY_BITS) + (key & PRIORITY_MASK) * MINUTE
+
     def refresh(self) -> bool:
         self.is_changed = False
         self.head()
@@ -173,6 +188,43 @@ class _Lane(_Ranked):
         self.stale = 0
 
 
+@final
+class SourceLane(_Ranked):
+    """A source of one job in one queue."""
+
+    __slots__ = ("count", "debt", "job", "queue", "served_at", "source")
+
+    def __init__(self, queue: "Queue", source: Source, turn: int, debt: int) -> None:
+        super().__init__(turn)
+        self.queue = queue
+        self.source = source
+        self.job = source.job
+        self.served_at = -NEVER
+        self.count = 0
+        """Tasks that the source had ready when it was last asked."""
+        self.debt = debt
+        """Turns it has had before its time."""
+
+    def rank(self) -> int:
+        earlier = self.source.priority * MINUTE
+        return (max(self.source.queued_at, self.served_at) - earlier) // MINUTE
+
+    def present_rank(self) -> int:
+        return self.rank()
+
+    @property
+    def oldest_at(self) -> int:
+        return self.source.queued_at
+
+    def refresh(self) -> bool:
+        self.is_changed = False
+        self.band = self.rank()
+        return True
+
+
+Lane: TypeAlias = TaskLane | SourceLane
+
+
 class Queue(_Ranked):
     """Tasks with the same needs."""
 
@@ -182,9 +234,9 @@ class Queue(_Ranked):
         super().__init__(turn)
         self.group = group
         self.needs = needs
-        self.lanes: dict[TaskOwner, _Lane] = {}
-        self.rotation: _Rotation[_Lane] = _Rotation(numbers)
-        self.next: _Lane
+        self.lanes: dict[object, Lane] = {}
+        self.rotation: _Rotation[Lane] = _Rotation(numbers)
+        self.next: Lane
         """The best one, as of the last refresh."""
         self.parked_on: str | None = None
         self.parked_until = NEVER
@@ -196,8 +248,7 @@ class Queue(_Ranked):
     @property
     def oldest_at(self) -> int:
         """When the task that is next in its lane became ready, of all lanes the earliest."""
-        heads = [lane.head().key for lane in self.lanes.values()]
-        return min((key >> PRIORITY_BITS) + (key & PRIORITY_MASK) * MINUTE for key in heads)
+        return min([lane.oldest_at for lane in self.lanes.values()])
 
     def refresh(self) -> bool:
         lane = self.rotation.best()
@@ -233,7 +284,8 @@ class QueueGroup(_Ranked):
 
 
 class ReadyQueues:
-    """Ask for the `best` queue, and `take` from it, or `park` it or its group and ask again."""
+    """Ask for the `best` queue, and `take` from it, or `park` it or its group and ask again. Where its next lane is a
+    `SourceLane`, draw from that source and tell what it `gave`, or let it `pass_turn`."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -247,6 +299,10 @@ class ReadyQueues:
         self._by_key: dict[str, dict[Queue, None]] = {}
         """Parked queues by the key of the limit."""
         self._timed: list[tuple[int, int, Queue]] = []
+        self._sources: dict[Source, SourceLane] = {}
+        """Those that have something ready."""
+        self._debts: dict[Source, int] = {}
+        """Of those that have nothing ready now."""
 
     def __len__(self) -> int:
         return len(self.buckets_of)
@@ -258,7 +314,7 @@ class ReadyQueues:
         buckets_of = self.buckets_of
         job: TaskOwner | None = None
         needs: Needs | None = None
-        lane: _Lane | None = None
+        lane: TaskLane | None = None
         bucket: _Bucket | None = None
         for task in tasks:
             if task in buckets_of:
@@ -306,10 +362,10 @@ class ReadyQueues:
         group = self._rotation.best()
         return None if group is None else group.next
 
-    def take(self, now: int, queue: Queue) -> DagTask:
-        """The next task of the queue, which `best` has just told."""
-        lane = queue.next
-        task = lane.head().turned.pop()
+    def take(self, now: int, queue: Queue, lane: TaskLane) -> DagTask:
+        """The next task of the queue that `best` has just told, and of its next lane."""
+        turned = lane.buckets[lane.keys[0]].turned  # `best` has cleared its end of removed ones
+        task = (turned or lane.head().turned).pop()
         del self.buckets_of[task]
         lane.count -= 1
         lane.is_changed = queue.is_changed = queue.group.is_changed = True
@@ -320,6 +376,58 @@ class ReadyQueues:
             queue.turn = next(self._numbers)
             self._drop(now, lane)
         return task
+
+    # -- sources
+
+    def offer(self, now: int, source: Source) -> None:
+        """It has other tasks ready than before, or none."""
+        lane = self._sources.get(source)
+        count = source.ready
+        if not count:
+            if lane is not None:
+                self._emptied(now, lane)
+            return
+        if lane is None:
+            queue = self._queue(now, source.needs)
+            assert source.job not in queue.lanes, "a job has one source for the same needs"
+            lane = SourceLane(queue, source, next(self._numbers), self._debts.pop(source, 0))
+            self._sources[source] = queue.lanes[lane.job] = lane
+        lane.count = count
+        lane.is_changed = True
+        self._improved(lane)
+
+    def withdraw(self, now: int, source: Source) -> None:
+        """It is over."""
+        lane = self._sources.get(source)
+        if lane is not None:
+            self._emptied(now, lane)
+        self._debts.pop(source, None)
+
+    def gave(self, now: int, lane: SourceLane, count: int) -> None:
+        """So many were drawn from the source whose turn it was."""
+        self._had_turn(lane)
+        lane.debt = count - 1
+        lane.served_at = now
+        lane.count = lane.source.ready
+        if not lane.count:
+            self._emptied(now, lane)
+
+    def pass_turn(self, lane: SourceLane) -> None:
+        """It has had this turn already."""
+        lane.debt -= 1
+        self._had_turn(lane)
+
+    def _had_turn(self, lane: SourceLane) -> None:
+        queue = lane.queue
+        lane.is_changed = queue.is_changed = queue.group.is_changed = True
+        lane.turn = queue.turn = next(self._numbers)
+
+    def _emptied(self, now: int, lane: SourceLane) -> None:
+        del self._sources[lane.source]
+        if lane.debt:
+            self._debts[lane.source] = lane.debt
+        lane.queue.is_changed = lane.queue.group.is_changed = True
+        self._drop(now, lane)
 
     # -- waiting for workers or limits
 
@@ -365,14 +473,13 @@ class ReadyQueues:
 
     # -- what people ask
 
-    def ahead_of(self, job: TaskOwner, groups: Sequence[QueueGroup]) -> int | None:
+    def ahead_of(self, job: object, groups: Sequence[QueueGroup]) -> int | None:
         """How many tasks of these groups come before the first of the job, as things are; None: it has none there."""
-        ranks: list[tuple[int, int, _Lane]] = []
+        ranks: list[tuple[int, int, Lane]] = []
         for group in groups:
             for queue in group.queues.values():
                 for lane in queue.lanes.values():
-                    lane.head()
-                    ranks.append((lane.rank(), lane.turn, lane))
+                    ranks.append((lane.present_rank(), lane.turn, lane))
         own = min([(band, turn) for band, turn, lane in ranks if lane.job is job], default=None)
         if own is None:
             return None
@@ -381,17 +488,20 @@ class ReadyQueues:
 
     # -- how it is done
 
-    def _lane(self, now: int, job: TaskOwner, needs: Needs) -> _Lane:
-        queue = self.queues.get(needs)
-        if queue is None:
-            queue = self._new_queue(now, needs)
+    def _lane(self, now: int, job: TaskOwner, needs: Needs) -> TaskLane:
+        queue = self._queue(now, needs)
         lane = queue.lanes.get(job)
         if lane is None:
-            lane = queue.lanes[job] = _Lane(queue, job, next(self._numbers), self.buckets_of)
+            lane = queue.lanes[job] = TaskLane(queue, job, next(self._numbers), self.buckets_of)
+        assert type(lane) is TaskLane, "a job has tasks or sources"
         return lane
 
+    def _queue(self, now: int, needs: Needs) -> Queue:
+        queue = self.queues.get(needs)
+        return self._new_queue(now, needs) if queue is None else queue
+
     def _new_queue(self, now: int, needs: Needs) -> Queue:
-        key = (needs.handler, needs.capabilities, needs.min_memory_bytes, needs.alone)
+        key = (needs.handler, needs.capabilities, needs.min_memory_bytes, needs.alone, needs.partition)
         group = self.groups.get(key)
         if group is None:
             group = self.groups[key] = QueueGroup(key, self._numbers)
@@ -400,7 +510,7 @@ class ReadyQueues:
         self._limits.say(now, needs.limits)
         return queue
 
-    def _improved(self, lane: _Lane) -> None:
+    def _improved(self, lane: Lane) -> None:
         """Its best task is another: let it, its queue and their group rank as they may now."""
         band = lane.rank()
         queue = lane.queue
@@ -439,11 +549,12 @@ class ReadyQueues:
         if not others:
             del self._by_key[key]
 
-    def _drop(self, now: int, lane: _Lane) -> None:
+    def _drop(self, now: int, lane: Lane) -> None:
         """The lane is empty."""
         queue = lane.queue
         lane.place = None
-        lane.buckets = {}  # places of removed tasks: the lane itself may stay in a heap for a while
+        if type(lane) is TaskLane:
+            lane.buckets = {}  # places of removed tasks: the lane itself may stay in a heap for a while
         del queue.lanes[lane.job]
         if queue.lanes:
             return

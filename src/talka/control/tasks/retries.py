@@ -72,10 +72,12 @@ def _usual(settings: DagSettings) -> Policy:
 class Terms:
     """Needs and policies of the tasks of one job, each kept once however many tasks share it."""
 
-    __slots__ = ("_alone", "_needs", "_plain", "_policies", "_settings", "usual")
+    __slots__ = ("_alone", "_needs", "_partition", "_plain", "_policies", "_settings", "usual")
 
-    def __init__(self, settings: DagSettings) -> None:
+    def __init__(self, settings: DagSettings, partition: int = 0) -> None:
+        """`partition`: of the job."""
         self._settings = settings
+        self._partition = partition
         self.usual = _usual(settings)
         """Of a task that says nothing of its own."""
         self._plain: dict[str, Needs] = {}
@@ -94,11 +96,13 @@ class Terms:
         if not (spec.capabilities or spec.min_memory or spec.limits or spec.bounds is not None):
             needs = self._plain.get(spec.handler)
             if needs is None:
-                needs = self._plain[spec.handler] = self._kept(Needs(spec.handler))
+                needs = self._plain[spec.handler] = self._kept(Needs(spec.handler, partition=self._partition))
         else:
             memory_bytes = bytes_of(spec.min_memory, "min_memory")
             is_bounded = spec.bounds is not None
-            needs = self._kept(Needs(spec.handler, spec.capabilities, memory_bytes, spec.limits, is_bounded))
+            needs = self._kept(
+                Needs(spec.handler, spec.capabilities, memory_bytes, spec.limits, is_bounded, self._partition)
+            )
         task.needs = needs
         if task.alone:
             self.isolate(task)

@@ -7,10 +7,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from talka.cluster.effects import Send
+from talka.control.tasks.worker_link import ToWorker
 from talka.errors import TalkaError
 from talka.wire.attempts import Dropped
-from talka.wire.tasks import TaskMessage
 from talka.work.lifecycle import JobState
 from talka.work.records import Change, TaskKey
 
@@ -21,6 +20,8 @@ class Commit(msgspec.Struct, frozen=True):
 
     ticket: int
     changes: tuple[Change, ...]
+    partition: int = 0
+    """Whose they are: they are made under its lease, and its keeper is answered."""
 
 
 class ReadOutputs(msgspec.Struct, frozen=True):
@@ -30,11 +31,13 @@ class ReadOutputs(msgspec.Struct, frozen=True):
     ticket: int
     specs: tuple[TaskKey, ...]
     outputs: tuple[TaskKey, ...]
+    partition: int = 0
+    """Whose keeper is answered."""
 
 
 class RaiseEpoch(msgspec.Struct, frozen=True):
-    """Let the store have this epoch, if its own is below, and answer with `on_epoch`: `worker` remembers the one
-    before. Until then it is given nothing."""
+    """Let the partition have this epoch in the store, if its own is below, and answer with `on_epoch`: `worker`
+    remembers the one before. Until then it is given nothing."""
 
     epoch: int
     worker: str
@@ -42,6 +45,8 @@ class RaiseEpoch(msgspec.Struct, frozen=True):
     is_own: bool
     """It remembers it of this very life of the store: what is open here is an older copy, put back together with the
     folder that would have told."""
+    partition: int = 0
+    """Whose epoch it is: those of others stay as they are."""
 
 
 class WorkerDropped(msgspec.Struct, frozen=True):
@@ -75,5 +80,5 @@ class DagEnded(msgspec.Struct, frozen=True):
 
 StoreEffect: TypeAlias = Commit | ReadOutputs | RaiseEpoch | WorkerDropped | WorkerTooOld | CallAnswered | DagEnded
 """All that a shell with a store carries out."""
-DagEffect: TypeAlias = StoreEffect | Send[TaskMessage]
-"""With messages to workers, which others carry."""
+DagEffect: TypeAlias = StoreEffect | ToWorker
+"""With what workers are to hear, which a link carries."""

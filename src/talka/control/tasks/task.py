@@ -29,6 +29,8 @@ class Needs(msgspec.Struct, frozen=True):
     limits: tuple[Limit, ...] = ()
     alone: bool = False
     """In a process with nothing else."""
+    partition: int = 0
+    """Of its job: a worker is given it when it obeys the keeper of that one."""
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -50,6 +52,8 @@ class TaskOwner(Protocol):
     """The job of a task: what whoever gives tasks out asks of it."""
 
     row: JobRow
+    partition: int
+    """Its number."""
 
     def began(self, now: int, task: "DagTask") -> None:
         """Its handler runs."""

@@ -17,11 +17,14 @@ import msgspec
 from talka.cluster.effects import Lane, Send
 from talka.cluster.fencing import Apply, Fence, PersistFirst, Refuse, Token
 from talka.control.member.signers import Signers
+from talka.control.tasks.frame_link import FRAMES
+from talka.control.tasks.worker_link import ToKeeper
 from talka.control.worker.bundles import WorkerBundles
 from talka.control.worker.effects import (
     CoresUntil,
     Drained,
     ExitFacts,
+    HandlerEffect,
     LeaseEnded,
     ManagersLearned,
     WorkerEffect,
@@ -29,7 +32,7 @@ from talka.control.worker.effects import (
 )
 from talka.control.worker.fences import JobFences
 from talka.control.worker.handlers_pool import HandlerPool
-from talka.control.worker.held_shards import HeldShards
+from talka.control.worker.held_shards import CLOSED_LIMIT, HeldShards
 from talka.control.worker.lease import WorkerLease
 from talka.control.worker.reporter import ShardReporter
 from talka.control.worker.variables import WorkerVariables
@@ -85,6 +88,7 @@ class Worker:
         variables: WorkerVariables,
         bundles: Iterable[str] = (),
         handlers: tuple[str, ...] = (),
+        closed_limit: int = CLOSED_LIMIT,
     ) -> None:
         """`bundles` are the digests on disk; `handlers` are files with handlers for tasks of dag jobs."""
         self.name = name
@@ -109,6 +113,7 @@ class Worker:
             variables=variables,
             writes=self._writes,
             fences=self._fences,
+            closed_limit=closed_limit,
         )
         self.handlers = HandlerPool(name, facts.cores, stored, boot=boot, files=handlers, writes=self._writes)
         self._problem = ""
@@ -130,7 +135,7 @@ class Worker:
         effects: list[WorkerEffect] = []
         if self._not_taken_up:
             effects.append(self._writes.persist(tuple((key, None) for key in self._not_taken_up)))
-        effects += self.handlers.start(now)
+        effects += _framed(self.handlers.start(now))
         return effects + self.tick(now)
 
     def tick(self, now: int) -> list[WorkerEffect]:
@@ -142,7 +147,7 @@ class Worker:
         if now >= self.shards.next_tick_at:
             effects += self.shards.tick(now)
         if now >= self.handlers.next_tick_at:
-            effects += self.handlers.tick(now)
+            effects += _framed(self.handlers.tick(now))
         return self._done(now, effects)
 
     def on_news(self, now: int, news: object) -> list[WorkerEffect]:
@@ -155,7 +160,7 @@ class Worker:
         effects = self._check_lease(now)
         match message:
             case AssignTasks() | ResultsStored() | Recall() | TaskInputs() | AskHeld():
-                effects += self.handlers.on_message(now, sender, message)
+                effects += _framed(self.handlers.on_message(now, sender, message))
             case Renew():
                 effects += self._on_renew(now, sender, message)
             case Assign() | Start() | Halt() | Acknowledge() | ResultAccepted() | Reconcile():
@@ -185,16 +190,16 @@ class Worker:
 
     def on_handlers_said(self, now: int, core: int, message: FromHandlers) -> list[WorkerEffect]:
         """Of a core that was started by a `StartHandlers`: its numbers are apart from those of other cores."""
-        return self._done(now, self._check_lease(now) + [*self.handlers.on_handlers_said(now, core, message)])
+        return self._done(now, self._check_lease(now) + _framed(self.handlers.on_handlers_said(now, core, message)))
 
     def on_handlers_exit(self, now: int, core: int, facts: ExitFacts) -> list[WorkerEffect]:
-        return self._done(now, self._check_lease(now) + [*self.handlers.on_handlers_exit(now, core, facts)])
+        return self._done(now, self._check_lease(now) + _framed(self.handlers.on_handlers_exit(now, core, facts)))
 
     def on_persisted(self, now: int, ticket: int) -> list[WorkerEffect]:
         effects = self._check_lease(now)
         effects += self.shards.on_persisted(now, ticket)
         effects += self._release(now, ticket)
-        effects += self.handlers.on_persisted(now, ticket)
+        effects += _framed(self.handlers.on_persisted(now, ticket))
         return self._done(now, effects)
 
     def on_not_persisted(self, now: int, ticket: int, text: str) -> list[WorkerEffect]:
@@ -236,8 +241,9 @@ class Worker:
 
     def _beat(self, now: int) -> list[WorkerEffect]:
         self._beat_at = self._lease.next_beat_at(now)
-        running, obeyed = tuple(held.running() for held in self.shards), self.handlers.obeyed
-        beat = Beat(self._lease.beat(now), self._facts(), running, obeyed.epoch, obeyed.life, True)
+        running, obeyed = tuple(held.running() for held in self.shards), self.handlers.obeyed()
+        others = self.handlers.obeyed_besides()
+        beat = Beat(self._lease.beat(now), self._facts(), running, obeyed.epoch, obeyed.life, True, others)
         return [Send(CHANNEL, manager, beat, Lane.CONTROL) for manager in self.managers]
 
     def _facts(self) -> WorkerFacts:
@@ -297,7 +303,7 @@ class Worker:
         for held in self.shards:
             if held.stage != "ended":
                 effects += self.shards.kill(now, held, reason)
-        return effects + self.handlers.lease_ended(now)
+        return effects + _framed(self.handlers.lease_ended(now))
 
     # Commands.
 
@@ -405,9 +411,9 @@ class Worker:
         if self._lease.next_check_at != self._cores_until:
             effects = [*self._tell_cores(), *effects]  # whatever is started now has an end
         if room.cores.limit != self.shards.pool.free:
-            effects += handlers.set_limit(now, self.shards.pool.free)
+            effects += _framed(handlers.set_limit(now, self.shards.pool.free))
         if self.is_draining and not handlers.is_draining:
-            effects += handlers.drain(now)
+            effects += _framed(handlers.drain(now))
         if room.handlers != self.facts.handlers or room.problem != self._problem:
             self.facts = msgspec.structs.replace(self.facts, handlers=room.handlers, plain=room.plain)
             self._problem = room.problem
@@ -428,3 +434,8 @@ class Worker:
             self._has_drained = True
             effects.append(Drained())
         return effects
+
+
+def _framed(effects: list[HandlerEffect]) -> list[WorkerEffect]:
+    """What the pool of handlers wants done, with its words to a keeper on the link that nodes have."""
+    return [FRAMES.to_keeper(effect) if isinstance(effect, ToKeeper) else effect for effect in effects]

@@ -6,6 +6,7 @@ import msgspec
 
 from talka.cluster.effects import Persist, PersistBlob, Send
 from talka.control.load.core_effects import CoreEffect
+from talka.control.tasks.worker_link import ToKeeper
 from talka.wire.attempts import Dropped
 from talka.wire.jobs import JobMessage, ManagerAt
 from talka.wire.tasks import ToHandlers
@@ -122,10 +123,12 @@ class Drained(msgspec.Struct, frozen=True):
 
 
 HandlerNews: TypeAlias = HandlersLoaded | HandlersBroken | AttemptsDropped
-HandlerEffect: TypeAlias = StartHandlers | TellHandlers | EndHandlers | Send[JobMessage] | Persist | HandlerNews
-"""Of the pool of handler cores."""
+CoresEffect: TypeAlias = StartHandlers | TellHandlers | EndHandlers | Persist | HandlerNews
+"""Of the pool of handler cores, for the shell."""
+HandlerEffect: TypeAlias = CoresEffect | ToKeeper
+"""With what a keeper is to hear, which a link carries."""
 ShardsEffect: TypeAlias = CoreEffect | Send[JobMessage] | Persist | PersistBlob | NeedBundle | ShardsNews
 """Of what a worker holds of load jobs."""
 WorkerEffect: TypeAlias = (
-    ShardsEffect | HandlerEffect | CoresUntil | ManagersLearned | WorkerLeaseGranted | LeaseEnded | Drained
+    ShardsEffect | CoresEffect | CoresUntil | ManagersLearned | WorkerLeaseGranted | LeaseEnded | Drained
 )

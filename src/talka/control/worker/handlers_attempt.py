@@ -11,7 +11,7 @@ from talka.control.worker.effects import ExitFacts
 from talka.wire.tasks import ERROR_LIMIT, HandedTask, Outcome, TaskResult
 
 WORD_LIMIT: Final = 200
-KillReason: TypeAlias = Literal["neighbour", "lease", "load", "dropped"]
+KillReason: TypeAlias = Literal["neighbour", "lease", "load"]
 
 
 class CoreStage(IntEnum):
@@ -36,6 +36,8 @@ class HandlerAttempt:
     handler: str
     limit_ms: int
     """It may run so long; 0: for ever."""
+    partition: int = 0
+    """Whose keeper is told of it."""
     core: "CoreState | None" = None
     weight: int = 1
     """Its part of `FULL`: what a core may have in its hands."""

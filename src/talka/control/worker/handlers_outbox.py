@@ -1,17 +1,21 @@
-"""What a worker tells of its attempts at tasks: results until they are taken, and what runs tells of itself.
+"""What a worker tells of its attempts at tasks of a partition: results until they are taken, and what runs tells of
+itself.
 
-See docs/decisions/0022-who-runs-a-task.md.
+Each partition has an outbox with its part of what may be held, so that one whose keeper is silent fills no other.
+
+See docs/decisions/0022-who-runs-a-task.md and 0040-partitions-of-jobs.md.
 """
 
 from collections import deque
 from collections.abc import Container, Iterable, Sequence
 from typing import Final, TypeAlias
 
-from talka.cluster.effects import Lane, Send
+import msgspec
+
 from talka.control.tasks.parts import in_parts
+from talka.control.tasks.worker_link import ToKeeper
 from talka.units import NEVER, SECOND
 from talka.wire.attempts import NOWHERE
-from talka.wire.jobs import CHANNEL, JobMessage
 from talka.wire.tasks import (
     BATCH_LIMIT_BYTES,
     TASKS_LIMIT,
@@ -23,8 +27,6 @@ from talka.wire.tasks import (
     TaskResult,
 )
 
-RESULTS_LIMIT: Final = 65_536
-RESULTS_LIMIT_BYTES: Final = 256 * 1024 * 1024
 RESULT_BYTES: Final = 256
 """What a result takes beside its output and its error."""
 AGAIN_NS: Final = SECOND
@@ -36,8 +38,6 @@ LINES_LIMIT: Final = 8192
 """Of all tasks, between two flushes."""
 PROGRESS_LIMIT_BYTES: Final = 256 * 1024
 """Of one."""
-PROGRESSES_LIMIT_BYTES: Final = 64 * 1024 * 1024
-"""Of the latest of all together."""
 WORD_BYTES: Final = 32
 """What a line or a progress takes beside its text."""
 
@@ -46,11 +46,32 @@ Word: TypeAlias = HandlerProgress | TaskLine | int
 """What runs tells of itself; a number is the fence of an attempt that has begun."""
 
 
+class HandlerLimits(msgspec.Struct, frozen=True):
+    """What a worker keeps in memory of attempts at tasks."""
+
+    waiting: int = 16_384
+    """Tasks that wait for room; more are refused."""
+    waiting_bytes: int = 256 * 1024 * 1024
+    closed: int = 65_536
+    """Attempts that are over and remembered at least: one that is assigned late must not begin again."""
+    held: int = 65_536
+    """Fences in one part of what is told to be held."""
+    results: int = 65_536
+    """Results that nobody took; with more, nothing new is begun."""
+    results_bytes: int = 256 * 1024 * 1024
+    progress_bytes: int = 64 * 1024 * 1024
+    """Bytes of the latest progress of all attempts together."""
+
+
+HANDLER_LIMITS: Final = HandlerLimits()
+
+
 class HandlerOutbox:
     """Results are put in, and told with the next `flush`; what they are told to is whoever commanded last."""
 
-    def __init__(self) -> None:
-        self.manager = ""
+    def __init__(self, limits: HandlerLimits = HANDLER_LIMITS) -> None:
+        self._limits = limits
+        self.keeper = ""
         self.life = NOWHERE
         """Whose attempts all of these are."""
         self.lines_dropped = 0
@@ -83,7 +104,10 @@ class HandlerOutbox:
 
     @property
     def is_full(self) -> bool:
-        return len(self.results) >= RESULTS_LIMIT or self.size_bytes >= RESULTS_LIMIT_BYTES
+        share = self.life.partitions
+        return (
+            len(self.results) >= self._limits.results // share or self.size_bytes >= self._limits.results_bytes // share
+        )
 
     @property
     def next_tick_at(self) -> int:
@@ -118,12 +142,13 @@ class HandlerOutbox:
         for progress in message.progress:
             if progress.fence in held:
                 self._put_progress(progress.fence, progress.details)
+        most = LINES_LIMIT // self.life.partitions
         for line in message.lines:
             fence = line.fence
             count = self._lines_of.get(fence, 0)
-            if count >= LINES_OF_TASK_LIMIT or len(self._lines) >= LINES_LIMIT:
+            if count >= LINES_OF_TASK_LIMIT or len(self._lines) >= most:
                 self.lines_dropped += 1
-                if fence in self._dropped or len(self._dropped) < LINES_LIMIT:
+                if fence in self._dropped or len(self._dropped) < most:
                     self._dropped[fence] = (self._dropped.get(fence, (0, 0))[0] + 1, line.at_ms)
                 continue
             self._lines_of[fence] = count + 1
@@ -132,7 +157,7 @@ class HandlerOutbox:
     def _put_progress(self, fence: int, details: bytes) -> None:
         known = self._latest.get(fence, b"")
         size = self._latest_bytes + len(details) - len(known)
-        if len(details) > PROGRESS_LIMIT_BYTES or size > PROGRESSES_LIMIT_BYTES:
+        if len(details) > PROGRESS_LIMIT_BYTES or size > self._limits.progress_bytes // self.life.partitions:
             self.progress_dropped += 1
             return
         self._latest_bytes = size
@@ -171,8 +196,8 @@ class HandlerOutbox:
 
     # Telling it.
 
-    def flush(self, now: int) -> list[Send[JobMessage]]:
-        effects: list[Send[JobMessage]] = []
+    def flush(self, now: int) -> list[ToKeeper]:
+        effects: list[ToKeeper] = []
         while self._told and now >= self._told[0][0] + AGAIN_NS:
             self.tell_again(self._told.popleft()[1])
         if now >= self._again_at:
@@ -196,11 +221,11 @@ class HandlerOutbox:
     def _has_words(self) -> bool:
         return bool(self._lines or self._progress or self._began)
 
-    def _done(self, now: int, results: list[TaskResult]) -> Send[JobMessage]:
+    def _done(self, now: int, results: list[TaskResult]) -> ToKeeper:
         self._told.append((now, tuple([result.fence for result in results])))
-        return Send(CHANNEL, self.manager, Done(tuple(results), self.life), Lane.RESULTS)
+        return ToKeeper(self.keeper, Done(tuple(results), self.life))
 
-    def _words(self, now: int) -> list[Send[JobMessage]]:
+    def _words(self, now: int) -> list[ToKeeper]:
         self._flush_at = now + FLUSH_NS
         for fence, (count, at_ms) in self._dropped.items():
             self._lines.append(TaskLine(fence, at_ms, f"[{count} lines came too fast and were dropped]"))
@@ -215,11 +240,11 @@ class HandlerOutbox:
         self._began, self._progress, self._lines, self._lines_of, self._dropped = [], {}, [], {}, {}
         return [self._underway(part) for part in in_parts(words, _word_bytes, BATCH_LIMIT_BYTES)]
 
-    def _underway(self, words: Sequence[Word]) -> Send[JobMessage]:
+    def _underway(self, words: Sequence[Word]) -> ToKeeper:
         began = tuple(word for word in words if isinstance(word, int))
         progress = tuple(word for word in words if isinstance(word, HandlerProgress))
         lines = tuple(word for word in words if isinstance(word, TaskLine))
-        return Send(CHANNEL, self.manager, TaskProgress(began, progress, lines, self.life), Lane.STATISTICS)
+        return ToKeeper(self.keeper, TaskProgress(began, progress, lines, self.life))
 
 
 def result_bytes(result: TaskResult) -> int:

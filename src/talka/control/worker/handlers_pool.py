@@ -3,58 +3,54 @@ their results are told until the manager has stored them (`HandlerOutbox`).
 
 An attempt is named by its fence, a number that one store in one of its lives never gives to another attempt. Each life
 of a manager has an epoch: the worker obeys the highest it has seen, once that is on disk. Of tasks nothing is written.
-All that is held here is of one life of one store: when another is obeyed, the rest is dropped, and that is told.
-See docs/decisions/0022-who-runs-a-task.md, 0031-whose-attempt-it-is.md, 0034-no-clock-decides-who-has-the-store.md.
+Each partition of a store has a manager and an epoch of its own (`ServedPartition`); cores and the lease are shared. All
+that is held of a partition is of one life of one store: when another is obeyed, the rest is dropped, and that is told.
+See docs/decisions/0022-who-runs-a-task.md, 0031-whose-attempt-it-is.md, 0034-no-clock-decides-who-has-the-store.md,
+0040-partitions-of-jobs.md.
 """
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
 
-from talka.cluster.effects import Lane, Send
+from talka.control.tasks.worker_link import ToKeeper, WorkerEnd
 from talka.control.worker.effects import AttemptsDropped, ExitFacts, HandlerEffect
 from talka.control.worker.handlers_attempt import without_run
 from talka.control.worker.handlers_inputs import EarlyInputs
-from talka.control.worker.handlers_outbox import HandlerOutbox
+from talka.control.worker.handlers_outbox import HANDLER_LIMITS, HandlerLimits
+from talka.control.worker.handlers_partition import ServedPartition
 from talka.control.worker.handlers_room import HandlerRoom
-from talka.control.worker.obeyed_epoch import ObeyedEpoch
+from talka.control.worker.obeyed_epoch import ObeyedEpoch, obeyed_partitions
 from talka.control.worker.writes import WorkerWrites
 from talka.units import MILLISECOND, NEVER
-from talka.wire.attempts import Dropped
-from talka.wire.jobs import CHANNEL
+from talka.wire.attempts import ObeyedLife
 from talka.wire.tasks import (
     AskHeld,
     AssignTasks,
     FromHandlers,
     HandedTask,
     Held,
+    KeeperMessage,
     Loaded,
     Ran,
     Recall,
     ResultsStored,
+    Said,
     Spent,
     TaskInputs,
     TaskResult,
 )
 
-WAITING_LIMIT: Final = 16_384
-WAITING_LIMIT_BYTES: Final = 256 * 1024 * 1024
 TASK_BYTES: Final = 512
 """Bytes a task takes beside what is in it."""
 HELD_BACK_LIMIT: Final = 64
-"""Messages that wait until the epoch is on disk."""
-CLOSED_LIMIT: Final = 65_536
-"""Attempts that are over and remembered at least: one that is assigned late must not begin again."""
-HELD_LIMIT: Final = 65_536
-"""Fences in one part of what is told to be held."""
-DROPS_LIMIT: Final = 16
-
-TaskCommand: TypeAlias = AssignTasks | Recall | ResultsStored | AskHeld | TaskInputs
+"""Messages about one partition that wait until its epoch is on disk; of a store with several, their part of these."""
+HELD_BACK_LEAST: Final = 4
 
 
-class HandlerPool:
+class HandlerPool(WorkerEnd[HandlerEffect]):
     """Part of a `Worker`, which says when there is a lease, how many cores are left, and when a ticket is on disk."""
 
     def __init__(
@@ -66,6 +62,7 @@ class HandlerPool:
         boot: int,
         files: tuple[str, ...] = (),
         writes: WorkerWrites,
+        limits: HandlerLimits = HANDLER_LIMITS,
     ) -> None:
         """`files` hold the handlers; without any no core is started and every task refused."""
         self.has_lease = False
@@ -84,28 +81,30 @@ class HandlerPool:
         self._name = name
         self._boot = boot
         self._writes = writes
+        self._limits = limits
         self.room = HandlerRoom(name, files, cores)
-        self._outbox = HandlerOutbox()
-        self.obeyed = ObeyedEpoch(stored)
-        self._outbox.life = self.obeyed.life
-        self._drops: list[Dropped] = []
-        """What was dropped, until it is clear that the manager knows."""
-        self._ticket = 0
-        """Ticket of the write that puts the obeyed epoch on disk; 0: it is there."""
-        self._held_back: list[tuple[str, TaskCommand]] = []
         self._early = EarlyInputs()
-        self._closed: dict[int, None] = {}
-        """Fences of attempts whose results are stored."""
-        self._closed_before: dict[int, None] = {}
-        """Likewise, the ones before these. When `_closed` is full it takes their place: old ones go at once."""
+        self._partitions: dict[int, ServedPartition] = {}
+        """By number: no more than a message can name."""
+        for number in obeyed_partitions(stored):
+            self._partitions[number] = ServedPartition(number, stored, limits)
 
     @property
     def is_idle(self) -> bool:
         """Nothing waits or runs here, and every result was taken."""
-        return not self.room.held and not self._outbox.results
+        return not self.room.held and not any(served.outbox.results for served in self._partitions.values())
+
+    def obeyed(self, partition: int = 0) -> ObeyedEpoch:
+        """Whom it obeys there."""
+        return self._partitions[partition].obeyed
+
+    def obeyed_besides(self) -> tuple[ObeyedLife, ...]:
+        """In other partitions than the first."""
+        served = [self._partitions[number].obeyed for number in sorted(self._partitions) if number]
+        return tuple(obeyed.told() for obeyed in served if obeyed.epoch)
 
     def counts(self) -> dict[str, int]:
-        room, outbox = self.room, self._outbox
+        room, outboxes = self.room, [served.outbox for served in self._partitions.values()]
         return {
             "handler_cores": room.cores.count,
             "handler_cores_started_total": room.cores.started,
@@ -116,10 +115,10 @@ class HandlerPool:
             "attempts_repeated_total": self.repeated,
             "attempts_dropped_total": self.dropped,
             "results_unknown_total": room.unknown_results,
-            "results_untaken": len(outbox.results),
-            "results_untaken_bytes": outbox.size_bytes,
-            "task_lines_dropped_total": outbox.lines_dropped,
-            "task_progress_dropped_total": outbox.progress_dropped,
+            "results_untaken": sum(len(outbox.results) for outbox in outboxes),
+            "results_untaken_bytes": sum(outbox.size_bytes for outbox in outboxes),
+            "task_lines_dropped_total": sum(outbox.lines_dropped for outbox in outboxes),
+            "task_progress_dropped_total": sum(outbox.progress_dropped for outbox in outboxes),
         }
 
     # What happens.
@@ -134,34 +133,44 @@ class HandlerPool:
         effects = self.room.tick(now) if now >= self.room.next_tick_at else []
         return self._settle(now, effects)
 
-    def on_message(self, now: int, sender: str, message: TaskCommand) -> list[HandlerEffect]:
-        obeyed = self.obeyed
+    def on_message(self, now: int, keeper: str, message: KeeperMessage) -> list[HandlerEffect]:
+        served = self._served(message.of.partition)
+        obeyed = served.obeyed
         if message.epoch < obeyed.epoch:
             return self._count("epoch")
         if message.epoch > obeyed.epoch:
             # What waits is of lower epochs, and would be refused when its turn came.
-            self._held_back = [(sender, message)]
+            served.held_back = [(keeper, message)]
             persist = self._writes.persist(obeyed.rise(message.epoch, message.of))
-            self._ticket = persist.ticket
+            served.ticket = persist.ticket
             return [persist]
         if message.of != obeyed.life:
             return self._count("life")  # two have the same epoch: whoever is told of this takes a higher one
-        if self._ticket:
-            if len(self._held_back) >= HELD_BACK_LIMIT:
+        if served.ticket:
+            if len(served.held_back) >= max(HELD_BACK_LIMIT // obeyed.life.partitions, HELD_BACK_LEAST):
                 return self._count("busy")  # as if it had been lost on the way
-            self._held_back.append((sender, message))
+            served.held_back.append((keeper, message))
             return []
-        return self._settle(now, self._obey(now, sender, message))
+        return self._settle(now, self._obey(now, served, keeper, message))
+
+    def _served(self, number: int) -> ServedPartition:
+        served = self._partitions.get(number)
+        if served is None:
+            served = self._partitions[number] = ServedPartition(number, {}, self._limits)
+        return served
 
     def on_persisted(self, now: int, ticket: int) -> list[HandlerEffect]:
-        if not self._ticket or ticket < self._ticket:
-            return []
-        self._ticket = 0
-        held_back, self._held_back = self._held_back, []
-        effects = self._drop_others(now)
-        self._outbox.tell_all()
-        for sender, message in held_back:
-            effects += self._obey(now, sender, message)
+        effects: list[HandlerEffect] = []
+        durable = [served for served in self._partitions.values() if served.ticket and ticket >= served.ticket]
+        if not durable:
+            return effects
+        for served in durable:
+            served.ticket = 0
+            held_back, served.held_back = served.held_back, []
+            effects += self._drop_others(now, served)
+            served.outbox.tell_all()
+            for keeper, message in held_back:
+                effects += self._obey(now, served, keeper, message)
         return self._settle(now, effects)
 
     def on_handlers_said(self, now: int, core: int, message: FromHandlers) -> list[HandlerEffect]:
@@ -173,8 +182,30 @@ class HandlerPool:
             return self._settle(now, room.loaded(now, core, message))
         if isinstance(message, Spent):
             return self._settle(now, room.spent(now, core))
-        self._outbox.said(message, room.held)
+        for served, words in self._by_partition(message):
+            served.outbox.said(words, room.held)
         return self._settle(now, [])
+
+    def _by_partition(self, message: Said) -> list[tuple[ServedPartition, Said]]:
+        """What handlers told, for whom. What is told of an attempt that is not held any more, its lines were overtaken
+        by its result, is of whoever has that."""
+        if len(self._partitions) == 1:
+            return [(served, message) for served in self._partitions.values()]
+        split: list[tuple[ServedPartition, Said]] = []
+        held = self.room.held
+        for served in self._partitions.values():
+
+            def is_its_own(fence: int, served: ServedPartition = served) -> bool:
+                attempt = held.get(fence)
+                if attempt is not None:
+                    return attempt.partition == served.number
+                return fence in served.outbox.results or served.is_over(fence)
+
+            progress = tuple(one for one in message.progress if is_its_own(one.fence))
+            lines = tuple(one for one in message.lines if is_its_own(one.fence))
+            if progress or lines:
+                split.append((served, Said(progress, lines)))
+        return split
 
     def on_handlers_exit(self, now: int, core: int, facts: ExitFacts) -> list[HandlerEffect]:
         return self._settle(now, self.room.exited(now, core, facts))
@@ -189,7 +220,8 @@ class HandlerPool:
         told as refused once its process is gone: whoever still counts on it can give it to another. Results that were
         not stored stay, for their fences say whether they count."""
         self.has_lease = False
-        self._held_back = [held for held in self._held_back if not isinstance(held[1], AssignTasks | TaskInputs)]
+        for served in self._partitions.values():
+            served.lease_ended()
         self._early = EarlyInputs()
         self.room.refuse_waiting("lease", f"worker {self._name} lost its lease before it began")
         return self._settle(now, self.room.kill_all(now))
@@ -212,61 +244,69 @@ class HandlerPool:
 
     # Commands.
 
-    def _obey(self, now: int, sender: str, message: TaskCommand) -> list[HandlerEffect]:
-        self._outbox.manager = sender
-        if self._drops and not isinstance(message, AskHeld):
-            self._drops = []  # it was told: nobody is given anything before
+    def _obey(self, now: int, served: ServedPartition, keeper: str, message: KeeperMessage) -> list[HandlerEffect]:
+        served.outbox.keeper = keeper
+        if served.drops and not isinstance(message, AskHeld):
+            served.drops = []  # it was told: nobody is given anything before
         match message:
             case AssignTasks(boot=boot) | TaskInputs(boot=boot) if boot not in (0, self._boot):
                 return self._count("boot")  # meant for an earlier life
             case AssignTasks():
-                return self._assign(now, message)
+                return self._assign(now, served, message)
             case ResultsStored(fences=fences):
-                self._stored(fences)
+                served.close(fences)
                 return []
             case Recall(fences=fences, grace_ms=grace_ms):
-                return self._recall(now, fences, grace_ms * MILLISECOND)
+                return self._recall(now, served, fences, grace_ms * MILLISECOND)
             case TaskInputs(fence=fence, inputs=inputs):
-                for _ in range(self._early.put(now, fence, inputs)):
+                for _ in range(self._early.put(now, (served.number, fence), inputs)):
                     self._count("inputs")
                 return []
             case AskHeld(epoch=epoch):  # pragma: no branch - the type checker sees that no other is left
-                return self._tell_held(sender, epoch)
+                return self._tell_held(served, keeper, epoch)
 
-    def _assign(self, now: int, message: AssignTasks) -> list[HandlerEffect]:
-        room, outbox = self.room, self._outbox
-        held, closed, closed_before, early = room.held, self._closed, self._closed_before, self._early
-        why = self._why_not()
+    def _assign(self, now: int, served: ServedPartition, message: AssignTasks) -> list[HandlerEffect]:
+        room, outbox, number = self.room, served.outbox, served.number
+        held, early = room.held, self._early
+        why = self._why_not(served)
         if why is None and 0 < message.beat < self.first_beat:
             # Whoever handed it may have given this worker up before the present lease, and the task to another.
             self._count("lease")
             why = "lease", f"worker {self._name} has another lease than when the task was assigned"
-        left = WAITING_LIMIT - room.waiting
+        left, waiting_bytes = self._limits.waiting - room.waiting, self._limits.waiting_bytes
         for task in message.tasks:
             fence = task.fence
-            if fence in held or fence in closed or fence in outbox.results or fence in closed_before:
+            attempt = held.get(fence)
+            is_others = attempt is not None and attempt.partition != number
+            if (attempt is not None and not is_others) or fence in outbox.results or served.is_over(fence):
                 self.repeated += 1
                 outbox.tell_again((fence,))
                 continue
-            if task.fed or fence in early.inputs:
-                fed = early.take(fence)
+            if is_others:
+                # Of one store this cannot be: here are two, and a core tells attempts apart by this number alone.
+                text = f"worker {self._name} has an attempt of another store under its number"
+                self._refuse(served, task, "number", text)
+                continue
+            if task.fed or (number, fence) in early.inputs:
+                fed = early.take((number, fence))
                 if len(fed) < task.fed and why is None:
-                    self._refuse(task, "inputs", "inputs that were to come before the task were lost on the way")
+                    text = "inputs that were to come before the task were lost on the way"
+                    self._refuse(served, task, "inputs", text)
                     continue
                 task = msgspec.structs.replace(task, inputs={**task.inputs, **fed})
             size_bytes = TASK_BYTES + len(task.config) + len(task.checkpoint)
             if task.inputs:
                 size_bytes += sum([len(content) for content in task.inputs.values()])
             if why is not None:
-                self._refuse(task, *why)
-            elif left <= 0 or room.waiting_bytes > WAITING_LIMIT_BYTES:
-                self._refuse(task, "full", f"worker {self._name} has more tasks waiting than it may")
+                self._refuse(served, task, *why)
+            elif left <= 0 or room.waiting_bytes > waiting_bytes:
+                self._refuse(served, task, "full", f"worker {self._name} has more tasks waiting than it may")
             else:
                 left -= 1
-                room.add(task, size_bytes)
+                room.add(task, size_bytes, number)
         return room.fill(now)
 
-    def _why_not(self) -> tuple[str, str] | None:
+    def _why_not(self, served: ServedPartition) -> tuple[str, str] | None:
         """Cause and sentence, where no task at all can be taken."""
         if not self.has_lease:
             return "lease", f"worker {self._name} has no lease"
@@ -277,60 +317,59 @@ class HandlerPool:
             return "handlers", f"worker {self._name} has no handlers: {problem}"
         if self.room.cores.limit <= 0:
             return "cores", self._no_cores()
-        if self._outbox.is_full:
+        if served.outbox.is_full:
             return "full", f"worker {self._name} holds too many results that nobody took"
         return None
 
     def _no_cores(self) -> str:
         return f"load tests have all cores of worker {self._name}"
 
-    def _refuse(self, task: HandedTask, cause: str, text: str) -> None:
-        self.room.ended.append(without_run(task, "refused", cause, text))
+    def _refuse(self, served: ServedPartition, task: HandedTask, cause: str, text: str) -> None:
+        self.room.end(served.number, without_run(task, "refused", cause, text))
 
-    def _recall(self, now: int, fences: tuple[int, ...], grace_ns: int) -> list[HandlerEffect]:
-        effects, unknown = self.room.recall(now, fences, grace_ns)
+    def _recall(self, now: int, served: ServedPartition, fences: tuple[int, ...], grace_ns: int) -> list[HandlerEffect]:
+        effects, unknown = self.room.recall(now, fences, grace_ns, served.number)
         for fence in unknown:
-            if fence in self._closed or fence in self._closed_before:
+            if served.is_over(fence):
                 continue  # its result is kept for good by whoever asks
-            if fence in self._outbox.results:
-                self._outbox.tell_again((fence,))
-            elif self._outbox.is_full:
+            if fence in served.outbox.results:
+                served.outbox.tell_again((fence,))
+            elif served.outbox.is_full:
                 self._count("busy")
             else:
                 # Kept as a result: should it be handed after this, it is not begun.
                 text = f"worker {self._name} does not have it"
-                self.room.ended.append(TaskResult(fence, "cancelled", cause="cancelled", error=text))
+                self.room.end(served.number, TaskResult(fence, "cancelled", cause="cancelled", error=text))
         return effects + self.room.fill(now)
 
-    def _stored(self, fences: tuple[int, ...]) -> None:
-        self._outbox.stored(fences)
-        self._closed.update(dict.fromkeys(fences))
-        if len(self._closed) >= CLOSED_LIMIT:
-            self._closed_before, self._closed = self._closed, {}
-
-    def _tell_held(self, sender: str, epoch: int) -> list[HandlerEffect]:
-        fences = [*self.room.held, *self._outbox.results]
-        parts = [fences[first : first + HELD_LIMIT] for first in range(0, len(fences), HELD_LIMIT)] or [[]]
-        life, drops = self._outbox.life, tuple(self._drops)
+    def _tell_held(self, served: ServedPartition, keeper: str, epoch: int) -> list[HandlerEffect]:
+        fences = [*self.room.of_partition(served.number), *served.outbox.results]
+        most = self._limits.held
+        parts = [fences[first : first + most] for first in range(0, len(fences), most)] or [[]]
+        life, drops = served.outbox.life, tuple(served.drops)
         told = [Held(epoch, tuple(part), number, len(parts), life, drops) for number, part in enumerate(parts)]
-        return [Send(CHANNEL, sender, held, Lane.RESULTS) for held in told]
+        return [ToKeeper(keeper, held) for held in told]
 
-    def _drop_others(self, now: int) -> list[HandlerEffect]:
-        """Another store is obeyed, or another life of it: the numbers of what is here may be given out once more."""
-        room, outbox = self.room, self._outbox
-        former, outbox.life = outbox.life, self.obeyed.life
-        if former.is_of(self.obeyed.life):
+    def _drop_others(self, now: int, served: ServedPartition) -> list[HandlerEffect]:
+        """Another store is obeyed, or another life of it: the numbers of what is here may be given out once more. What
+        is of partitions that there are none of in that store belongs to nothing any more either."""
+        life = served.obeyed.life
+        if served.outbox.life.is_of(life):
+            served.outbox.life = life
             return []
-        report = Dropped(former.store, former.life, len(room.held), len(outbox.results))
-        effects = room.drop_all(now)
-        outbox.drop_all()
-        self._closed, self._closed_before = {}, {}
-        self._early = EarlyInputs()
+        gone = [one for one in self._partitions.values() if one is served or one.number >= life.partitions]
+        effects = [effect for one in gone for effect in self._drop(now, one)]
+        served.outbox.life = life
+        return effects + self.room.fill(now)
+
+    def _drop(self, now: int, served: ServedPartition) -> list[HandlerEffect]:
+        report = served.forget_all(len(self.room.of_partition(served.number)))
+        effects = self.room.drop(now, served.number)
+        self._early.drop(served.number)
         if report.attempts or report.results:
             self.dropped += report.attempts + report.results
-            self._drops = [*self._drops, report][-DROPS_LIMIT:]
             effects.append(AttemptsDropped(report))
-        return effects + room.fill(now)
+        return effects
 
     # Afterwards.
 
@@ -340,14 +379,19 @@ class HandlerPool:
 
     def _settle(self, now: int, effects: list[HandlerEffect]) -> list[HandlerEffect]:
         """Results are told, and the time of the next tick settled."""
-        room, outbox = self.room, self._outbox
+        room, partitions = self.room, self._partitions
         if room.ended:
-            self.outcomes.update([result.outcome for result in room.ended])
-            outbox.put(room.ended)
-            room.ended = []
+            for number, results in room.ended.items():
+                self.outcomes.update([result.outcome for result in results])
+                partitions[number].outbox.put(results)
+            room.ended = {}
         if room.began:
-            outbox.began(room.began)
-            room.began = []
-        effects += outbox.flush(now)
-        self.next_tick_at = min(self._early.next_tick_at, room.next_tick_at, outbox.next_tick_at)
+            for number, fences in room.began.items():
+                partitions[number].outbox.began(fences)
+            room.began = {}
+        at = min(self._early.next_tick_at, room.next_tick_at)
+        for served in partitions.values():
+            effects += served.outbox.flush(now)
+            at = min(at, served.outbox.next_tick_at)
+        self.next_tick_at = at
         return effects

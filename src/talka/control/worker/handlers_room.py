@@ -64,10 +64,10 @@ class HandlerRoom:
         self.problem = ""
         """Why the files cannot be used; empty when they can, or nobody knows yet."""
         self.held: dict[int, HandlerAttempt] = {}
-        """All that wait or run here, by fence."""
-        self.ended: list[TaskResult] = []
-        """To be taken by whoever called."""
-        self.began: list[int] = []
+        """All that wait or run here, of all partitions, by fence: one store gives none to two of them."""
+        self.ended: dict[int, list[TaskResult]] = {}
+        """By partition, to be taken by whoever called."""
+        self.began: dict[int, list[int]] = {}
         """Likewise: attempts that run since longer than a moment."""
         self.waiting_bytes = 0
         """Bytes of the attempts that no core was told of."""
@@ -81,6 +81,8 @@ class HandlerRoom:
         """Of plain handlers."""
         self._lengths_us: dict[str, float] = {}
         """How long they take, averaged with the latest weighing most; 0 before the first."""
+        self._began = 0
+        """How many did ever."""
         self._failed_starts = 0
         self._scan_at = NEVER
         self._retry_at = NEVER
@@ -109,9 +111,11 @@ class HandlerRoom:
     def start(self, now: int) -> list[HandlerEffect]:
         return self._start_core(now) if self.files else []
 
-    def add(self, task: HandedTask, size_bytes: int) -> None:
+    def add(self, task: HandedTask, size_bytes: int, partition: int = 0) -> None:
         """Somebody wants this run; `fill` has to follow."""
-        attempt = HandlerAttempt(task, size_bytes, task.fence, task.job, task.id, task.handler, task.attempt_ms)
+        attempt = HandlerAttempt(
+            task, size_bytes, task.fence, task.job, task.id, task.handler, task.attempt_ms, partition
+        )
         self.held[task.fence] = attempt
         self.waiting_bytes += size_bytes
         waiting = self._alone if task.alone or is_bounded(task) else self._waiting
@@ -153,7 +157,7 @@ class HandlerRoom:
             core.load -= attempt.weight
             if attempt.is_plain:
                 self._measured(now, core, attempt, result.took_us)
-            ended.append(result)
+            ended.setdefault(attempt.partition, []).append(result)
         if core is None or core.tasks or core.stage is not CoreStage.READY:
             return []
         self.cores.idle(now, core)
@@ -187,7 +191,7 @@ class HandlerRoom:
             del self.held[attempt.fence]
             if attempt.task is not None:
                 self.waiting_bytes -= attempt.size_bytes
-            self.ended.append(last_word(now, core, attempt, facts, is_only=is_only))
+            self.end(attempt.partition, last_word(now, core, attempt, facts, is_only=is_only))
         if core.stage <= CoreStage.READY:
             self.cores.died += 1
         if not core.is_bounded and (core.stage is CoreStage.LOADING or core.reason == "load"):
@@ -195,19 +199,29 @@ class HandlerRoom:
         self.cores.review()
         return effects + self.fill(now)
 
-    def recall(self, now: int, fences: Iterable[int], grace_ns: int) -> tuple[list[HandlerEffect], list[int]]:
+    def end(self, partition: int, result: TaskResult) -> None:
+        """What became of an attempt, for its partition."""
+        self.ended.setdefault(partition, []).append(result)
+
+    def of_partition(self, partition: int) -> list[int]:
+        """Fences of all that wait or run here."""
+        return [fence for fence, attempt in self.held.items() if attempt.partition == partition]
+
+    def recall(
+        self, now: int, fences: Iterable[int], grace_ns: int, partition: int = 0
+    ) -> tuple[list[HandlerEffect], list[int]]:
         """Stop these, and kill the cores of those that have not stopped after the grace. Answers with those that are
-        not here, too."""
+        not here, too: an attempt of another partition is none of these."""
         effects: list[HandlerEffect] = []
         unknown: list[int] = []
         stops: dict[int, list[int]] = {}
         for fence in fences:
             attempt = self.held.get(fence)
-            if attempt is None:
+            if attempt is None or attempt.partition != partition:
                 unknown.append(fence)
             elif attempt.core is None:
                 self._forget_waiting(attempt)
-                self.ended.append(without_run(attempt, "cancelled", "cancelled", "it had not begun"))
+                self.end(partition, without_run(attempt, "cancelled", "cancelled", "it had not begun"))
             else:
                 core, kill_at = attempt.core, now + grace_ns
                 attempt.kill_at = min(attempt.kill_at, kill_at) if attempt.verdict else kill_at
@@ -224,7 +238,7 @@ class HandlerRoom:
         """Whatever has not begun may run elsewhere."""
         for attempt in [*self._waiting.values(), *self._alone.values()]:
             self._forget_waiting(attempt)
-            self.ended.append(without_run(attempt, "refused", cause, text))
+            self.end(attempt.partition, without_run(attempt, "refused", cause, text))
 
     def kill_all(self, now: int) -> list[HandlerEffect]:
         """The lease is over: nothing may run here. Cores that have nothing to do end by their own clock as well."""
@@ -236,18 +250,22 @@ class HandlerRoom:
                 core.reason = "lease"
         return effects + self.fill(now)
 
-    def drop_all(self, now: int) -> list[HandlerEffect]:
-        """Nobody wants to hear of anything that waits or runs here: it ends without a result."""
+    def drop(self, now: int, partition: int = 0) -> list[HandlerEffect]:
+        """Nobody wants to hear of anything of this partition that waits or runs here: it ends without a result. What
+        shares its process ends as the neighbour of one that had to be ended."""
         effects: list[HandlerEffect] = []
-        for core in self.cores:
-            if core.tasks and core.stage is not CoreStage.KILLED:
-                effects.append(self.cores.kill(now, core, "dropped"))
-            core.tasks, core.batch = {}, []
-        self._waiting.clear()
-        self._alone.clear()
-        self.held = {}
-        self.began = []
-        self.waiting_bytes = 0
+        for fence in self.of_partition(partition):
+            attempt = self.held.pop(fence)
+            if attempt.task is not None:
+                self.waiting_bytes -= attempt.size_bytes
+            if attempt.core is None:
+                self._waiting.pop(fence, None)
+                self._alone.pop(fence, None)
+                continue
+            del attempt.core.tasks[fence]
+            if attempt.core.stage is not CoreStage.KILLED:
+                effects.append(self.cores.kill(now, attempt.core, "neighbour"))
+        self.began.pop(partition, None)
         return effects
 
     def set_limit(self, now: int, limit: int) -> list[HandlerEffect]:
@@ -401,11 +419,10 @@ class HandlerRoom:
             del self.held[attempt.fence]
             self.waiting_bytes -= attempt.size_bytes
             text = f"its core could not load the handlers within the task's bounds: {problem}"[:ERROR_LIMIT]
-            self.ended.append(
-                TaskResult(
-                    attempt.fence, "failed", cause="load", error=text, alone=True, job=attempt.job, task=attempt.id
-                )
+            result = TaskResult(
+                attempt.fence, "failed", cause="load", error=text, alone=True, job=attempt.job, task=attempt.id
             )
+            self.end(attempt.partition, result)
         core.tasks = {}
         if not core.is_bounded:
             effects += self._broken(now, problem)
@@ -443,14 +460,14 @@ class HandlerRoom:
         """Who runs long enough to be told of, who too long, and whose grace is over."""
         effects: list[HandlerEffect] = []
         at = NEVER
-        began = len(self.began)
+        began = self._began
         for core in self.cores:
             if core.stage is CoreStage.READY and core.tasks:
                 over, core_at = self._scan_core(now, core)
                 effects += over
                 at = min(at, core_at)
         self._scan_at = at
-        if len(self.began) > began and self.running > self.cores.count and self.cores.count < self.cores.limit:
+        if self._began > began and self.running > self.cores.count and self.cores.count < self.cores.limit:
             # They share cores though there are others: the next ones need not.
             if not self.cores.loading and not self.problem:
                 effects += self._start_core(now)
@@ -476,7 +493,8 @@ class HandlerRoom:
             if not attempt.is_told:
                 if now >= run_at + BEGAN_NS:
                     attempt.is_told = True
-                    self.began.append(attempt.fence)
+                    self.began.setdefault(attempt.partition, []).append(attempt.fence)
+                    self._began += 1
                 else:
                     at = min(at, run_at + BEGAN_NS)
             if attempt.limit_ms:

@@ -60,6 +60,7 @@ class HeldShards:
         variables: WorkerVariables,
         writes: WorkerWrites,
         fences: JobFences,
+        closed_limit: int = CLOSED_LIMIT,
     ) -> None:
         self.pool = CorePool(cores)
         self.bundles = bundles
@@ -69,6 +70,7 @@ class HeldShards:
         self._variables = variables
         self._writes = writes
         self._fences = fences
+        self._closed_limit = closed_limit
         self._held: dict[AttemptKey, ShardReporter] = {}
         self._closed: dict[AttemptKey, None] = {}
         self._reset_under: dict[str, Fence] = {}
@@ -116,7 +118,7 @@ class HeldShards:
             if len(self._held) >= STORED_LIMIT or not job or not stored[key] or not f"{attempt}{life}".isdecimal():
                 forgotten.append(key)
                 continue
-            held = self._held[job, int(attempt)] = ShardReporter(job, int(attempt), life=int(life or "0"))
+            held = self._held[job, int(attempt)] = ShardReporter(job, int(attempt), int(life or "0"))
             held.keep(stored[key])
             held.kept(now)
             held.expires_at = now + STORED_OFFERED_NS
@@ -191,13 +193,15 @@ class HeldShards:
             return []  # it is said again, and the leader may have named the signer by then
         refused = self._unfit(assign, is_signed=verdict == "holds")
         if refused is not None:
-            held = self._held[assign.job, assign.attempt] = ShardReporter(assign.job, assign.attempt, assign)
+            held = self._held[assign.job, assign.attempt] = ShardReporter(
+                assign.job, assign.attempt, assign.life, assign
+            )
             return self._refuse(now, held, refused)
         try:
             assign = self._variables.opened(assign)
         except BadEnvelope as error:
             return [self._decline(assign, f"worker {self._name} cannot take it: {error}")]
-        self._held[assign.job, assign.attempt] = ShardReporter(assign.job, assign.attempt, assign)
+        self._held[assign.job, assign.attempt] = ShardReporter(assign.job, assign.attempt, assign.life, assign)
         effects: list[ShardsEffect] = []
         if not bundle.url and not self.bundles.has(bundle.digest) and not self.bundles.is_fetching(bundle.digest):
             effects.append(NeedBundle(bundle.digest, bundle.size_bytes))
@@ -224,7 +228,7 @@ class HeldShards:
                 effects += self._killed(now, held.shards.kill(now))
             effects.append(ShardsNews(held.job, held.attempt, "killed", reason))
         self._closed[held.job, held.attempt] = None
-        if len(self._closed) > CLOSED_LIMIT:
+        if len(self._closed) > self._closed_limit:
             del self._closed[next(iter(self._closed))]
         return effects + self.forget(held)
 

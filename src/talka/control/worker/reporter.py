@@ -33,11 +33,11 @@ class ShardReporter:
     """Milestones (armed, refused, finished) are told at once and again until they are answered; counts are told one
     report at a time, as often as the manager bears it."""
 
-    def __init__(self, job: str, attempt: int, assign: Assign | None = None, life: int = 0) -> None:
+    def __init__(self, job: str, attempt: int, life: int, assign: Assign | None = None) -> None:
         """Without an order it is one of an earlier life, of which the result is left."""
         self.job = job
         self.attempt = attempt
-        self.life = life if assign is None else assign.life
+        self.life = life
         """The life of the manager that drew the number: with it, the name of the attempt."""
         self.assign = assign
         self.shards: WorkerShards | None = None

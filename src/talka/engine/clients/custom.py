@@ -1,12 +1,13 @@
-"""Measuring calls that are not HTTP: whatever can be awaited."""
+"""Measuring whatever can be awaited."""
 
 import asyncio
-from collections.abc import Awaitable
-from typing import TypeVar
+from collections.abc import Awaitable, Iterable
+from typing import Any, Final, TypeVar
 
 from talka.clock import monotonic_ns
-from talka.engine.calls import ExchangeFailed, checked_name, current_call
+from talka.engine.calls import ExchangeFailed, checked_name, current_call, taken_ns
 from talka.engine.clients.deadlines import BadTimeout, timeout_of
+from talka.engine.clients.port import ClientKind, ClientParts
 from talka.work.responses import CustomResponse
 
 Value = TypeVar("Value")
@@ -17,6 +18,12 @@ class CustomClient:
 
     __slots__ = ()
 
+    def forget(self, *, session: bool, connections: bool) -> None:
+        """It remembers nothing."""
+
+    def close(self) -> None:
+        """It has nothing open."""
+
     async def call(
         self, awaitable: Awaitable[Value], *, timeout: float | None = None, name: str | None = None
     ) -> CustomResponse[Value]:
@@ -24,10 +31,7 @@ class CustomClient:
         checked_name(name)
         run = current_call.get(None)
         sent_ns = monotonic_ns()
-        intended_ns = sent_ns
-        if run is not None and run.intended_ns:
-            intended_ns = run.intended_ns
-            run.intended_ns = 0
+        intended_ns = taken_ns(run, sent_ns)
         try:
             value = await (awaitable if timeout is None else within(awaitable, timeout))
         except (asyncio.CancelledError, GeneratorExit):
@@ -44,6 +48,25 @@ class CustomClient:
         if run is not None:
             run.answered(name, response)
         return response
+
+
+class CustomEngine:
+    """Its clients share nothing: what they await is not counted among requests, for nobody knows what it sends."""
+
+    def __init__(self, parts: ClientParts) -> None:
+        pass
+
+    def new_client(self) -> CustomClient:
+        return CustomClient()
+
+    async def prepare(self, arguments: Iterable[Any]) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+CUSTOM: Final = ClientKind(CustomEngine)
 
 
 async def within(awaitable: Awaitable[Value], timeout_s: float) -> Value:

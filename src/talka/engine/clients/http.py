@@ -5,16 +5,18 @@ connections of its own and never repeats a request by itself: what the report co
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urljoin
+
+import msgspec
 
 from talka.clock import monotonic_ns, utc_now
 from talka.engine.calls import ExchangeFailed, NodeRun, checked_name, current_call
 from talka.engine.clients.connection import MAX_BODY_BYTES, Connection, Pool, SharedPool
 from talka.engine.clients.cookies import CookieJar
 from talka.engine.clients.deadlines import Timeout, kept_timeout, timeout_of
-from talka.engine.clients.opening import Resolver, open_connection, tls_context
+from talka.engine.clients.opening import MAX_HOSTS_KEPT, Resolver, open_connection, tls_context
 from talka.engine.clients.requests import (
     PREPARED,
     BadBody,
@@ -40,15 +42,7 @@ from talka.work.responses import HTTPResponse
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-MAX_REQUESTS_KEPT: Final = 1024
-MAX_KEPT_BYTES: Final = 64 * 1024 * 1024
-MAX_URLS_KEPT: Final = 4096
-MAX_ORIGINS: Final = 256
-"""Origins one user keeps connections to; redirects could name any number."""
-MAX_CONNECTIONS: Final = 64
-"""Open at the same time for one user and origin."""
 MAX_REDIRECTS: Final = 10
-CLOSE_S: Final = 1.0
 DEFAULT_TIMEOUT: Final = Timeout()
 
 METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
@@ -69,6 +63,28 @@ class TooManyConnections(Invalid):
     """A step started more calls at once than one user may have open."""
 
 
+class HTTPLimits(msgspec.Struct, frozen=True):
+    """What one engine keeps, and how long its end takes."""
+
+    requests: int = 1024
+    """Requests kept for the next time, by method where they have no arguments, and together where they have some."""
+    request_bytes: int = 64 * 1024 * 1024
+    """Bytes of the kept requests that have arguments."""
+    urls: int = 4096
+    """URLs kept after they were parsed."""
+    hosts: int = MAX_HOSTS_KEPT
+    """Hosts whose addresses are kept."""
+    origins: int = 256
+    """Origins one user keeps connections to; redirects could name any number."""
+    connections: int = 64
+    """Open at the same time for one user and origin."""
+    close_s: float = 1.0
+    """Seconds that connections have to part; twice, for those that are cut then."""
+
+
+HTTP_LIMITS: Final = HTTPLimits()
+
+
 class HTTPEngine(SharedPool):
     """What the clients of one process share. Make it inside the running event loop, and `await close()` in the end."""
 
@@ -81,8 +97,10 @@ class HTTPEngine(SharedPool):
         timeout: Timeout | float = DEFAULT_TIMEOUT,
         max_body_bytes: int = MAX_BODY_BYTES,
         trace: Trace | None = None,
+        limits: HTTPLimits = HTTP_LIMITS,
     ) -> None:
         super().__init__(asyncio.get_running_loop(), exchanges, max_body_bytes=max_body_bytes)
+        self.limits = limits
         self.user_agent = f"talka/{version}"
         self.verify = verify
         """True: the system's authorities; False: trust anybody; a path: the authorities in that file."""
@@ -94,7 +112,7 @@ class HTTPEngine(SharedPool):
         self.prepared: dict[tuple[object, ...], tuple[Request, tuple[object, ...]]] = {}
         self._prepared_bytes = 0
         self._urls: dict[str, PreparedURL] = {}
-        self._resolver = Resolver(self.loop)
+        self._resolver = Resolver(self.loop, limits.hosts)
         self._tls: SSLContext | None = None
         self._begin()
 
@@ -104,6 +122,13 @@ class HTTPEngine(SharedPool):
     def new_client(self) -> "Caller":
         """A client for one virtual user."""
         return HTTPClient(self)
+
+    async def prepare(self, arguments: Iterable[Any]) -> None:
+        """Find the addresses and authorities of the targets."""
+        for url in arguments:
+            if isinstance(url, PreparedURL):
+                await self.resolve(url)
+                self.tls_for(url)
 
     def new_pool(self) -> Pool:
         return Pool()
@@ -137,7 +162,7 @@ class HTTPEngine(SharedPool):
                 part(connection)
             if self.connections:
                 self.all_gone.clear()
-                await within(CLOSE_S, self.all_gone)
+                await within(self.limits.close_s, self.all_gone)
         await self._resolver.close()
         self.deadlines.close()
 
@@ -147,7 +172,7 @@ class HTTPEngine(SharedPool):
         url = self._urls.get(text)
         if url is None:
             url = parse_url(text)
-            if len(self._urls) >= MAX_URLS_KEPT:
+            if len(self._urls) >= self.limits.urls:
                 self._urls.clear()
             self._urls[text] = url
         return url
@@ -156,7 +181,7 @@ class HTTPEngine(SharedPool):
         """A request of nothing but a method and a URL, kept for the next time."""
         request = serialise(method, self.url(text), self.user_agent)
         kept = self.bare[method]
-        if len(kept) >= MAX_REQUESTS_KEPT:
+        if len(kept) >= self.limits.requests:
             kept.clear()
         kept[text] = request
         return request
@@ -165,7 +190,8 @@ class HTTPEngine(SharedPool):
         """Remember a request made of prepared arguments. They are held too, so that no other object gets their id."""
         if all(argument is None or isinstance(argument, PREPARED) for argument in arguments):
             self._prepared_bytes += len(request.payload)
-            if len(self.prepared) >= MAX_REQUESTS_KEPT or self._prepared_bytes > MAX_KEPT_BYTES:
+            limits = self.limits
+            if len(self.prepared) >= limits.requests or self._prepared_bytes > limits.request_bytes:
                 self.prepared.clear()
                 self._prepared_bytes = len(request.payload)
             self.prepared[key] = (request, arguments)
@@ -207,9 +233,9 @@ class Caller:
     _pools: dict[str, Pool]
     _jar: CookieJar | None
 
-    def forget(self, *, cookies: bool, connections: bool) -> None:
+    def forget(self, *, session: bool, connections: bool) -> None:
         """The next to use it is another user, who has no cookies of this one, or none of its connections."""
-        if cookies:
+        if session:
             self._jar = None  # type: ignore[misc] # it has a place in every subclass
         if connections:
             for pool in self._pools.values():
@@ -305,14 +331,15 @@ class Caller:
                 pool.opening -= 1
 
     def _pool(self, url: PreparedURL) -> Pool:
+        limits = self._engine.limits
         pool = self._pools.get(url.origin)
         if pool is None:
-            if len(self._pools) >= MAX_ORIGINS:
+            if len(self._pools) >= limits.origins:
                 self._forget_an_origin()
             pool = self._pools[url.origin] = self._engine.new_pool()
-        if len(pool.open) + pool.opening >= MAX_CONNECTIONS:
+        if len(pool.open) + pool.opening >= limits.connections:
             raise TooManyConnections(
-                f"{url}: one user has {MAX_CONNECTIONS} calls to {url.origin} under way at once, which is the most;"
+                f"{url}: one user has {limits.connections} calls to {url.origin} under way at once, which is the most;"
                 " spread them over more users"
             )
         return pool
@@ -324,7 +351,8 @@ class Caller:
                     connection.close()
                 del self._pools[origin]
                 return
-        raise TooManyConnections(f"one user has calls to {MAX_ORIGINS} hosts under way at once, which is the most")
+        most = self._engine.limits.origins
+        raise TooManyConnections(f"one user has calls to {most} hosts under way at once, which is the most")
 
     def _redirected(
         self,

@@ -25,7 +25,8 @@ class BadCertificates(Invalid):
 class Resolver:
     """Asks for the addresses of each host and port once, however many users want to know. Failures are not kept."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, hosts: int = MAX_HOSTS_KEPT) -> None:
+        self._hosts = hosts
         self._loop = loop
         self._addresses: dict[tuple[str, int], list[Address]] = {}
         self._asking: dict[tuple[str, int], asyncio.Task[list[Address] | str]] = {}
@@ -60,7 +61,7 @@ class Resolver:
         addresses: list[Address] = [(family, target) for family, _, _, _, target in found]
         if not addresses:
             return f"the address of {host!r} cannot be found: the name has none"
-        if len(self._addresses) >= MAX_HOSTS_KEPT:
+        if len(self._addresses) >= self._hosts:
             self._addresses.clear()
         self._addresses[(host, port)] = addresses
         return addresses

@@ -31,11 +31,13 @@ CLOSE_S: Final = 0.05
 """For what is left in its pipes. A child that it left behind may hold them open, and is killed then."""
 
 
-async def run_command(attempt: HandlerRun, arguments: Sequence[str], environment: Mapping[str, str]) -> TaskResult:
+async def run_command(
+    attempt: HandlerRun, arguments: Sequence[str], environment: Mapping[str, str], *, terminate_s: float = TERMINATE_S
+) -> TaskResult:
     if attempt.reason is not None:
         return attempt.stopped()
     attempt.began_ns = monotonic_ns()
-    command = CommandRun(attempt)
+    command = CommandRun(attempt, terminate_s)
     # What tells the command which attempt it is comes last.
     told = {"TALKA_TASK": attempt.id, "TALKA_JOB": attempt.job, "TALKA_ATTEMPT": str(attempt.attempt)}
     environment = {**os.environ, **environment, **told, FENCE: str(attempt.fence)}
@@ -76,10 +78,11 @@ def output_of(written: bytes) -> bytes:
 class CommandRun(asyncio.SubprocessProtocol):
     """A process, until it has ended and its children with it."""
 
-    def __init__(self, attempt: HandlerRun) -> None:
+    def __init__(self, attempt: HandlerRun, terminate_s: float) -> None:
         self.is_stopped = False
         """It is to end as soon as it is there."""
         self._attempt = attempt
+        self._terminate_s = terminate_s
         self._transport: asyncio.SubprocessTransport | None = None
         self._output = bytearray()
         self._lines: deque[str] = deque(maxlen=LINES_LIMIT)
@@ -145,7 +148,7 @@ class CommandRun(asyncio.SubprocessProtocol):
             # Ask, wait, kill. Told a second time to stop, it is killed at once.
             self._signal(signal.SIGTERM)
             with contextlib.suppress(asyncio.CancelledError):
-                await within(TERMINATE_S, self._exited)
+                await within(self._terminate_s, self._exited)
         await self._end()
         self._keep(self._line)
         for line in self._lines:
@@ -156,7 +159,7 @@ class CommandRun(asyncio.SubprocessProtocol):
         """Whoever is left is killed; what hangs in the kernel is not waited for."""
         self._signal(signal.SIGKILL)
         with contextlib.suppress(asyncio.CancelledError):
-            await within(TERMINATE_S, self._exited)
+            await within(self._terminate_s, self._exited)
             await within(CLOSE_S, self._silent)
         assert self._transport is not None
         self._transport.close()

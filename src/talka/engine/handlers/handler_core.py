@@ -23,6 +23,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
+import msgspec
+
 from talka.clock import cpu_ns, realtime_ns
 from talka.engine.handlers.command_run import run_command
 from talka.engine.handlers.handler_run import HandlerRun, Reason, described, failure, run_async, run_plain
@@ -55,11 +57,6 @@ from talka.work.specs import SpecProblem
 
 FRAME_LIMIT_BYTES: Final = 64 * 1024 * 1024
 """Of this socket: a task comes with all of its inputs."""
-BATCH_BYTES: Final = 8 * 1024 * 1024
-"""Outputs that travel in one frame, unless one alone is larger."""
-LINES_LIMIT: Final = 10_000
-"""Lines that wait to be sent; those beyond are left out, and a line says how many."""
-LINES_PER_FRAME: Final = 1000
 SAY_EVERY_S: Final = 0.01
 """A handler that talks without end must not keep its worker busy: what is said waits so long, or for a result."""
 LOOK_AFTER_S: Final = 0.05
@@ -82,10 +79,30 @@ def new_deframer() -> Deframer:
     return Deframer(FRAME_LIMIT_BYTES)
 
 
+class HandlerCoreLimits(msgspec.Struct, frozen=True):
+    """What waits to be said, and goes in one frame."""
+
+    batch_bytes: int = 8 * 1024 * 1024
+    """Bytes of outputs that travel in one frame, unless one alone is larger."""
+    lines: int = 10_000
+    """Lines that wait to be sent; those beyond are left out, and a line says how many."""
+    lines_per_frame: int = 1000
+
+
+HANDLER_CORE_LIMITS: Final = HandlerCoreLimits()
+
+
 class HandlerCore(asyncio.Protocol):
     """The conversation with the worker, and everything that runs. Threads may call `progress`, `line` and `done`."""
 
-    def __init__(self, handlers: Mapping[str, HandlerSpec], threads: int = 1) -> None:
+    def __init__(
+        self,
+        handlers: Mapping[str, HandlerSpec],
+        threads: int = 1,
+        *,
+        limits: HandlerCoreLimits = HANDLER_CORE_LIMITS,
+    ) -> None:
+        self._limits = limits
         self.over = asyncio.Event()
         """The worker closed its side."""
         self._loop = asyncio.get_running_loop()
@@ -229,7 +246,7 @@ class HandlerCore(asyncio.Protocol):
             self._say_soon()
 
     def line(self, line: TaskLine) -> None:
-        if len(self._lines) >= LINES_LIMIT:
+        if len(self._lines) >= self._limits.lines:
             self._left_out[line.fence] = self._left_out.get(line.fence, 0) + 1
             return
         self._lines.append(line)
@@ -264,7 +281,7 @@ class HandlerCore(asyncio.Protocol):
         while ended > 0:
             batch: list[TaskResult] = []
             size = 0
-            while ended > 0 and size < BATCH_BYTES:
+            while ended > 0 and size < self._limits.batch_bytes:
                 result = self._results.popleft()
                 batch.append(result)
                 size += len(result.output)
@@ -292,7 +309,7 @@ class HandlerCore(asyncio.Protocol):
         progress = [HandlerProgress(*self._progress.popitem()) for _ in range(len(self._progress))]
         waiting = len(self._lines)  # threads add more meanwhile, perhaps without end
         while progress or waiting:
-            lines = [self._lines.popleft() for _ in range(min(waiting, LINES_PER_FRAME))]
+            lines = [self._lines.popleft() for _ in range(min(waiting, self._limits.lines_per_frame))]
             waiting -= len(lines)
             self._write(Said(tuple(progress), tuple(lines)))
             progress = []
@@ -341,10 +358,10 @@ def loaded(load: Load) -> tuple[dict[str, HandlerSpec], Loaded]:
     return handlers, Loaded(os.getpid(), tuple(handlers), plain=plain)
 
 
-def first_word(sock: socket.socket) -> tuple[Load, bytes] | None:
+def first_word(sock: socket.socket, read_bytes: int = READ_BYTES) -> tuple[Load, bytes] | None:
     """The Load, and what came with it. None: the worker is gone."""
     pending = b""
-    while data := sock.recv(READ_BYTES):
+    while data := sock.recv(read_bytes):
         pending += data
         if len(pending) < HEADER_BYTES:
             continue

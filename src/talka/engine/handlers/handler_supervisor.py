@@ -118,7 +118,10 @@ class HandlerSupervisor:
         on_message: Callable[[int, FromHandlers], None],
         on_exit: Callable[[int, ExitFacts], None],
         confines: Confines | None = None,
+        *,
+        end_s: float = END_S,
     ) -> None:
+        self._end_s = end_s
         self.children = CoreChildren("talka.engine.handlers.handler_core", has_lease=True, confines=confines)
         self._on_message = on_message
         self._on_exit = on_exit
@@ -166,7 +169,7 @@ class HandlerSupervisor:
             process.kill("its worker killed it")
             return
         process.ask()
-        asyncio.get_running_loop().call_later(END_S, process.kill, "it did not end when it was asked to")
+        asyncio.get_running_loop().call_later(self._end_s, process.kill, "it did not end when it was asked to")
 
     def look(self) -> None:
         """Now and then: how much memory the cores use, and whether their guard lives."""

@@ -290,7 +290,8 @@ class Inline:
             return run_plain(attempt, spec.function, "")
         results: list[TaskResult] = []
         await run_async(attempt, spec.function, results.append, "")
-        return results[0]
+        [result] = results
+        return result
 
     def _settle(self, task: DagTask, result: TaskResult) -> None:
         now = self._loop.clock.now_ns

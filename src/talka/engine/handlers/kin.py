@@ -11,27 +11,27 @@ FENCE: Final = "TALKA_FENCE"
 PROCESSES: Final = Path("/proc")
 
 
-def kin() -> Iterator[int]:
+def kin(processes: Path = PROCESSES) -> Iterator[int]:
     """Others in this group that live. One that has ended and that nobody has waited for does not."""
     own, group = os.getpid(), os.getpgid(0)
-    for pid in all_pids():
+    for pid in all_pids(processes):
         with contextlib.suppress(OSError):
-            if pid != own and os.getpgid(pid) == group and not has_ended(pid):
+            if pid != own and os.getpgid(pid) == group and not has_ended(pid, processes):
                 yield pid
 
 
-def all_pids() -> list[int]:
-    if PROCESSES.is_dir():
-        return [int(name) for name in os.listdir(PROCESSES) if name.isdigit()]
+def all_pids(processes: Path) -> list[int]:
+    if processes.is_dir():
+        return [int(name) for name in os.listdir(processes) if name.isdigit()]
     import psutil  # where there is no /proc; a core that needs none of this need not load it
 
     return psutil.pids()
 
 
-def has_ended(pid: int) -> bool:
+def has_ended(pid: int, processes: Path) -> bool:
     try:
         # The state is the first word after the name, which may hold anything.
-        return (PROCESSES / str(pid) / "stat").read_bytes().rpartition(b") ")[2][:1] in (b"Z", b"X")
+        return (processes / str(pid) / "stat").read_bytes().rpartition(b") ")[2][:1] in (b"Z", b"X")
     except OSError:
         return False
 

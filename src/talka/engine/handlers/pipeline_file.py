@@ -37,7 +37,7 @@ FILLERS: Final = {"handler": "unknown", "key": "unknown"}
 """In the place of what is missing or wrong, and told, so that the rest can be looked at."""
 
 
-def read_pipeline(path: Path) -> DagSpec:
+def read_pipeline(path: Path, size_limit_bytes: int = SIZE_LIMIT_BYTES) -> DagSpec:
     """The job that the file describes, checked. `FILE.py:name` names one of several in a Python file."""
     path, name = _split(path)
     if not path.exists():
@@ -48,7 +48,7 @@ def read_pipeline(path: Path) -> DagSpec:
         return _dag_of(path, name).spec()
     if path.suffix not in SUFFIXES:
         raise BadPipeline([SpecProblem(f"is not a pipeline: its name must end in {', '.join(SUFFIXES)}", str(path))])
-    text = _text_of(path)
+    text = _text_of(path, size_limit_bytes)
     root, problems = read_located(text, str(path))
     if root is None and not problems:
         problems = [SpecProblem("is empty: write name and tasks", str(path), 1)]
@@ -94,14 +94,14 @@ def _dag_of(path: Path, name: str) -> Dag:
     return next(iter(dags.values()))
 
 
-def _text_of(path: Path) -> str:
+def _text_of(path: Path, limit_bytes: int) -> str:
     try:
         with path.open("rb") as file:
-            content = file.read(SIZE_LIMIT_BYTES + 1)
+            content = file.read(limit_bytes + 1)
     except OSError as error:
         raise BadPipeline([SpecProblem(f"cannot be read: {error.strerror}", str(path))]) from None
-    if len(content) > SIZE_LIMIT_BYTES:
-        text = f"is larger than {SIZE_LIMIT_BYTES >> 20} MiB: submit many tasks as a stream of lines instead"
+    if len(content) > limit_bytes:
+        text = f"is larger than {limit_bytes >> 20} MiB: submit many tasks as a stream of lines instead"
         raise BadPipeline([SpecProblem(text, str(path), content.count(b"\n") + 1)])
     try:
         return content.decode("utf-8-sig")

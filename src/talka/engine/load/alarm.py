@@ -8,7 +8,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from talka.clock import monotonic_ns
 from talka.engine.kernel_timer import TFD_TIMER_ABSTIME, TimerSetting, timer_calls
@@ -18,21 +18,21 @@ CLOCK_MONOTONIC: Final = 1
 EXPIRATIONS: Final = 8
 """What a timer of the kernel answers is a number of so many bytes."""
 
-
-_LIBC: Final = timer_calls()
+LIBC: Final = timer_calls()
+"""What sets timers of the kernel; None where it has none."""
 
 
 class Alarm:
     """Rings once, at an instant of the monotonic clock or right after it; never before."""
 
-    def __init__(self, ring: Callable[[], None]) -> None:
+    def __init__(self, ring: Callable[[], None], libc: Any = LIBC) -> None:
         self._ring = ring
         self._loop = asyncio.get_running_loop()
         self.is_set = False
         self._at_ns = 0
         self._handle: asyncio.TimerHandle | None = None
         self._setting = TimerSetting()
-        self._libc = _LIBC
+        self._libc = libc
         self._fd = -1
         if self._libc is not None:
             # It answers -1 where no descriptor is left.

@@ -69,7 +69,15 @@ def refusal(reason: Literal["file", "setup", "unreachable"], error: Exception, s
 class Core:
     """One shard from Arm to its last report."""
 
-    def __init__(self, line: "OwnLine") -> None:
+    def __init__(
+        self,
+        line: "OwnLine",
+        *,
+        windows_per_report: int = WINDOWS_PER_REPORT,
+        last_ack_wait_s: float = LAST_ACK_WAIT_S,
+    ) -> None:
+        self._windows_per_report = windows_per_report
+        self._last_ack_wait_s = last_ack_wait_s
         self._line = line
         self._inbox: asyncio.Queue[Arm | Go] = asyncio.Queue(1024)
         self._executor: Executor | None = None
@@ -160,12 +168,12 @@ class Core:
                 context, self._notes = stage.handed_on(provided)
                 provided |= context
         recorder.finish()
-        while recorder.log.oldest(WINDOWS_PER_REPORT, COUNTERS_PER_REPORT) != recorder.log.open_windows():
+        while recorder.log.oldest(self._windows_per_report, COUNTERS_PER_REPORT) != recorder.log.open_windows():
             # An owner that was slow to acknowledge gets what is left piece by piece.
             await self._report()
             await self._acknowledged.wait()
         await self._report(final=True, provided=provided, failure=executor.failure or failure, ended_at_ns=ended_at_ns)
-        await within(LAST_ACK_WAIT_S, self._acknowledged)
+        await within(self._last_ack_wait_s, self._acknowledged)
 
     async def _arm(self, arm: Arm) -> ShardRuntime:
         try:
@@ -234,7 +242,7 @@ class Core:
             if self._sent_values.get(name) != metric.values:
                 self._sent_values[name] = metric.values
                 self._line.send(MetricTotals(self._sequence, name, metric))
-        self._sent_windows = self._recorder.log.oldest(WINDOWS_PER_REPORT, COUNTERS_PER_REPORT)
+        self._sent_windows = self._recorder.log.oldest(self._windows_per_report, COUNTERS_PER_REPORT)
         rest = msgspec.structs.replace(tally, steps={}, actions={}, calls={}, metrics={})
         self._acknowledged.clear()
         self._line.send(

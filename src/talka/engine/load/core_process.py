@@ -12,7 +12,7 @@ import random
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from talka.clock import monotonic_ns
@@ -38,7 +38,15 @@ READ_BYTES: Final = 65_536
 class Switchboard:
     """Gives what the owner says to the shard that is meant. Ends when the last shard has ended."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, has_own_process: bool) -> None:
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        has_own_process: bool,
+        new_core: "Callable[[OwnLine], Core]" = Core,
+    ) -> None:
+        self._new_core = new_core
         self.writer = writer
         self.has_own_process = has_own_process
         self._reader = reader
@@ -96,7 +104,7 @@ class Switchboard:
 
     def _core(self, number: int) -> Core:
         if number not in self._cores:
-            core = Core(OwnLine(self, number))
+            core = self._new_core(OwnLine(self, number))
             self._cores[number] = (core, asyncio.create_task(core.serve()))
             self._has_news.set()
         return self._cores[number][0]
@@ -161,9 +169,11 @@ class OwnLine:
         await self.switchboard.writer.drain()
 
 
-async def serve(sock: socket.socket, *, has_own_process: bool = False) -> None:
+async def serve(
+    sock: socket.socket, *, has_own_process: bool = False, new_core: Callable[[OwnLine], Core] = Core
+) -> None:
     reader, writer = await asyncio.open_unix_connection(sock=sock)
-    await Switchboard(reader, writer, has_own_process=has_own_process).serve()
+    await Switchboard(reader, writer, has_own_process=has_own_process, new_core=new_core).serve()
 
 
 def main() -> None:

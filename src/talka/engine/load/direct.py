@@ -22,6 +22,8 @@ from talka.engine.load import native
 from talka.work.dsl import Declaration, Workflow
 from talka.work.specs import NodeSpec, WorkflowSpec
 
+DIRECT: Final = "http"
+"""The client whose calls the direct driver can wait for: its engine has the driver's core."""
 Kind = Literal["workflow", "clients", "http", "method", "call"]
 """What an expression stands for: `self`, `self.client`, its `http`, a method of that, and what calling it returns.
 
@@ -260,7 +262,7 @@ class CodeReading:
                         return "clients"
                     case "workflow", "pause" if self._look.attribute("pause") is Workflow.pause:
                         return "method"
-                    case "clients", "http":
+                    case "clients", _ if attr == DIRECT:
                         return "http"
                     case "http", _ if attr in METHODS:
                         return "method"
@@ -357,7 +359,7 @@ class CodeReading:
 
     def _judge_attribute(self, node: ast.Attribute) -> None:
         if not isinstance(node.ctx, ast.Load):
-            if node.attr in ("client", "http"):
+            if node.attr in ("client", DIRECT):
                 self._doubt(node, f"changes {ast.unparse(node)}")
             self._look.changes_users = True
             return

@@ -42,7 +42,11 @@ class Executor:
         iterations_done: int = 0,
         think: Callable[[], int] | None = None,
         renew: Callable[[VirtualUser], None] = lambda user: None,
+        left_behind_s: float = LEFT_BEHIND_S,
+        new_alarm: Callable[[Callable[[], None]], Alarm] = Alarm,
     ) -> None:
+        self._left_behind_s = left_behind_s
+        self._new_alarm = new_alarm
         self._renew = renew
         self._shard = shard
         self._iterations = iterations
@@ -156,7 +160,7 @@ class Executor:
         for task in list(self._under_way):
             task.cancel()
         if self._under_way:
-            await asyncio.wait(self._under_way, timeout=LEFT_BEHIND_S)
+            await asyncio.wait(self._under_way, timeout=self._left_behind_s)
         self._recorder.tally.interrupted_iterations += (
             self._iterations.under_way
         )  # those that did not heed their cancellation
@@ -261,14 +265,13 @@ class Executor:
         due_ns = self._next_due_ns()
         if due_ns is not None:
             # Due by now, and nobody was free to start them.
-            self._recorder.tally.dropped += self._shard.arrivals_between(
-                due_ns, min(monotonic_ns() - self._origin_ns, self._shard.plan.length_ns or 0)
-            )
+            elapsed_ns = monotonic_ns() - self._origin_ns
+            self._recorder.tally.dropped += self._shard.arrivals_between(due_ns, elapsed_ns)
 
     def _open(self, from_ns: int) -> None:
         self._arrivals = self._shard.arrivals(from_ns)
         self._due_ns = next(self._arrivals, None)
-        self._alarm = Alarm(self._pump)
+        self._alarm = self._new_alarm(self._pump)
         self._pump()
 
     def _next_due_ns(self) -> int | None:

@@ -43,10 +43,10 @@ def cursors_for(
     }
 
 
-def read_rows(feed: Feed, path: Path) -> list[Row]:
+def read_rows(feed: Feed, path: Path, limit_bytes: int = FEED_LIMIT_BYTES) -> list[Row]:
     try:
-        if (size := path.stat().st_size) > FEED_LIMIT_BYTES:
-            raise Invalid(f"{path} has {size} bytes: a feed may have {FEED_LIMIT_BYTES}")
+        if (size := path.stat().st_size) > limit_bytes:
+            raise Invalid(f"{path} has {size} bytes: a feed may have {limit_bytes}")
         content = path.read_bytes()
     except OSError as error:
         raise Invalid(f"{path} cannot be read: {error.strerror}") from None

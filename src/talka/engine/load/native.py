@@ -5,10 +5,7 @@ Decision: docs/decisions/0025-native-engine.md.
 
 import importlib
 import sys
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from talka.engine.clients.http import HTTPEngine
+from typing import Any, Final
 
 from talka.errors import Invalid
 
@@ -51,13 +48,6 @@ def is_chosen(setting: str) -> bool:
     return setting != "python" and _obstacle is None
 
 
-def new_driver(engine: Any, **parts: Any) -> Any:
-    """The direct driver on a `NativeHTTPEngine`."""
-    return _extension.Driver(engine.core, **parts)
-
-
-def engine_class() -> "type[HTTPEngine]":
-    """The HTTP engine whose sockets and answers are handled in C. Only where `available` says None."""
-    from talka.engine.clients.native_http import NativeHTTPEngine
-
-    return NativeHTTPEngine
+def new_driver(core: Any, **parts: Any) -> Any:
+    """The direct driver."""
+    return _extension.Driver(core, **parts)

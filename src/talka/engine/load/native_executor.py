@@ -13,7 +13,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
 from talka.engine.calls import ExchangeFailed, NodeRun, current_call
-from talka.engine.load.direct import Choice, is_users_own
+from talka.engine.load.direct import DIRECT, Choice, is_users_own
 from talka.engine.load.executor import LEFT_BEHIND_S, Executor
 from talka.engine.load.recorder import Recorder
 from talka.engine.load.steps import Iteration, Iterations, StepNode, VirtualUser
@@ -65,6 +65,7 @@ class NativeExecutor(Executor):
         iterations_done: int = 0,
         think: Callable[[], int] | None = None,
         renew: Callable[[VirtualUser], None] = lambda user: None,
+        left_behind_s: float = LEFT_BEHIND_S,
     ) -> None:
         super().__init__(
             shard,
@@ -76,6 +77,7 @@ class NativeExecutor(Executor):
             iterations_done=iterations_done,
             think=think,
             renew=renew,
+            left_behind_s=left_behind_s,
         )
         ordered: list[tuple[int, list[StepNode]]] = [(START, [node]) for node in iterations.starts]
         for number, layer in enumerate(iterations.layers):
@@ -123,7 +125,8 @@ class NativeExecutor(Executor):
             template = template_of(user.workflow) if self._renewal == FRESH_OBJECT else None
             # The driver copies the context for its user: what clients other than the native one find there.
             token = current_call.set(DirectRun(self._driver, self._nodes, user.position))
-            self._driver.add(user.workflow, user.workflow.client.http, template, user.iterations_left)
+            client = getattr(user.workflow.client, DIRECT)
+            self._driver.add(user.workflow, client, template, user.iterations_left)
             current_call.reset(token)
         return user
 
@@ -155,7 +158,7 @@ class NativeExecutor(Executor):
         await self._rest_within(self._grace_ns / SECOND)
         if self._driver.under_way:
             self._driver.interrupt()
-            await self._rest_within(LEFT_BEHIND_S)
+            await self._rest_within(self._left_behind_s)
         self._driver.close()
         self._recorder.settle()
         await super()._finish()
@@ -323,7 +326,7 @@ def add_calls(row: StepTally, drained: "DrainedRow") -> None:
     merge(row.response_time, response_time)
     merge(row.service_time, service_time)
     for status, times in statuses.items():
-        row.saw_status(status, times)
+        row.saw(str(status), times)
 
 
 def ended_run(node: StepNode, failure: Sample | None, has_waited: bool) -> NodeRun:

@@ -19,10 +19,11 @@ from talka.stats.tally import (
     Sample,
     StepTally,
     Tally,
+    is_status,
 )
 from talka.stats.windows import UNACKNOWLEDGED_LIMIT, WINDOW_NS, StepWindow, Window, WindowLog
 from talka.units import MICROSECOND
-from talka.work.responses import BrokenBody, HTTPResponse, NotJSON, Response
+from talka.work.responses import BrokenBody, NotJSON, Response
 from talka.work.specs import WorkflowSpec
 
 SAMPLE_CHARACTERS_LIMIT: Final = 300
@@ -55,7 +56,7 @@ class CallSource(Protocol):
 class Recorder:
     """Counts for one shard. `start` gives it the instant from which windows and samples are counted.
 
-    Times are sorted into histograms in heaps, as most of a heap are equal: the tallies are complete after `settle`,
+    Times and outcomes are sorted in by heaps, as most of a heap are equal: the tallies are complete after `settle`,
     which also brings in what `sources` have counted.
     """
 
@@ -75,6 +76,8 @@ class Recorder:
         """Of steps that ended well in the present window."""
         self.heaps: list[tuple[Histogram, list[int]]] = []
         """Other times, each with the histogram it is for."""
+        self.answers: list[tuple[StepTally, list[str | int]]] = []
+        """Outcomes of calls, each with the row it is for."""
         self.log = WindowLog()
         self.vus = 0
         self._origin_ns = 0
@@ -131,12 +134,8 @@ class Recorder:
 
     def rejected(self, response: Response) -> Sample:
         """An answer that counts as a failure, as it is shown."""
-        if isinstance(response, HTTPResponse):
-            text, status = f"{response.method} {response.url} answered {response.status}", response.status
-        else:
-            text, status = "the answer was not accepted", 0
-        text = sendable(text, SAMPLE_CHARACTERS_LIMIT)
-        return Sample(response.done_ns - self._origin_ns, "status", text, status)
+        text, label = sendable(response.describe(), SAMPLE_CHARACTERS_LIMIT), response.label
+        return Sample(response.done_ns - self._origin_ns, "status", text, int(label) if is_status(label) else 0)
 
     def metric(self, name: str, value: float, kind: MetricKind) -> None:
         """A number that a step told by itself."""
@@ -219,6 +218,11 @@ class Recorder:
                 for value, count in Counter(times).items():
                     histogram.record(value, count)
                 times.clear()
+        for tally, outcomes in self.answers:
+            if outcomes:
+                for outcome, count in Counter(outcomes).items():
+                    tally.saw(str(outcome), count)
+                outcomes.clear()
 
     def _close_window(self) -> None:
         window, exchanges = self._window, self.exchanges
@@ -245,15 +249,17 @@ class Recorder:
 
 
 class StepRecord:
-    """Calls of one name, with their times that are not sorted in yet."""
+    """Calls of one name, with their times and outcomes that are not sorted in yet."""
 
-    __slots__ = ("tally", "response_us", "service_us")
+    __slots__ = ("tally", "response_us", "service_us", "outcomes")
 
-    def __init__(self, tally: StepTally, heaps: list[tuple[Histogram, list[int]]]) -> None:
+    def __init__(self, tally: StepTally, recorder: Recorder) -> None:
         self.tally = tally
         self.response_us: list[int] = []
         self.service_us: list[int] = []
-        heaps += ((tally.response_time, self.response_us), (tally.service_time, self.service_us))
+        self.outcomes: list[str | int] = []
+        recorder.heaps += ((tally.response_time, self.response_us), (tally.service_time, self.service_us))
+        recorder.answers.append((tally, self.outcomes))
 
 
 class StepRecords:
@@ -275,7 +281,7 @@ class StepRecords:
             kept, tally = self._recorder.new_row(self._node, self._node if name is None else name)
             row = self._by_tally.get(kept)
             if row is None:
-                row = self._by_tally[kept] = StepRecord(tally, self._recorder.heaps)
+                row = self._by_tally[kept] = StepRecord(tally, self._recorder)
             if name is None or kept == name:  # names that are folded or cut short could be any number
                 self._rows[name] = row
         return row
@@ -285,12 +291,7 @@ class StepRecords:
         tally, done_ns = row.tally, response.done_ns
         row.response_us.append((done_ns - response.intended_ns) // MICROSECOND)
         row.service_us.append((done_ns - response.sent_ns) // MICROSECOND)
-        if isinstance(response, HTTPResponse):
-            status, codes = response.status, tally.status_codes
-            if status in codes:
-                codes[status] += 1
-            else:
-                tally.saw_status(status)
+        row.outcomes.append(response.outcome)
         if response.accepted:
             tally.ok += 1
             return None

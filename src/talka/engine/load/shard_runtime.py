@@ -1,25 +1,26 @@
 """Everything the virtual users of one shard stand on: what was prepared for them, and what they share."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 from functools import partial
 from random import Random
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from talka.clock import monotonic_ns
 from talka.engine.calls import NodeRun, current_call
-from talka.engine.clients.http import HTTPEngine, Trace
+from talka.engine.clients.port import ClientParts, Trace
 from talka.engine.load import native
-from talka.engine.load.direct import driver_for
-from talka.engine.load.executor import Executor
+from talka.engine.load.direct import DIRECT, driver_for
+from talka.engine.load.executor import LEFT_BEHIND_S, Executor
 from talka.engine.load.feeds import cursors_for, load_feeds
 from talka.engine.load.native_executor import NativeExecutor
-from talka.engine.load.prepare import prepare, urls_in
+from talka.engine.load.prepare import prepare
 from talka.engine.load.recorder import Recorder, StepRecords, described
 from talka.engine.load.steps import Iterations, VirtualUser
 from talka.engine.load.users import (
     VALUES_LIMIT_BYTES,
+    ShardEngines,
     ShardHooks,
     UserClients,
     handed_on,
@@ -29,7 +30,6 @@ from talka.engine.load.users import (
 )
 from talka.errors import Invalid
 from talka.units import SECOND
-from talka.version import VERSION
 from talka.work.dsl import BoundStep, Workflow
 from talka.work.load import Shard
 from talka.work.specs import NodeSpec, WorkflowSpec
@@ -37,6 +37,21 @@ from talka.work.specs import NodeSpec, WorkflowSpec
 
 class SetupFailed(Invalid):
     """The user's own code raised before the clock started."""
+
+
+class LoopEngine(Protocol):
+    """What the engine of one client does for all users of a shard, as its core has the event loop."""
+
+    @property
+    def pulse(self) -> int:
+        """See `Executor`."""
+
+    @property
+    def core(self) -> Any:
+        """Of the direct driver; on the engine in Python nobody asks for it."""
+
+    def pause(self, length_ns: int) -> Awaitable[None]:
+        """What `self.pause` of a user awaits."""
 
 
 class ShardRuntime:
@@ -61,13 +76,17 @@ class ShardRuntime:
         self._cursors = cursors_for(spec, load_feeds(spec), shard, seed=seed, given=iterations_done)
         self.recorder = Recorder(spec)
         is_native = native.is_chosen(engine)
-        new_engine = native.engine_class() if is_native else HTTPEngine
-        self._engine = new_engine(self.recorder.exchanges, version=VERSION, verify=spec.workflow.verify, trace=trace)
+        self._engines = ShardEngines(
+            ClientParts(
+                exchanges=self.recorder.exchanges, verify=spec.workflow.verify, trace=trace, is_native=is_native
+            )
+        )
+        self._loop_engine = cast(LoopEngine, self._engines.by_name[DIRECT])
         # Drawn apart from the user's own code, which must find the same numbers with the same seed whatever we draw.
         random = Random() if seed is None else Random(f"{seed}/think/{spec.name}/{shard.index}")
         pause = spec.think
         self.think = None if pause is None else lambda: pause.draw_ns(random)
-        self._hooks = ShardHooks(self.recorder, self._engine, random)
+        self._hooks = ShardHooks(self.recorder, self._loop_engine.pause, random)
         self._choice = driver_for(spec) if is_native else None
         """Of the driver; None on the engine in Python, which has but one."""
         self.iterations = Iterations(spec, self._arguments, self.recorder)
@@ -79,15 +98,14 @@ class ShardRuntime:
         self._step_names = [node.name for node in spec.nodes if node.kind == "step"]
 
     def new_user(self, position: int) -> VirtualUser:
-        clients = UserClients(self._engine)
+        clients = self._engines.new_clients()
         workflow = self._new_workflow(clients)
-        close: Callable[[], None] = getattr(clients.http, "close", lambda: None)
-        return VirtualUser(position, workflow, self._steps_of(workflow), close)
+        return VirtualUser(position, workflow, self._steps_of(workflow), clients.close)
 
     def renew(self, user: VirtualUser) -> None:
-        """Another user takes the place: a new object and no cookies. Connections stay, unless they are to be fresh."""
+        """Another user takes the place: a new object, no session. Connections stay, unless they are to be fresh."""
         clients = cast(UserClients, user.workflow.client)
-        clients.http.forget(connections=self.spec.connections == "fresh", cookies=self.spec.has_fresh_users)
+        clients.forget(connections=self.spec.connections == "fresh", session=self.spec.has_fresh_users)
         if self.spec.has_fresh_users:
             user.workflow = self._new_workflow(clients)
             user.steps = self._steps_of(user.workflow)
@@ -109,10 +127,8 @@ class ShardRuntime:
         return {name: getattr(workflow, name) for name in self._step_names}
 
     async def set_up(self) -> None:
-        """Find the addresses and authorities of the targets, make a first user, run the setup methods."""
-        for url in urls_in(self._arguments):
-            await self._engine.resolve(url)
-            self._engine.tls_for(url)
+        """Let clients find what they need, such as addresses, make a first user, run the setup methods."""
+        await self._engines.prepare(self._arguments)
         try:
             self._first = self.new_user(-1)
         except Exception as error:
@@ -134,21 +150,31 @@ class ShardRuntime:
             except Exception as error:  # noqa: BLE001 - users' code may raise anything
                 self.recorder.tally.actions[node.name].fail(self.recorder.sample(error, monotonic_ns()))
 
-    def executor(self, shard: Shard, *, grace_ns: int, iterations_done: int = 0) -> Executor:
+    def executor(
+        self, shard: Shard, *, grace_ns: int, iterations_done: int = 0, left_behind_s: float = LEFT_BEHIND_S
+    ) -> Executor:
         """What runs the users. Make it once, after `set_up`."""
-        parts = (shard, self.iterations, self.recorder, self.new_user, lambda: self._engine.pulse)
+        parts = (shard, self.iterations, self.recorder, self.new_user, lambda: self._loop_engine.pulse)
         if self._choice is not None and self._choice.driver == "direct":
             return NativeExecutor(
                 *parts,
-                new_driver=partial(native.new_driver, self._engine),
+                new_driver=partial(native.new_driver, self._loop_engine.core),
                 choice=self._choice,
                 fresh_connections=self.spec.connections == "fresh",
                 grace_ns=grace_ns,
                 iterations_done=iterations_done,
                 think=self.think,
                 renew=self.renew,
+                left_behind_s=left_behind_s,
             )
-        return Executor(*parts, grace_ns=grace_ns, iterations_done=iterations_done, think=self.think, renew=self.renew)
+        return Executor(
+            *parts,
+            grace_ns=grace_ns,
+            iterations_done=iterations_done,
+            think=self.think,
+            renew=self.renew,
+            left_behind_s=left_behind_s,
+        )
 
     @property
     def engine(self) -> str:
@@ -163,7 +189,7 @@ class ShardRuntime:
         return handed_on(self.spec, self._context, VALUES_LIMIT_BYTES - sum(map(len, provided.values())))
 
     async def close(self) -> None:
-        await self._engine.close()
+        await self._engines.close()
 
     async def _run_once(self, node: NodeSpec, user: VirtualUser) -> None:
         current_call.set(NodeRun(monotonic_ns(), StepRecords(self.recorder, node.name)))

@@ -126,6 +126,8 @@ class Supervisor:
         has_lease: bool = False,
         confines: Confines | None = None,
         share_bytes: int = 0,
+        terminate_s: float = TERMINATE_S,
+        break_off_s: float = BREAK_OFF_S,
     ) -> None:
         """`on_lines` is told what core processes print; it goes to our own stderr in any case. With a lease cores end
         by themselves at what `tell_end` says. `share_bytes` of memory are what a core may set aside; 0: no bound."""
@@ -134,6 +136,8 @@ class Supervisor:
         self._on_exit = on_exit
         self._on_lines = on_lines
         self._share_bytes = share_bytes
+        self._terminate_s = terminate_s
+        self._break_off_s = break_off_s
         self._cores: dict[int, SharedProcess] = {}
         self._processes: dict[int, SharedProcess] = {}
         """By the number that attempts name to share one."""
@@ -203,7 +207,7 @@ class Supervisor:
             return
         runs = self._cores[core].runs
         runs.terminate()
-        asyncio.get_running_loop().call_later(TERMINATE_S, runs.kill)
+        asyncio.get_running_loop().call_later(self._terminate_s, runs.kill)
 
     def _break_off(self, core: int) -> bool:
         """End one attempt of several in a process; False when it is alone there."""
@@ -211,7 +215,7 @@ class Supervisor:
         if len(shared.arms) == 1:
             return False
         shared.say(core)
-        asyncio.get_running_loop().call_later(BREAK_OFF_S, self._see_it_gone, core, shared)
+        asyncio.get_running_loop().call_later(self._break_off_s, self._see_it_gone, core, shared)
         return True
 
     def _see_it_gone(self, core: int, shared: SharedProcess) -> None:

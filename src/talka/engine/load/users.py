@@ -1,13 +1,14 @@
 """What the virtual users of a shard are given, and what the shard hands on: clients, and values between workflows."""
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
 from random import Random
 from typing import Any
 
 import msgspec
 
-from talka.engine.clients.custom import CustomClient
-from talka.engine.clients.http import HTTPEngine
+from talka.engine.clients.port import ClientEngine, ClientParts, UserClient
+from talka.engine.clients.table import CLIENTS
 from talka.engine.load.recorder import Recorder, described
 from talka.errors import Invalid
 from talka.wire.shards import CONTEXT_PREFIX, VALUE_LIMIT_BYTES
@@ -23,21 +24,53 @@ NOTES_LIMIT = 8
 
 
 class UserClients:
-    """`self.client` of one virtual user."""
+    """`self.client` of one virtual user: an attribute for each row of the table."""
 
-    __slots__ = ("http", "custom")
+    __slots__ = tuple(CLIENTS)
 
-    def __init__(self, engine: HTTPEngine) -> None:
-        self.http = engine.new_client()
-        self.custom = CustomClient()
+    def __init__(self, engines: Mapping[str, ClientEngine]) -> None:
+        for name, engine in engines.items():
+            setattr(self, name, engine.new_client())
+
+    def _all(self) -> Iterable[UserClient]:
+        return (getattr(self, name) for name in self.__slots__)
+
+    def forget(self, *, session: bool, connections: bool) -> None:
+        for client in self._all():
+            client.forget(session=session, connections=connections)
+
+    def close(self) -> None:
+        for client in self._all():
+            client.close()
+
+
+class ShardEngines:
+    """What the clients of all users of a shard stand on, by the names of the clients."""
+
+    def __init__(self, parts: ClientParts) -> None:
+        self.by_name = {name: kind.new_engine(parts) for name, kind in CLIENTS.items()}
+
+    def new_clients(self) -> UserClients:
+        return UserClients(self.by_name)
+
+    async def prepare(self, arguments: Mapping[str, Mapping[str, Any]]) -> None:
+        """With the prepared arguments of every node."""
+        values = [value for node in arguments.values() for value in node.values()]
+        for engine in self.by_name.values():
+            await engine.prepare(values)
+
+    async def close(self) -> None:
+        async with AsyncExitStack() as closing:  # each of them, whatever the others do
+            for engine in self.by_name.values():
+                closing.push_async_callback(engine.close)
 
 
 class ShardHooks:
     """What `self.pause` and `self.metric` of the users of a shard reach."""
 
-    def __init__(self, recorder: Recorder, engine: HTTPEngine, random: Random) -> None:
+    def __init__(self, recorder: Recorder, pause: Callable[[int], Awaitable[None]], random: Random) -> None:
         self.metric = recorder.metric
-        self._pause = engine.pause
+        self._pause = pause
         self._random = random
         self._pauses: dict[tuple[str | float, str | float | None], Between] = {}
 

@@ -4,14 +4,15 @@ Memory is ahead of the store by what is on its way there; an end is not shown be
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from typing import Final
+from collections.abc import AsyncGenerator, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 
 from talka.client.dags import DagsPage
 from talka.client.requests import NoSuchJob, NoSuchTask
 from talka.clock import boottime_ns
+from talka.control.dags.job import DagJob
 from talka.control.dags.keeper import DagKeeper
 from talka.errors import Invalid, Unavailable
 from talka.nodes.dags.dag_views import (
@@ -23,10 +24,8 @@ from talka.nodes.dags.dag_views import (
     schedule_view,
     task_view,
 )
-from talka.nodes.dags.store_thread import StoreThread
-from talka.store.dags.records import StoreLost
-from talka.store.dags.sqlite import SqliteRecords
-from talka.store.files.blobs import Blobs
+from talka.nodes.dags.kept_partitions import KeptPartitions
+from talka.store.dags.records import Store, StoreLost
 from talka.wire.task_views import (
     DagFacts,
     DeadLetter,
@@ -50,50 +49,80 @@ WATCH_S: Final = 0.05
 NEWEST: Final = 1 << 62
 
 
+class ReadingLimits(NamedTuple):
+    graph: int = GRAPH_LIMIT
+    watch_s: float = WATCH_S
+
+
 class DagReading:
     """The half of `client.dags.DagControl` that changes nothing."""
 
-    def __init__(self, keeper: DagKeeper, records: SqliteRecords, blobs: Blobs) -> None:
-        self.keeper = keeper
+    def __init__(self, kept: KeptPartitions, store: Store, limits: ReadingLimits) -> None:
+        self._kept = kept
+        self.keepers = kept.keepers
         self.is_loaded = False
         """What the store had was read."""
         self.lost: StoreLost | None = None
         """Why this manager has its store no more."""
-        self._records = records
-        self._blobs = blobs
-        self._thread: StoreThread | None = None
+        self._opened_store = store
+        self._reading = limits
         self._watchers: dict[str, set[asyncio.Future[None]]] = {}
 
-    def _check_loaded(self) -> StoreThread:
+    def _check_loaded(self) -> Store:
         """Memory has a part of what there is until all was read, and a part would be told for the whole."""
         if self.lost is not None:
             raise type(self.lost)(str(self.lost))
-        if self._thread is None or not self.is_loaded:
+        if not self.is_loaded:
             raise Unavailable("this manager is still reading its dag jobs from the store: try again in a moment")
-        return self._thread
+        return self._opened_store
 
     @property
-    def _store(self) -> StoreThread:
+    def _store(self) -> Store:
         return self._check_loaded()
 
     # One job.
 
+    def _job(self, id: str) -> DagJob | None:
+        """In memory, of a partition that is kept here. Of others the store tells."""
+        keeper = self.keepers.of_job(id)
+        return None if keeper is None else keeper.job(id)
+
+    def _keeper_of(self, id: str) -> DagKeeper:
+        """Of the partition that a job of this id is in."""
+        keeper = self.keepers.of_job(id)
+        if keeper is None:
+            raise Unavailable(f"another manager has the part of the store that job {id} is in: ask it")
+        return keeper
+
+    def _is_draft(self, id: str) -> bool:
+        keeper = self.keepers.of_job(id)
+        return keeper is not None and id in keeper.shelf.drafts
+
     def _live_facts(self, id: str) -> DagFacts | None:
-        job = self.keeper.job(id)
+        job = self._job(id)
         if job is None:
             return None
         is_waiting = job.row.state is not JobState.SUBMITTED and not job.is_running
-        return live_facts(job, self.keeper.dispatcher.position(job) if is_waiting else None)
+        return live_facts(job, self._kept.turns.dispatcher.position(job) if is_waiting else None)
 
     async def _row(self, id: str) -> JobRow:
-        row = await self._store.read(self._records.job, id)
+        row = await self._store.job(id)
         if row is None or row.state is JobState.SUBMITTED:  # a draft
             raise NoSuchJob.named(id)
         return row
 
+    async def has_dag(self, id: str) -> bool:
+        self._check_loaded()
+        if self._is_draft(id):
+            return False
+        if self._job(id) is not None:
+            return True
+        row = await self._store.job(id)
+        return row is not None and row.state is not JobState.SUBMITTED
+
     async def dag(self, id: str) -> DagFacts:
         self._check_loaded()
-        if id in self.keeper.shelf.drafts:
+        if self._is_draft(id):
             raise NoSuchJob.named(id)
         live = self._live_facts(id)
         if live is not None:
@@ -103,14 +132,13 @@ class DagReading:
 
     async def dags(self, state: str, cursor: str, limit: int) -> DagsPage:
         before = _number(cursor) if cursor else NEWEST
-        rows = await self._store.read(self._records.jobs, (state,) if state else (), before, limit + 1)
-        items = []
-        for row in rows[:limit]:
-            if row.state is not JobState.SUBMITTED:
-                items.append(self._live_facts(row.id) or facts_of(row, row.counts))
-        return DagsPage(items, str(rows[limit - 1].number) if len(rows) > limit else "")
+        rows = await self._store.jobs((state,) if state else (), before, limit + 1)
+        shown = [row for row in rows[:limit] if row.state is not JobState.SUBMITTED]
+        items = [self._live_facts(row.id) or facts_of(row, row.counts) for row in shown]
+        following = str(rows[limit - 1].number) if len(rows) > limit else ""
+        return DagsPage(items, following, [str(row.number + 1) for row in shown])
 
-    async def watch_dag(self, id: str) -> AsyncIterator[DagFacts]:
+    async def watch_dag(self, id: str) -> AsyncGenerator[DagFacts, None]:
         told: DagFacts | None = None
         while True:
             facts = await self.dag(id)
@@ -123,7 +151,7 @@ class DagReading:
             ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             watchers.add(ended)
             try:
-                await asyncio.wait({ended}, timeout=WATCH_S)
+                await asyncio.wait({ended}, timeout=self._reading.watch_s)
             finally:
                 watchers.discard(ended)
                 if not watchers:
@@ -138,8 +166,9 @@ class DagReading:
     async def dag_events(self, id: str, cursor: str, limit: int) -> EventsPage:
         row = await self._row(id)
         after = _number(cursor) if cursor else 0
-        events = await self._store.read(self._records.events, row.number, after, limit + 1)
-        names = await self._store.read(self._names, row.number, [event.index for event in events])
+        events = await self._store.events(row.number, after, limit + 1)
+        named = await self._store.tasks_at([(row.number, event.index) for event in events if event.index >= 0])
+        names = {task.index: task.id for task in named}
         items = [event_view(event, names.get(event.index, "")) for event in events[:limit]]
         if not after:
             items.insert(0, EventView(instant_text(row.submitted_ms), "started"))
@@ -147,12 +176,9 @@ class DagReading:
             items.append(EventView(instant_text(row.ended_ms), "ended", "", row.reason or f"It is {row.state}."))
         return EventsPage(items, str(events[limit - 1].number) if len(events) > limit else "")
 
-    def _names(self, job: int, indexes: list[int]) -> dict[int, str]:
-        return {row.index: row.id for row in self._read_rows(job, sorted({index for index in indexes if index >= 0}))}
-
     async def dag_graph(self, id: str) -> GraphView:
         row = await self._row(id)
-        rows = await self._store.read(self._records.tasks, row.number, (), -1, GRAPH_LIMIT)
+        rows = await self._store.tasks(row.number, (), -1, self._reading.graph)
         tasks = await self._views(id, rows)
         edges = [(before, task.id) for task in tasks for before in task.depends_on]
         return GraphView(tasks, edges, max(0, row.tasks - len(tasks)))
@@ -162,14 +188,14 @@ class DagReading:
     async def dag_tasks(self, id: str, state: str, cursor: str, limit: int) -> TasksPage:
         row = await self._row(id)
         after = _number(cursor) if cursor else -1
-        job = self.keeper.job(id)
+        job = self._job(id)
         if job is not None and state in (TaskState.PENDING, TaskState.READY, TaskState.ASSIGNED, TaskState.RUNNING):
             # The store does not tell those apart.
-            indexes = [task.index for task in job.tasks[after + 1 :] if task.state == state][: limit + 1]
-            rows = await self._store.read(self._read_rows, row.number, indexes)
+            keys = [(row.number, task.index) for task in job.tasks[after + 1 :] if task.state == state][: limit + 1]
+            rows = await self._store.tasks_at(keys)
         else:
             states = (state,) if state else ()
-            rows = await self._store.read(self._records.tasks, row.number, states, after, limit + 1)
+            rows = await self._store.tasks(row.number, states, after, limit + 1)
         views = await self._views(id, rows[:limit])
         return TasksPage(views, str(rows[limit - 1].index) if len(rows) > limit else "")
 
@@ -180,17 +206,15 @@ class DagReading:
 
     async def _task(self, id: str, task: str) -> tuple[JobRow, TaskRow]:
         row = await self._row(id)
-        found = await self._store.read(self._records.task, row.number, task)
+        found = await self._store.task(row.number, task)
         if found is None:
             raise NoSuchTask.named(id, task)
         return row, found
 
-    def _read_rows(self, job: int, indexes: Sequence[int]) -> list[TaskRow]:
-        return [row for index in indexes for row in self._records.tasks(job, (), index - 1, 1) if row.index == index]
-
     async def _views(self, id: str, rows: Sequence[TaskRow]) -> list[TaskView]:
-        views = await self._store.read(self._read_views, rows)
-        job = self.keeper.job(id)
+        outputs = [await self._output(row) for row in rows]
+        views = await asyncio.to_thread(lambda: list(map(task_view, rows, outputs)))  # there may be thousands
+        job = self._job(id)
         if job is None:
             return views
         shown: list[TaskView] = []
@@ -201,18 +225,18 @@ class DagReading:
             shown.append(view)
         return shown
 
-    def _read_views(self, rows: Sequence[TaskRow]) -> list[TaskView]:
-        return [task_view(row, (self._blobs.get(row.blob) or b"") if row.blob else row.output) for row in rows]
+    async def _output(self, row: TaskRow) -> bytes:
+        return (await self._store.blob(row.blob) or b"") if row.blob else row.output
 
     async def why(self, id: str, task: str) -> WhyView:
         _, found = await self._task(id, task)
-        return self.keeper.why(boottime_ns(), id, task, found.index, found.state)
+        return self._keeper_of(id).why(boottime_ns(), id, task, found.index, found.state)
 
     async def task_logs(self, id: str, task: str, cursor: str, limit: int) -> LogPage:
         row, found = await self._task(id, task)
         after = _number(cursor) if cursor else 0
-        lines = await self._store.read(self._records.logs, row.number, found.index, after, limit)
-        is_over = is_final(row.state) and self.keeper.job(id) is None
+        lines = await self._store.logs(row.number, found.index, after, limit)
+        is_over = is_final(row.state) and self._job(id) is None
         last = str(lines[-1].number) if lines else cursor or "0"
         return LogPage([line_view(line) for line in lines], "" if is_over and len(lines) < limit else last)
 
@@ -220,23 +244,23 @@ class DagReading:
 
     async def queues(self) -> QueuesView:
         self._check_loaded()
-        return self.keeper.dispatcher.queues(boottime_ns())
+        return self._kept.turns.dispatcher.queues(boottime_ns())
 
     async def dead_letters(self, cursor: str, limit: int) -> DeadLettersPage:
         after = (0, -1)
         if cursor:
             job, _, index = cursor.partition(".")
             after = (_number(job), _number(index))
-        rows, letters = await self._store.read(self._read_dead, after, limit + 1)
+        rows, letters = await self._dead(after, limit + 1)
         following = f"{rows[limit - 1].job}.{rows[limit - 1].index}" if len(rows) > limit else ""
         return DeadLettersPage(letters[:limit], following)
 
-    def _read_dead(self, after: TaskKey, limit: int) -> tuple[list[TaskRow], list[DeadLetter]]:
-        rows = self._records.dead_letters(after, limit)
-        attempts = self._records.attempts([(row.job, row.index) for row in rows])
+    async def _dead(self, after: TaskKey, limit: int) -> tuple[list[TaskRow], list[DeadLetter]]:
+        rows = await self._store.dead_letters(after, limit)
+        attempts = await self._store.attempts([(row.job, row.index) for row in rows])
         names: dict[int, str] = {}
         for number in dict.fromkeys([row.job for row in rows]):
-            names |= {job.number: job.id for job in self._records.jobs((), number + 1, 1)}
+            names |= {job.number: job.id for job in await self._store.jobs((), number + 1, 1)}
         tried: dict[TaskKey, list[AttemptRow]] = {}
         for attempt in attempts:
             tried.setdefault((attempt.job, attempt.index), []).append(attempt)
@@ -244,7 +268,7 @@ class DagReading:
         return rows, letters
 
     async def schedules(self) -> list[ScheduleView]:
-        return [schedule_view(row) for row in await self._store.read(self._records.schedules)]
+        return [schedule_view(row) for row in await self._store.schedules()]
 
 
 def _number(text: str) -> int:

@@ -49,12 +49,14 @@ class DagDraft:
 class DagDrafts:
     """By the id of the job to be. Times are those of the loop, in seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = DRAFTS_LIMIT, silence_s: float = SILENCE_S) -> None:
+        self._limit = limit
+        self._silence_s = silence_s
         self._drafts: dict[str, DagDraft] = {}
 
     def check_room(self) -> None:
-        if len(self._drafts) >= DRAFTS_LIMIT:
-            raise TooBusy(f"{DRAFTS_LIMIT} jobs are being streamed already: try again later", BUSY_S)
+        if len(self._drafts) >= self._limit:
+            raise TooBusy(f"{self._limit} jobs are being streamed already: try again later", BUSY_S)
 
     def open(self, id: str, known: JobRow | None, at_s: float) -> None:
         self._drafts[id] = DagDraft(known, at_s)
@@ -73,7 +75,7 @@ class DagDrafts:
 
     def silent(self, at_s: float) -> list[str]:
         """Those of which nothing came for too long."""
-        return [id for id, draft in self._drafts.items() if at_s - draft.touched_at_s > SILENCE_S]
+        return [id for id, draft in self._drafts.items() if at_s - draft.touched_at_s > self._silence_s]
 
 
 class DagAnswers:
@@ -84,9 +86,21 @@ class DagAnswers:
         self._facts_of = facts_of
         self.calls = count(1)
         self.waiting: dict[int, Waiting] = {}
+        self._partitions: dict[int, int] = {}
+        """Of the keepers that are to answer, by call."""
+
+    def wait(self, call: int, waiting: Waiting, partition: int) -> None:
+        """Until the keeper of this partition has answered."""
+        self.waiting[call], self._partitions[call] = waiting, partition
+
+    def forget(self, call: int) -> None:
+        """Nobody waits any more."""
+        self.waiting.pop(call, None)
+        self._partitions.pop(call, None)
 
     def answer(self, answer: CallAnswered) -> None:
-        waiting = self.waiting.pop(answer.call, None)
+        waiting = self.waiting.get(answer.call)
+        self.forget(answer.call)
         if isinstance(waiting, asyncio.Future):
             if waiting.done():
                 return
@@ -97,7 +111,8 @@ class DagAnswers:
         elif waiting is not None:
             waiting(answer.error or self._facts_of(answer.job))
 
-    def fail(self, error: TalkaError) -> None:
-        """Tell everybody who waits that this is all they will hear."""
-        for call in list(self.waiting):
-            self.answer(CallAnswered(call, "", error))
+    def fail(self, error: TalkaError, partition: int | None = None) -> None:
+        """Tell everybody who waits, or waits for the keeper of this partition, that this is all they will hear."""
+        for call, of in list(self._partitions.items()):
+            if partition in (None, of):
+                self.answer(CallAnswered(call, "", error))

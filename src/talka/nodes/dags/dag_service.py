@@ -1,26 +1,24 @@
-"""Dag jobs of a manager on its store: connects the pure keeper to the thread that has the store, and answers clients.
+"""Dag jobs of a manager on its store: connects the pure keepers to the store, and answers clients.
 
 Implements `client.dags.DagControl`, its reading half in `dag_reading`.
 
-Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
+Decisions: docs/decisions/0021-dag-jobs-live-in-one-store.md, docs/decisions/0040-partitions-of-jobs.md.
 """
 
 import asyncio
-import contextlib
 import hashlib
-import random
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar, assert_never
+from itertools import count
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, assert_never
 
 import msgspec
 
 from talka.client.dags import Submitted
 from talka.client.requests import Conflict, TooBusy
 from talka.clock import boottime_ns
-from talka.cluster.effects import Send
 from talka.control.dags.job import DagJob, DagStep
 from talka.control.dags.keeper import DagKeeper, Edit
+from talka.control.dags.keeper_limits import KEEPER_LIMITS, KeeperLimits
 from talka.control.dags.shelf import KeyTaken, NoRoomForJobs
 from talka.control.tasks.store_effects import (
     CallAnswered,
@@ -33,25 +31,21 @@ from talka.control.tasks.store_effects import (
     WorkerDropped,
     WorkerTooOld,
 )
+from talka.control.tasks.worker_link import ToWorker
 from talka.errors import TalkaError, Unavailable
 from talka.nodes.dags.dag_events import dag_ended_event, dropped_event, new_life_event, raised_event, too_old_event
-from talka.nodes.dags.dag_reading import DagReading
-from talka.nodes.dags.dag_requests import BUSY_S, DagAnswers, DagDrafts
+from talka.nodes.dags.dag_reading import DagReading, ReadingLimits
+from talka.nodes.dags.dag_requests import BUSY_S, DRAFTS_LIMIT, SILENCE_S, DagAnswers, DagDrafts
 from talka.nodes.dags.dag_views import live_facts, spec_of
+from talka.nodes.dags.kept_partitions import KeptPartitions
 from talka.nodes.dags.schedule_keeper import ScheduleKeeper
-from talka.nodes.dags.store_hold import StoreLease
-from talka.nodes.dags.store_thread import StoreThread
-from talka.nodes.dags.store_upkeep import StoreUpkeep
+from talka.nodes.dags.store_upkeep import StoreUpkeep, UpkeepLimits
 from talka.nodes.member_events import Event
-from talka.store.dags.records import StoreLost, StoreTaken
-from talka.store.dags.sqlite import SqliteRecords
-from talka.store.dags.sqlite_life import StoreMemory, open_life
-from talka.store.files.blobs import Blobs
-from talka.wire.attempts import DRAWN_BITS, StoreLife
+from talka.store.dags.records import CommitListener, Store, StoreLost, StoreTaken
 from talka.wire.task_views import DagFacts, RetryRequest, ScheduleView, SkipRequest
 from talka.work.dag import DagSettings, DagSpec, TaskSpec
 from talka.work.lifecycle import JobState, TaskState, is_final
-from talka.work.records import JobRow, TaskKey
+from talka.work.records import JobRow
 
 if TYPE_CHECKING:
     from talka.nodes.manager import ManagerNode
@@ -70,46 +64,51 @@ STREAMED: Final = "streamed"
 Answer = TypeVar("Answer")
 
 
+class ServiceLimits(NamedTuple):
+    page: int = PAGE
+    sweep_s: float = SWEEP_S
+    schedule_s: float = SCHEDULE_S
+    again_s: float = AGAIN_S
+    lease_every_s: float = LEASE_EVERY_S
+    patience_s: float = PATIENCE_S
+    drafts: int = DRAFTS_LIMIT
+    silence_s: float = SILENCE_S
+    reading: ReadingLimits = ReadingLimits()
+    upkeep: UpkeepLimits = UpkeepLimits()
+    keeper: KeeperLimits = KEEPER_LIMITS
+
+
+USUAL_LIMITS: Final = ServiceLimits()
+
+
 class DagService(DagReading):
-    """Made with the store open; `start` within the loop, `close` at the end."""
+    """Made by `dag_opening.open_dags` with the store open and had; `start` once, `close` at the end."""
 
     def __init__(
         self,
         node: "ManagerNode",
-        records: SqliteRecords,
-        blobs: Blobs,
-        folder: Path,
-        owner: str,
+        store: Store,
+        kept: KeptPartitions,
         tell: Callable[[Event], None],
         on_broken: Callable[[TalkaError], None],
+        limits: ServiceLimits,
     ) -> None:
+        super().__init__(kept, store, limits.reading)
+        kept.do, kept.on_broken = self._do, self._broken
         self._node = node
         self._tell = tell
         self._on_broken = on_broken
-        draw = random.SystemRandom().getrandbits
-        self._memory = StoreMemory(folder)
-        self._lease = StoreLease(records, owner, tell)
-        self._opened = open_life(records, self._lease.epoch, self._memory, lambda: draw(DRAWN_BITS))
-        # Before anything is given out: should the file be put back, this folder knows how far it had come.
-        self._memory.remember(self._opened.store, self._opened.life, self._lease.epoch)
-        keeper = DagKeeper(
-            epoch=self._lease.epoch,
-            next_number=records.next_number(),
-            rng=random.Random(draw(128)),
-            wall_offset_ns=node.clock.offset_ns,
-            life=StoreLife(self._opened.store, self._opened.life, draw(DRAWN_BITS)),
-        )
-        super().__init__(keeper, records, blobs)
-        self._upkeep = StoreUpkeep(records, blobs, node.clock)
-        self._schedules = ScheduleKeeper(records, self.submit_dag, tell)
+        self._limits = limits
+        self._upkeep = StoreUpkeep(store, node.clock, limits.upkeep)
+        self._schedules = ScheduleKeeper(store, self.submit_dag, tell)
         self._lease_problem = ""
         """Why the lease could not be renewed the last time."""
         self._is_problem_told = False
         self._is_closed = False
         self._answers = DagAnswers(self._submitted_facts)
-        self._held: list[int] = []
-        """Tickets of commits that hold already, and of which the keeper is told in a moment."""
-        self._drafts = DagDrafts()
+        self._drafts = DagDrafts(limits.drafts, limits.silence_s)
+        self._turns = count()
+        """Of partitions, for new jobs."""
         self._reviving = asyncio.Lock()
         self._chores: list[asyncio.Task[None]] = []
         self.counts: dict[str, int] = {}
@@ -121,23 +120,19 @@ class DagService(DagReading):
 
     async def start(self) -> None:
         """Go on where the last life of this manager left off."""
-        self._thread = StoreThread(self._records, self._blobs, self._committed, self._has_problem, self._broken)
-        now = boottime_ns()
-        thread = self._thread
-        for row in await thread.read(self._records.live_jobs):
-            self.keeper.restore_job(now, row)
-            after = -1
-            while page := await thread.read(self._records.live_tasks, row.number, after, PAGE):
-                self.keeper.restore_tasks(now, row.number, page)
-                after = page[-1].index
+        kept = self._kept
+        self._opened_store.start(CommitListener(kept.on_committed, self._has_problem, self._broken))
+        await kept.load()
         self.is_loaded = True
-        if self._opened.reason:
-            self._tell(new_life_event(self._records.place, self.keeper.floor.life, self._opened.reason))
-        self._do(self.keeper.restored(boottime_ns()))
+        if kept.opened.reason:
+            life = next(iter(self.keepers)).floor.life
+            self._tell(new_life_event(self._opened_store.place, life, kept.opened.reason))
+        for keeper in list(self.keepers):
+            self._do(keeper.restored(boottime_ns()))
         self._chores = [
-            asyncio.create_task(self._every(LEASE_EVERY_S, self.keep_lease)),
-            asyncio.create_task(self._every(SWEEP_S, self.sweep)),
-            asyncio.create_task(self._every(SCHEDULE_S, self.follow_schedules)),
+            asyncio.create_task(self._every(self._limits.lease_every_s, self.keep_leases)),
+            asyncio.create_task(self._every(self._limits.sweep_s, self.sweep)),
+            asyncio.create_task(self._every(self._limits.schedule_s, self.follow_schedules)),
         ]
 
     async def close(self) -> None:
@@ -145,38 +140,33 @@ class DagService(DagReading):
             chore.cancel()
         await asyncio.gather(*self._chores, return_exceptions=True)
         self._is_closed = True
+        self._kept.stop()
         self._answers.fail(Unavailable("this manager stops: ask again when it is back"))
-        if self._thread is not None:
-            await self._thread.close()
-        with contextlib.suppress(TalkaError):
-            self._lease.release()
-        self._records.close()
+        await self._opened_store.drain()
+        await self._kept.release()
+        await self._opened_store.close()
 
     def _do(self, effects: list[DagEffect]) -> None:
-        """Carry out what the keeper answered: messages first, through the manager, since a task that waits to be run is
+        """Carry out what a keeper answered: messages first, through the manager, since a task that waits to be run is
         worth more haste than what is told."""
         if self._is_closed or self.lost is not None:
             return
-        sends = [effect for effect in effects if isinstance(effect, Send)]
+        said = [effect for effect in effects if isinstance(effect, ToWorker)]
         manager = self._node.manager
-        if sends or self.keeper.next_tick_at < manager.next_tick_at:
-            self._node.perform(manager.act(boottime_ns(), [*sends]))
+        if said or self.keepers.next_tick_at < manager.next_tick_at:
+            self._node.perform(manager.act(boottime_ns(), [*said]))
         for effect in effects:
-            if not isinstance(effect, Send):
+            if not isinstance(effect, ToWorker):
                 self.carry_out(effect)
 
     def carry_out(self, effect: StoreEffect) -> None:
         if self.lost is not None:
             return
         match effect:
-            case Commit(ticket=ticket, changes=changes):
-                if self._store.commit(ticket, changes):
-                    # Not at once: whoever calls is in the midst of other effects.
-                    self._held.append(ticket)
-                    if len(self._held) == 1:
-                        asyncio.get_running_loop().call_soon(self._on_held)
+            case Commit():
+                self._kept.commit(effect)
             case ReadOutputs():
-                self._fetch(effect)
+                self._kept.fetch(effect)
             case CallAnswered():
                 self._answers.answer(effect)
             case DagEnded(job=job, state=state, reason=reason):
@@ -185,7 +175,8 @@ class DagService(DagReading):
                 if state is not JobState.COMPLETED:  # there may be thousands a second of those
                     self._tell(dag_ended_event(job, state, reason))
             case RaiseEpoch():
-                self._raise_epoch(effect)
+                self._tell(raised_event(self._opened_store.place, effect))
+                self._kept.raise_epoch(effect)
             case WorkerDropped(worker=worker, dropped=dropped):
                 self.dropped += dropped.attempts + dropped.results
                 self._tell(dropped_event(worker, dropped))
@@ -194,37 +185,17 @@ class DagService(DagReading):
             case _:
                 assert_never(effect)
 
-    def _raise_epoch(self, wanted: RaiseEpoch) -> None:
-        self._tell(raised_event(self._records.place, wanted))
-        self._store.read(self._raised_to, wanted.epoch).add_done_callback(self._epoch_raised)
-
-    def _raised_to(self, epoch: int) -> int:
-        raised = self._lease.raise_to(epoch)
-        self._memory.remember(self._opened.store, self._opened.life, raised)
-        return raised
-
-    def _epoch_raised(self, raising: "asyncio.Future[int]") -> None:
-        if raising.cancelled():
-            return
-        error = raising.exception()
-        if isinstance(error, StoreLost) or (error is not None and not isinstance(error, Unavailable)):
-            self._broken(error)
-            return
-        # Where the store could not be written now, it is asked again with the worker's next beat.
-        epoch = self.keeper.floor.epoch if error is not None else raising.result()
-        self._do(self.keeper.on_epoch(boottime_ns(), epoch))
-
     def metrics(self) -> dict[str, dict[str, int] | float]:
-        keeper = self.keeper
+        keepers = list(self.keepers)
         return {
-            "dag_jobs_live": len(keeper.jobs),
+            "dag_jobs_live": sum(len(keeper.jobs) for keeper in keepers),
             "dag_jobs_ended_total": dict(self.counts),
-            "dag_tasks_under_way": len(keeper.attempts.running),
-            "dag_results_stale_total": keeper.stale_results,
-            "dag_messages_foreign_total": keeper.foreign_messages,
+            "dag_tasks_under_way": sum(len(keeper.attempts.running) for keeper in keepers),
+            "dag_results_stale_total": sum(keeper.stale_results for keeper in keepers),
+            "dag_messages_foreign_total": sum(keeper.foreign_messages for keeper in keepers),
             "dag_attempts_dropped_total": self.dropped,
-            "dag_epochs_raised_total": keeper.floor.raised_total,
-            "dag_workers_quarantined": len(keeper.dispatcher.quarantined(boottime_ns())),
+            "dag_epochs_raised_total": sum(keeper.floor.raised_total for keeper in keepers),
+            "dag_workers_quarantined": len(self._kept.turns.dispatcher.quarantined(boottime_ns())),
             "dag_store_has_problem": int(bool(self.problem)),
         }
 
@@ -233,7 +204,7 @@ class DagService(DagReading):
         """Why the store cannot be written just now."""
         if self.lost is not None:
             return str(self.lost)
-        return (self._thread.problem if self._thread is not None else "") or self._lease_problem
+        return self._opened_store.problem or self._lease_problem
 
     def why_not_ready(self) -> str:
         if self.lost is None and not self.is_loaded:
@@ -242,48 +213,7 @@ class DagService(DagReading):
 
     def is_doubtful(self, now: int) -> bool:
         """Whether another manager may have the store: then its workers must not go on because of this one."""
-        return isinstance(self.lost, StoreTaken) or (not self._is_closed and self._lease.hold.is_over(now))
-
-    def _on_held(self) -> None:
-        held, self._held = self._held, []
-        self._committed(held)
-
-    def _committed(self, tickets: list[int]) -> None:
-        self._do(self.keeper.on_committed(boottime_ns(), *tickets))
-
-    def _fetch(self, fetch: ReadOutputs) -> None:
-        if self._is_closed or self.lost is not None:
-            return
-        self._store.read(self._read_for, fetch).add_done_callback(lambda found: self._fetched(fetch, found))
-
-    def _read_for(self, fetch: ReadOutputs) -> tuple[dict[TaskKey, tuple[TaskSpec, bytes]], dict[TaskKey, bytes]]:
-        specs = {
-            key: (spec_of(content), checkpoint)
-            for key, (content, checkpoint) in self._records.specs(fetch.specs).items()
-        }
-        outputs: dict[TaskKey, bytes] = {}
-        for key, (output, blob) in self._records.outputs(fetch.outputs).items():
-            content = self._blobs.get(blob) if blob else output
-            if content is not None:
-                outputs[key] = content
-        return specs, outputs
-
-    def _fetched(
-        self,
-        fetch: ReadOutputs,
-        found: "asyncio.Future[tuple[dict[TaskKey, tuple[TaskSpec, bytes]], dict[TaskKey, bytes]]]",
-    ) -> None:
-        if found.cancelled():
-            return
-        error = found.exception()
-        if error is not None:
-            if not isinstance(error, Unavailable):
-                self._broken(error)
-                return
-            asyncio.get_running_loop().call_later(AGAIN_S, self._fetch, fetch)
-            return
-        specs, outputs = found.result()
-        self._do(self.keeper.on_fetched(boottime_ns(), fetch.ticket, specs, outputs))
+        return isinstance(self.lost, StoreTaken) or (not self._is_closed and self._kept.is_doubtful(now))
 
     def _has_problem(self, text: str) -> None:
         if bool(text or self.problem) == self._is_problem_told or self.lost is not None:
@@ -291,7 +221,7 @@ class DagService(DagReading):
         self._is_problem_told = not self._is_problem_told
         if text:
             self._tell({"event": "alarm", "kind": "store", "text": f"{text}: dag jobs wait until it can be written"})
-            asyncio.get_running_loop().call_later(PATIENCE_S, self._answer_unknown)
+            asyncio.get_running_loop().call_later(self._limits.patience_s, self._answer_unknown)
         else:
             self._tell({"event": "store-back"})
 
@@ -303,18 +233,28 @@ class DagService(DagReading):
             self._answers.fail(Unavailable(text))
 
     def _broken(self, error: BaseException) -> None:
-        if isinstance(error, StoreLost):
+        if isinstance(error, StoreTaken) and (partition := self._kept.drop(error)) is not None:
+            self._lose_partition(partition, error)
+        elif isinstance(error, StoreLost):
             self._lose(error)
-            return
-        self._on_broken(error if isinstance(error, TalkaError) else Unavailable(f"the store failed: {error!r}"))
+        else:
+            self._on_broken(error if isinstance(error, TalkaError) else Unavailable(f"the store failed: {error!r}"))
+
+    def _lose_partition(self, partition: int, error: StoreTaken) -> None:
+        """Another manager has this one; jobs of the others go on."""
+        self._node.manager.drop_keeper(boottime_ns(), partition)
+        place = self._opened_store.place
+        text = f"another manager has taken partition {partition} of the store {place}: the others go on here"
+        self._answers.fail(type(error)(text), partition)
+        self._tell({"event": "alarm", "kind": "store", "text": text})
 
     def _lose(self, error: StoreLost) -> None:
         """Nothing is written, decided or acknowledged any more. Whoever asks is told so."""
         if self.lost is not None or self._is_closed:
             return
         self.lost = error
-        if self._thread is not None:
-            self._thread.give_up()
+        self._kept.stop()
+        self._opened_store.give_up()
         for chore in self._chores:
             chore.cancel()
         self._answers.fail(error)
@@ -333,25 +273,22 @@ class DagService(DagReading):
             except Exception as error:  # noqa: BLE001 - nobody else would see it
                 self._broken(error)
 
-    async def keep_lease(self) -> None:
-        """Not in the thread that reads: a long question must not cost the store."""
-        problem = ""
-        try:
-            await asyncio.to_thread(self._lease.keep)
-        except StoreLost as error:
-            self._lose(error)
-        except Unavailable as error:
-            problem = str(error)
+    async def keep_leases(self) -> None:
+        problem = await self._kept.keep_leases()
         self._lease_problem = problem
         self._has_problem(problem)
 
     async def sweep(self) -> None:
         for name in self._drafts.silent(self._loop_time()):
             await self.drop_dag(name)
-        await self._store.read(self._upkeep.sweep)
+        self._check_loaded()
+        if self._kept.has_first:
+            await self._upkeep.sweep()
 
     async def follow_schedules(self) -> None:
-        await self._schedules.follow(self._store)
+        self._check_loaded()
+        if self._kept.has_first:
+            await self._schedules.follow()
 
     def on_clock_jump(self, jump_ns: int) -> None:
         """The clock of the day was set by so much."""
@@ -363,22 +300,32 @@ class DagService(DagReading):
     # -- asking the keeper
 
     def _submitted_facts(self, id: str) -> DagFacts | TalkaError:
-        job = self.keeper.job(id)
+        job = self._job(id)
         # Where it stands among others is asked for apart: it takes a while.
         return Unavailable("the job is gone already") if job is None else live_facts(job, None)
 
-    async def _call(self, ask: Callable[[int], list[DagEffect]]) -> str:
-        """The id of the job that was asked about, once that is durable."""
+    async def _call(self, keeper: DagKeeper, ask: Callable[[int], list[DagEffect]]) -> str:
+        """The id of the job that the keeper was asked about, once that is durable."""
         call = next(self._answers.calls)
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._check_store()
         effects = self._asked(ask, call)
-        self._answers.waiting[call] = answer
+        self._answers.wait(call, answer, keeper.partition.number)
         try:
             self._do(effects)
             return await answer
         finally:
-            self._answers.waiting.pop(call, None)
+            self._answers.forget(call)
+
+    def _keeper_for(self, key: str) -> DagKeeper:
+        """Where a new job is put."""
+        self._check_loaded()
+        keeper = self.keepers.of_key(key) if key else self.keepers.of_turn(next(self._turns))
+        if keeper is None:
+            raise Unavailable(
+                f"another manager has the part of the store that jobs with the key {key!r} are in: ask it"
+            )
+        return keeper
 
     def _asked(self, ask: Callable[[int], Answer], call: int) -> Answer:
         try:
@@ -405,29 +352,31 @@ class DagService(DagReading):
                     raise Conflict(f"the key {key!r} was used for another job, {known.id}: use a key of its own")
                 return await self._known(known)
         keyed = await self._keyed([task.key for task in spec.tasks if task.key])
+        keeper = self._keeper_for(key)
         id = await self._call(
-            lambda call: self.keeper.submit(boottime_ns(), call, spec, key=key, by=by, digest=digest, keyed=keyed)
+            keeper, lambda call: keeper.submit(boottime_ns(), call, spec, key=key, by=by, digest=digest, keyed=keyed)
         )
         return await self.dag(id)
 
     async def _row_of(self, key: str) -> JobRow | None:
         """Of the job that was submitted with this key."""
-        job = self.keeper.shelf.of_key(key)
+        job = self._keeper_for(key).shelf.of_key(key)
         if job is not None:
             return job.row
-        row = await self._store.read(self._records.job_by_key, key)
+        row = await self._store.job_by_key(key)
         return None if row is None or row.state is JobState.SUBMITTED else row  # a draft that is being dropped
 
     async def _known(self, row: JobRow) -> DagFacts:
         """Of a job that may be about to be kept: it is not told before."""
-        await self._call(lambda call: self.keeper.confirm(boottime_ns(), call, row.id))
+        keeper = self._keeper_of(row.id)
+        await self._call(keeper, lambda call: keeper.confirm(boottime_ns(), call, row.id))
         return await self.dag(row.id)
 
     async def _keyed(self, keys: Sequence[str]) -> dict[str, tuple[bytes, str]]:
         """Outputs of tasks that completed under these idempotency keys before."""
         if not keys:
             return {}
-        found = await self._store.read(self._records.keyed, keys)
+        found = await self._store.keyed(keys)
         return {key: (one.output, one.blob) for key, one in found.items()}
 
     def submit_soon(self, spec: DagSpec, key: str, by: str, done: Submitted) -> None:
@@ -438,22 +387,22 @@ class DagService(DagReading):
         call = next(self._answers.calls)
         try:
             self._check_store()
-            effects = self._asked(lambda call: self.keeper.submit(boottime_ns(), call, spec, by=by), call)
+            keeper = self._keeper_for("")
+            effects = self._asked(lambda call: keeper.submit(boottime_ns(), call, spec, by=by), call)
         except TalkaError as error:
             done(error)
             return
-        self._answers.waiting[call] = done
+        self._answers.wait(call, done, keeper.partition.number)
         self._do(effects)
 
     async def begin_dag(self, name: str, settings: DagSettings, key: str, by: str) -> str:
         self._drafts.check_room()
         self._check_store()
         known = await self._row_of(key) if key else None
+        keeper = self._keeper_for(key)
         if known is None:
-            id = self._asked(
-                lambda _: self.keeper.begin(boottime_ns(), name, settings, key=key, by=by, digest=STREAMED), 0
-            )
-        elif known.id in self.keeper.shelf.drafts:
+            id = self._asked(lambda _: keeper.begin(boottime_ns(), name, settings, key=key, by=by, digest=STREAMED), 0)
+        elif self._is_draft(known.id):
             raise Conflict(f"a job with the key {key!r} is being streamed just now: wait for it, or use another key")
         elif (known.name, known.settings) != (name, msgspec.json.encode(settings)):
             raise Conflict(f"the key {key!r} was used for another job, {known.id}: use a key of its own")
@@ -465,7 +414,8 @@ class DagService(DagReading):
     async def add_tasks(self, draft: str, tasks: Sequence[TaskSpec]) -> int:
         found = self._drafts.find(draft, self._loop_time())
         if found.known is None:
-            await self._call(lambda call: self.keeper.add(boottime_ns(), call, draft, tasks))
+            keeper = self._keeper_of(draft)
+            await self._call(keeper, lambda call: keeper.add(boottime_ns(), call, draft, tasks))
         return found.add(tasks)
 
     async def end_dag(self, draft: str) -> DagFacts:
@@ -473,29 +423,35 @@ class DagService(DagReading):
         self._drafts.close(draft)
         if found.known is not None:
             facts = await self._known(found.known)
-            if await self._store.read(self._digest_of, found.known.number) != found.digest.digest():
+            if await self._digest_of(found.known.number) != found.digest.digest():
                 raise Conflict(f"a key was used for another job, {facts.id}: use a key of its own")
             return facts
         try:
             keyed = await self._keyed(list(found.keys))
-            await self._call(lambda call: self.keeper.end(boottime_ns(), call, draft, keyed=keyed))
+            keeper = self._keeper_of(draft)
+            await self._call(keeper, lambda call: keeper.end(boottime_ns(), call, draft, keyed=keyed))
         except BaseException:
-            self._do(self.keeper.drop(boottime_ns(), draft))  # unless it was ended, and only nobody waits any more
+            self._drop(draft)  # unless it was ended, and only nobody waits any more
             raise
         return await self.dag(draft)
 
-    def _digest_of(self, job: int) -> bytes:
+    async def _digest_of(self, job: int) -> bytes:
         digest = hashlib.sha256()
         after = -1
-        while rows := self._records.tasks(job, (), after, PAGE):
-            for row in rows:
-                digest.update(row.spec + b"\n")
+        while rows := await self._store.tasks(job, (), after, self._limits.page):
+            content = b"".join([row.spec + b"\n" for row in rows])
+            await asyncio.to_thread(digest.update, content)  # it may be many megabytes
             after = rows[-1].index
         return digest.digest()
 
     async def drop_dag(self, draft: str) -> None:
         if self._drafts.close(draft) is not None:
-            self._do(self.keeper.drop(boottime_ns(), draft))
+            self._drop(draft)
+
+    def _drop(self, draft: str) -> None:
+        keeper = self.keepers.of_job(draft)
+        if keeper is not None:
+            self._do(keeper.drop(boottime_ns(), draft))
 
     # -- the port: changing
 
@@ -521,16 +477,17 @@ class DagService(DagReading):
         # One at a time: what the store has of a job that has ended must not change before it is in memory again.
         async with self._reviving:
             ended = None
-            if self.keeper.job(id) is None:
+            if self._job(id) is None:
                 row = await self._row(id)
-                ended = (row, await self._store.read(self._records.live_tasks, row.number, -1, row.tasks + 1))
+                ended = (row, await self._store.live_tasks(row.number, -1, row.tasks + 1))
             edits: list[Edit] = []
             for task, config in request.config.items():
                 _, found = await self._task(id, task)
                 edits.append(Edit(found.index, spec_of(found.spec), found.checkpoint, config))
-            if ended is None and self.keeper.job(id) is None:
+            if ended is None and self._job(id) is None:
                 raise Unavailable(f"job {id} has ended just now: ask again")
-            await self._call(lambda call: self.keeper.rerun(boottime_ns(), call, id, request.tasks, edits, ended))
+            keeper = self._keeper_of(id)
+            await self._call(keeper, lambda call: keeper.rerun(boottime_ns(), call, id, request.tasks, edits, ended))
         return await self.dag(id)
 
     async def _check_under_way(self, id: str) -> None:
@@ -539,7 +496,8 @@ class DagService(DagReading):
             raise Conflict(f"job {id} is {facts.state}: it has ended")
 
     async def _change(self, id: str, what: Callable[[DagJob], DagStep]) -> DagFacts:
-        await self._call(lambda call: self.keeper.change(boottime_ns(), call, id, what))
+        keeper = self._keeper_of(id)
+        await self._call(keeper, lambda call: keeper.change(boottime_ns(), call, id, what))
         return await self.dag(id)
 
     # -- the port: all jobs together
@@ -552,10 +510,12 @@ class DagService(DagReading):
         return await self.retry_dag(job, RetryRequest((task,), {} if config is None else {task: config}))
 
     async def put_schedule(self, spec: DagSpec, by: str) -> ScheduleView:
-        return await self._schedules.put(self._store, spec, by)
+        self._check_loaded()
+        return await self._schedules.put(spec, by)
 
     async def drop_schedule(self, name: str) -> None:
-        await self._schedules.drop(self._store, name)
+        self._check_loaded()
+        await self._schedules.drop(name)
 
 
 def _result_of(ended: "asyncio.Future[DagFacts]") -> DagFacts | TalkaError:

@@ -3,6 +3,7 @@
 Decision: docs/decisions/0034-no-clock-decides-who-has-the-store.md.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -10,12 +11,12 @@ import msgspec
 
 from talka.client.requests import NoSuchSchedule
 from talka.clock import both_clocks, realtime_ns
+from talka.control.tasks.partition import LEASE
 from talka.control.tasks.schedules import after_run, ahead_text, due, jump_text, mended, run_key
 from talka.errors import Invalid
 from talka.nodes.dags.dag_views import schedule_view
-from talka.nodes.dags.store_thread import StoreThread
 from talka.nodes.member_events import Event
-from talka.store.dags.records import DagStore
+from talka.store.dags.records import Store
 from talka.units import MILLISECOND, SECOND
 from talka.wire.task_views import DagFacts, ScheduleView
 from talka.work.cron import Cron
@@ -31,11 +32,16 @@ class ScheduleKeeper:
 
     def __init__(
         self,
-        records: DagStore,
+        store: Store,
         submit: Callable[[DagSpec, str, str], Awaitable[DagFacts]],
         tell: Callable[[Event], None],
+        clocks: Callable[[], tuple[int, int]] = both_clocks,
     ) -> None:
-        self._records = records
+        """`clocks`: the one that nobody sets, and that of the day."""
+        self._store = store
+        self._clocks = clocks
+        self._turn = asyncio.Lock()
+        """Of whoever changes schedules: nobody comes in between."""
         self._submit = submit
         self._tell = tell
         self._jump_ns = 0
@@ -46,29 +52,32 @@ class ScheduleKeeper:
         self._jump_ns += jump_ns
         self._mend_at = 0
 
-    async def put(self, store: StoreThread, spec: DagSpec, by: str) -> ScheduleView:
+    async def put(self, spec: DagSpec, by: str) -> ScheduleView:
         cron = Cron.parse(spec.schedule)
         checked(spec.tasks)
         content = msgspec.json.encode(msgspec.structs.replace(spec, schedule=""))
         next_ms = cron.next_after(realtime_ns() // MILLISECOND)
         row = ScheduleRow(name=spec.name, cron=spec.schedule, spec=content, next_ms=next_ms, submitted_by=by)
-        await store.read(self._records.apply, [PutSchedule(row)])
+        async with self._turn:
+            await self._store.apply([PutSchedule(row)], LEASE)
         return schedule_view(row)
 
-    async def drop(self, store: StoreThread, name: str) -> None:
-        if not sum(await store.read(self._records.apply, [DropSchedule(name)])):
+    async def drop(self, name: str) -> None:
+        async with self._turn:
+            dropped = await self._store.apply([DropSchedule(name)], LEASE)
+        if not sum(dropped):
             raise NoSuchSchedule.named(name)
 
-    async def follow(self, store: StoreThread) -> None:
+    async def follow(self) -> None:
         """Submit what is due."""
-        now, wall_ns = both_clocks()
+        now, wall_ns = self._clocks()
         now_ms = wall_ns // MILLISECOND
         if now >= self._mend_at:
-            count = await store.read(self._mend, now_ms)
+            count = await self._mend(now_ms)
             self._mend_at = now + MEND_NS
             self._tell_of_mending(count)
-        for row in due(await store.read(self._records.schedules), now_ms):
-            await self._run(store, row, now_ms)
+        for row in due(await self._store.schedules(), now_ms):
+            await self._run(row, now_ms)
 
     def _tell_of_mending(self, count: int) -> None:
         jump_ns, self._jump_ns = self._jump_ns, 0
@@ -77,7 +86,7 @@ class ScheduleKeeper:
         elif count:
             self._tell({"event": "alarm", "kind": "clock", "text": ahead_text(count)})
 
-    async def _run(self, store: StoreThread, row: ScheduleRow, now_ms: int) -> None:
+    async def _run(self, row: ScheduleRow, now_ms: int) -> None:
         """The key makes it one job for each instant, also when this manager dies in between."""
         last = row.last_job
         try:
@@ -86,17 +95,17 @@ class ScheduleKeeper:
         except (Invalid, msgspec.MsgspecError) as error:  # the next one may do better; this one never will
             text = f"the schedule {row.name} could not be followed: {error}"
             self._tell({"event": "alarm", "kind": "schedule", "text": text})
-        await store.read(self._put, row, after_run(row, now_ms, last))
+        await self._put(row, after_run(row, now_ms, last))
 
-    # In the thread that reads, which also makes what clients ask to be changed of schedules: nobody comes in between.
-
-    def _mend(self, now_ms: int) -> int:
-        rows = mended(self._records.schedules(), now_ms)
-        if rows:
-            self._records.apply([PutSchedule(row) for row in rows])
+    async def _mend(self, now_ms: int) -> int:
+        async with self._turn:
+            rows = mended(await self._store.schedules(), now_ms)
+            if rows:
+                await self._store.apply([PutSchedule(row) for row in rows], LEASE)
         return len(rows)
 
-    def _put(self, before: ScheduleRow, after: ScheduleRow) -> None:
+    async def _put(self, before: ScheduleRow, after: ScheduleRow) -> None:
         """Unless somebody has replaced or dropped it meanwhile."""
-        if before in self._records.schedules():
-            self._records.apply([PutSchedule(after)])
+        async with self._turn:
+            if before in await self._store.schedules():
+                await self._store.apply([PutSchedule(after)], LEASE)

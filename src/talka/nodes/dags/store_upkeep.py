@@ -1,47 +1,55 @@
-"""What is dropped from a store in time. Calls block."""
+"""What is dropped from a store in time."""
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from talka.clock import boottime_ns, realtime_ns
 from talka.control.tasks.clock_watch import ClockWatch
-from talka.store.dags.sqlite import SqliteRecords
-from talka.store.files.blobs import Blobs
+from talka.control.tasks.partition import LEASE
+from talka.store.dags.records import Store
 from talka.units import MILLISECOND, SECOND
 
 KEPT_S: Final = 7 * 86_400
 KEPT_JOBS: Final = 10_000
 SWEPT_AT_ONCE: Final = 100
-PAGE: Final = 20_000
 BLOBS_KEPT_S: Final = 3600.0
 """A file is there before the row that names it. One that is older than this and not named belongs to nothing."""
+
+
+class UpkeepLimits(NamedTuple):
+    kept_s: int = KEPT_S
+    kept_jobs: int = KEPT_JOBS
+    swept_at_once: int = SWEPT_AT_ONCE
+    blobs_kept_s: float = BLOBS_KEPT_S
 
 
 class StoreUpkeep:
     """Call `sweep` now and then."""
 
-    def __init__(self, records: SqliteRecords, blobs: Blobs, clock: ClockWatch) -> None:
-        self._records = records
-        self._blobs = blobs
+    def __init__(
+        self,
+        store: Store,
+        clock: ClockWatch,
+        limits: UpkeepLimits,
+        wall_ns: Callable[[], int] = realtime_ns,
+    ) -> None:
+        self._store = store
         self._clock = clock
+        self._limits = limits
+        self._wall_ns = wall_ns
         self._swept_at = boottime_ns()
         self._has_files = False
         """Of jobs that are no more, perhaps."""
 
-    def sweep(self) -> None:
+    async def sweep(self) -> None:
         """Drop jobs that ended long ago, and their files."""
+        limits = self._limits
         now = boottime_ns()
         grown_ms = (now - self._swept_at) // MILLISECOND
-        self._has_files |= bool(self._records.sweep(grown_ms, KEPT_S * 1000, KEPT_JOBS, SWEPT_AT_ONCE))
+        swept = await self._store.sweep(grown_ms, limits.kept_s * 1000, limits.kept_jobs, limits.swept_at_once, LEASE)
+        self._has_files |= bool(swept)
         self._swept_at += grown_ms * MILLISECOND  # not before it is kept
-        if self._has_files and self._clock.is_steady(now, round(BLOBS_KEPT_S * SECOND)):
-            self._sweep_files()
+        # Files are as old as the clock of the day says: not after it was set.
+        if self._has_files and self._clock.is_steady(now, round(limits.blobs_kept_s * SECOND)):
+            await self._store.sweep_blobs(limits.blobs_kept_s, self._wall_ns() / SECOND)
             self._has_files = False
-
-    def _sweep_files(self) -> None:
-        """Files are as old as the clock of the day says: not after it was set."""
-        named: dict[str, None] = {}
-        after = ""
-        while page := self._records.blobs(after, PAGE):
-            named.update(dict.fromkeys(page))
-            after = page[-1]
-        self._blobs.sweep(named, BLOBS_KEPT_S, realtime_ns() / SECOND)

@@ -30,6 +30,7 @@ from talka.report.summary import (
     call_row,
     codes_of,
     cores_text,
+    counted_labels,
     error_counts,
     facts_of,
     failing_sentences,
@@ -67,7 +68,7 @@ KINDS: Final = {
     "tls": "no secure connection came about",
     "reset": "the connection broke off",
     "timeout": "no answer in time",
-    "protocol": "the answer was not proper HTTP",
+    "protocol": "the answer did not keep to the protocol",
     "status": "the answer had a status that was not expected",
     "check": "a check did not pass",
     "exception": "the test's own code raised",
@@ -266,7 +267,7 @@ def steps(document: ResultDocument, workflow: Workflow, distribution: Distributi
 
 
 def step_rows(step: Step, shape: str) -> Iterator[list[str]]:
-    codes = ", ".join(codes_of(step)[:SAMPLES_SHOWN])
+    codes = ", ".join([*codes_of(step), *counted_labels(step.outcomes)][:SAMPLES_SHOWN])
     under = codes if step.measured or codes else "not measured"
     under += "".join(f" {key}={value}" for key, value in sorted(step.tags.items()))
     under += f" skipped {step.skipped:,}" if step.skipped else ""

@@ -17,10 +17,10 @@ from talka.report.outputs.otel import OTLP_PATH, send_metrics
 from talka.report.outputs.output import EXAMPLES, Output, ResultOutput, told
 from talka.report.outputs.prometheus import exposition, remote_write
 from talka.report.outputs.statsd import Graphite, StatsD
-from talka.report.outputs.targets import address, http_place
+from talka.report.outputs.targets import SendLimits, address, http_place
 
 
-def made(kind: str, target: str, what: str) -> Output:
+def made(kind: str, target: str, what: str, limits: SendLimits) -> Output:
     match kind:
         case "jsonl":
             return JsonLines(target, what)
@@ -34,17 +34,17 @@ def made(kind: str, target: str, what: str) -> Output:
         case "prometheus":
             return ResultOutput(kind, exposition, FilePlace(target, what).replace)
         case "remote-write":
-            place = http_place(target, what, default_path="/api/v1/write")
+            place = http_place(target, what, default_path="/api/v1/write", limits=limits)
             return FamilyOutput(kind, lambda families, _: remote_write(place, families))
         case "otlp":
-            collector = http_place(target, what, default_path=OTLP_PATH)
+            collector = http_place(target, what, default_path=OTLP_PATH, limits=limits)
             return FamilyOutput(kind, lambda families, job: send_metrics(collector, families, job))
         case "influx":
-            return line_protocol(target, what)
+            return line_protocol(target, what, limits)
         case "statsd":
-            return StatsD(address(target, what))
+            return StatsD(address(target, what), limits)
         case "graphite":
-            return Graphite(address(target, what))
+            return Graphite(address(target, what), limits)
         case _:
             return custom(target, what)
 

@@ -9,10 +9,9 @@ from talka.report.document import Call, ResultDocument, Step, TimelineRow, Total
 from talka.report.files import BadOutput
 from talka.report.measurements import ended_ns, tag_labels, times_of_step
 from talka.report.outputs.output import JobInfo
-from talka.report.outputs.targets import HttpPlace, TargetDatagrams, address, http_place
+from talka.report.outputs.targets import SEND_LIMITS, HttpPlace, SendLimits, TargetDatagrams, address, http_place
 from talka.units import SECOND
 
-LINES_IN_A_REQUEST: Final = 5_000
 NANOSECONDS: Final = ("ns", "n", "nanosecond", "auto")
 HEADERS: Final = {"Content-Type": "text/plain; charset=utf-8"}
 
@@ -35,20 +34,20 @@ class LineProtocol:
         self._close()
 
 
-def line_protocol(target: str, what: str) -> LineProtocol:
+def line_protocol(target: str, what: str, limits: SendLimits = SEND_LIMITS) -> LineProtocol:
     if target.startswith("udp://"):
-        datagrams = TargetDatagrams(address(target.removeprefix("udp://").removesuffix("/"), what))
+        datagrams = TargetDatagrams(address(target.removeprefix("udp://").removesuffix("/"), what), limits.timeout_s)
         return LineProtocol(datagrams.send, datagrams.close)
-    place = http_place(target, what, default_path="/write")
+    place = http_place(target, what, default_path="/write", limits=limits)
     precision = parse_qs(urlsplit(target).query).get("precision", ["ns"])[-1]
     if precision not in NANOSECONDS:
         raise BadOutput(f"{what}: timestamps are sent in nanoseconds: leave out precision={precision}")
-    return LineProtocol(lambda lines: post(place, lines), lambda: None)
+    return LineProtocol(lambda lines: post(place, lines, limits.lines), lambda: None)
 
 
-def post(place: HttpPlace, lines: Sequence[bytes]) -> None:
-    for start in range(0, len(lines), LINES_IN_A_REQUEST):
-        place.post(b"\n".join(lines[start : start + LINES_IN_A_REQUEST]), HEADERS)
+def post(place: HttpPlace, lines: Sequence[bytes], at_once: int) -> None:
+    for start in range(0, len(lines), at_once):
+        place.post(b"\n".join(lines[start : start + at_once]), HEADERS)
 
 
 # What is told.

@@ -17,6 +17,7 @@ from talka.clock import monotonic_ns, utc_now
 from talka.report.document import ResultDocument, TimelineRow
 from talka.report.files import BadOutput, reason_of
 from talka.report.job_view import JobView
+from talka.report.outputs.targets import SEND_LIMITS, SendLimits
 from talka.report.over_time import row_of, with_errors
 from talka.report.text import cleaned, counted_text, cut
 from talka.stats.windows import Span
@@ -248,7 +249,7 @@ def since_1970(instant: datetime) -> int:
 # From the command line.
 
 
-def parse_output(text: str, what: str = "--output") -> Output:
+def parse_output(text: str, what: str = "--output", limits: SendLimits = SEND_LIMITS) -> Output:
     """The output that `KIND=TARGET` names. Files are checked now; servers are first talked to when there is a
     result."""
     kind, equals, target = text.partition("=")
@@ -261,4 +262,4 @@ def parse_output(text: str, what: str = "--output") -> Output:
     # Most runs need none of them.
     from talka.report.outputs.kinds import made
 
-    return made(kind, target, f"{what} {kind}")
+    return made(kind, target, f"{what} {kind}", limits)

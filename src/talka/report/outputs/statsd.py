@@ -10,7 +10,7 @@ import msgspec
 from talka.report.document import Call, ResultDocument, Step, TimelineRow, Totals
 from talka.report.measurements import ended_ns, times_of_step
 from talka.report.outputs.output import JobInfo
-from talka.report.outputs.targets import TargetAddress, TargetDatagrams, send_over_tcp
+from talka.report.outputs.targets import SEND_LIMITS, SendLimits, TargetAddress, TargetDatagrams, send_over_tcp
 from talka.units import SECOND
 
 NAME_CHARACTERS: Final = 100
@@ -22,8 +22,8 @@ class StatsD:
 
     name = "statsd"
 
-    def __init__(self, address: TargetAddress) -> None:
-        self._datagrams = TargetDatagrams(address)
+    def __init__(self, address: TargetAddress, limits: SendLimits = SEND_LIMITS) -> None:
+        self._datagrams = TargetDatagrams(address, limits.timeout_s)
 
     def rows(self, rows: Sequence[TimelineRow], job: JobInfo) -> None:
         lines = []
@@ -67,8 +67,9 @@ class Graphite:
 
     name = "graphite"
 
-    def __init__(self, address: TargetAddress) -> None:
+    def __init__(self, address: TargetAddress, limits: SendLimits = SEND_LIMITS) -> None:
         self._address = address
+        self._timeout_s = limits.timeout_s
         self._second: Second | None = None
         """The last one, of which more may come."""
         self._job_name = ""
@@ -101,7 +102,7 @@ class Graphite:
     def _send(self, lines: Iterable[str]) -> None:
         content = "".join(lines).encode()
         if content:
-            send_over_tcp(self._address, content)
+            send_over_tcp(self._address, content, self._timeout_s)
 
 
 def numbers_of(document: ResultDocument) -> Iterable[tuple[str, float]]:

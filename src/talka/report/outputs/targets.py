@@ -12,14 +12,13 @@ from collections.abc import Iterable, Mapping
 from typing import Final, TypeAlias
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
+import msgspec
+
 from talka.report.files import BadOutput, CannotDeliver, reason_of
 from talka.version import VERSION
 from talka.wire.addresses import format_address
 
-TIMEOUT_S: Final = 2.0
-"""Of each wait for a socket. A monitoring system that needs longer for one batch a second has lost already."""
 RETRIES: Final = 2
-BACKOFF_S: Final = 0.25
 DATAGRAM_BYTES: Final = 1400
 """Fits one Ethernet frame with all headers: larger datagrams are lost whole when one fragment is."""
 ANSWER_BYTES: Final = 64 * 1024
@@ -31,10 +30,25 @@ TargetAddress: TypeAlias = tuple[str, int]
 """Host and port of a server, looked up when it is first needed: names may take long."""
 
 
+class SendLimits(msgspec.Struct, frozen=True):
+    """How outputs send."""
+
+    timeout_s: float = 2.0
+    """Of each wait for a socket. A monitoring system that needs longer for one batch a second has lost already."""
+    backoff_s: float = 0.25
+    """Seconds before a server is asked again; twice as many before the next time."""
+    lines: int = 5_000
+    """Lines in one request of the line protocol."""
+
+
+SEND_LIMITS: Final = SendLimits()
+
+
 class HttpPlace:
     """A server that takes POST requests. Each goes over a connection of its own: there is about one a second."""
 
-    def __init__(self, parts: SplitResult, headers: Mapping[str, str], default_path: str) -> None:
+    def __init__(self, parts: SplitResult, headers: Mapping[str, str], default_path: str, limits: SendLimits) -> None:
+        self._limits = limits
         self.place = parts.netloc.rpartition("@")[2]
         self._host, self._port = str(parts.hostname), parts.port
         self._is_tls = parts.scheme == "https"
@@ -47,7 +61,7 @@ class HttpPlace:
         problem = CannotDeliver("")
         for attempt in range(RETRIES + 1):
             if attempt:
-                threading.Event().wait(BACKOFF_S * 2 ** (attempt - 1))
+                threading.Event().wait(self._limits.backoff_s * 2 ** (attempt - 1))
             try:
                 status, reason, answer = self._ask(body, headers)
             except (OSError, http.client.HTTPException) as error:
@@ -63,7 +77,7 @@ class HttpPlace:
 
     def _ask(self, body: bytes, headers: Mapping[str, str]) -> tuple[int, str, bytes]:
         kind = http.client.HTTPSConnection if self._is_tls else http.client.HTTPConnection
-        connection = kind(self._host, self._port, timeout=TIMEOUT_S)
+        connection = kind(self._host, self._port, timeout=self._limits.timeout_s)
         try:
             own = {"User-Agent": f"talka/{VERSION}"}
             connection.request("POST", self._target, body, {**own, **headers, **self._headers})
@@ -73,7 +87,7 @@ class HttpPlace:
             connection.close()
 
 
-def http_place(target: str, what: str, *, default_path: str = "/") -> HttpPlace:
+def http_place(target: str, what: str, *, default_path: str = "/", limits: SendLimits = SEND_LIMITS) -> HttpPlace:
     """`http(s)://[user:password@]host[:port]/path?query[#Header=value&…]`; the headers are sent, the fragment is
     not."""
     if not target.isascii() or not target.isprintable() or " " in target:
@@ -93,7 +107,7 @@ def http_place(target: str, what: str, *, default_path: str = "/") -> HttpPlace:
         if not HEADER_NAME.fullmatch(name) or not HEADER_VALUE.fullmatch(value):
             raise BadOutput(f"{what}: what follows # must be headers, as #Authorization=Token+abc")
         headers[name] = value
-    return HttpPlace(parts, headers, default_path)
+    return HttpPlace(parts, headers, default_path, limits)
 
 
 def address(target: str, what: str) -> TargetAddress:
@@ -109,8 +123,9 @@ def address(target: str, what: str) -> TargetAddress:
 class TargetDatagrams:
     """Lines sent over UDP, as many in each datagram as fit. Nobody says whether they arrived."""
 
-    def __init__(self, address: TargetAddress) -> None:
+    def __init__(self, address: TargetAddress, timeout_s: float) -> None:
         self._address = address
+        self._timeout_s = timeout_s
         self._socket: socket.socket | None = None
 
     def send(self, lines: Iterable[bytes]) -> None:
@@ -129,7 +144,7 @@ class TargetDatagrams:
             found = socket.getaddrinfo(*self._address, type=socket.SOCK_DGRAM)
             family, kind, protocol, _, place = found[0]
             self._socket = socket.socket(family, kind, protocol)
-            self._socket.settimeout(TIMEOUT_S)
+            self._socket.settimeout(self._timeout_s)
             # Connected, so that a machine on which nobody listens can say so.
             self._socket.connect(place)
         return self._socket
@@ -146,10 +161,10 @@ def packed(lines: Iterable[bytes]) -> Iterable[bytes]:
         yield datagram
 
 
-def send_over_tcp(address: TargetAddress, content: bytes) -> None:
+def send_over_tcp(address: TargetAddress, content: bytes, timeout_s: float) -> None:
     """Over a connection of its own: one that was kept might have been closed at the other end unnoticed."""
     try:
-        with socket.create_connection(address, timeout=TIMEOUT_S) as connection:
+        with socket.create_connection(address, timeout=timeout_s) as connection:
             connection.sendall(content)
     except OSError as error:
         raise CannotDeliver(f"{format_address(*address)} cannot be reached: {reason_of(error)}") from None

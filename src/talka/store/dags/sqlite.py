@@ -1,4 +1,5 @@
-"""Dag jobs in a file of SQLite: every verb of `store.records`.
+"""Dag jobs in a file of SQLite: the verbs of `records.Store` as calls that block. `sqlite_store.py` makes a store of
+them; the simulator, which has no threads, calls them itself.
 
 A task's key is one integer, its job's number and its index together.
 
@@ -7,7 +8,7 @@ Decision: docs/decisions/0034-no-clock-decides-who-has-the-store.md.
 
 import sqlite3
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
@@ -15,7 +16,16 @@ import msgspec
 from talka.errors import Invalid
 from talka.store.dags.records import BadRecords, KeyedRow, Lease, StoreTaken
 from talka.store.dags.sqlite_changes import JOB_NUMBERS, TASK_NUMBERS, ChangeStep, drop_jobs, plan
-from talka.store.dags.sqlite_file import INDEX_BITS, LAST_INDEX, QUERIES, Rows, SqliteFile, Synchronous
+from talka.store.dags.sqlite_file import (
+    INDEX_BITS,
+    LAST_INDEX,
+    QUERIES,
+    USUAL_LIMITS,
+    FileLimits,
+    Rows,
+    SqliteFile,
+    Synchronous,
+)
 from talka.store.sql_text import SCHEME, is_storable
 from talka.work.records import (
     JOB_STATES,
@@ -35,7 +45,6 @@ from talka.work.records import (
 Answer = TypeVar("Answer")
 RowType = TypeVar("RowType", bound=msgspec.Struct)
 
-LATER: Final = ("postgresql", "postgres", "redis", "rediss", "valkey")
 SYNCHRONOUS: Final = ("FULL", "NORMAL")
 
 
@@ -46,13 +55,14 @@ class NotAll(Exception):
 class SqliteRecords:
     """Records and leases. Calls block; any thread may make them, and reading never waits for writing."""
 
-    def __init__(self, path: str, synchronous: Synchronous = "FULL") -> None:
-        self.file = SqliteFile(path, synchronous)
+    def __init__(self, path: str, synchronous: Synchronous = "FULL", *, limits: FileLimits = USUAL_LIMITS) -> None:
+        self.file = SqliteFile(path, synchronous, limits=limits)
         self.is_quick = synchronous == "NORMAL"
+        """Its commits do not wait for the disk, and a power cut may take the last of them."""
         self._queries = QUERIES
         self._is_held = self._queries["is_held"]
-        self._fence: tuple[str, str, int] | None = None
-        """Key, owner and epoch of the lease under which everything is changed."""
+        self._fences: dict[str, tuple[str, str, int]] = {}
+        """Key, owner and epoch of the leases under which everything is changed, by key."""
 
     @property
     def place(self) -> str:
@@ -71,32 +81,33 @@ class SqliteRecords:
     # Changes.
 
     def fence(self, lease: Lease) -> None:
-        self._fence = (lease.key, lease.owner, lease.epoch)
+        self._fences = {**self._fences, lease.key: (lease.key, lease.owner, lease.epoch)}
 
     def checkpoint(self) -> None:
+        """Bring what the log has to its place. Waits for the disk, which commits do not have to do then."""
         self.file.checkpoint()
 
-    def _write(self, act: Callable[[sqlite3.Connection], Answer]) -> Answer:
-        """As long as the lease is held, which is looked up where nobody can take it meanwhile."""
+    def _write(self, act: Callable[[sqlite3.Connection], Answer], keys: Collection[str]) -> Answer:
+        """As long as the leases of these keys are held, without keys all that this handle is fenced with. It is looked
+        up where nobody can take them meanwhile."""
 
         def fenced(connection: sqlite3.Connection) -> Answer:
-            if self._fence is not None:
-                if connection.execute(self._is_held, self._fence).fetchone() is None:
-                    raise StoreTaken(
-                        f"another manager has taken the store {self.place}, and this one writes nothing more to it: "
-                        "have one manager for a store, and start this one again when it should have the store"
-                    )
+            fences = self._fences
+            for key in keys or fences:
+                fence = fences.get(key)  # none: nobody here has ever had it
+                if fence is None or connection.execute(self._is_held, fence).fetchone() is None:
+                    raise StoreTaken.at(self.place, key)
             return act(connection)
 
         return self.file.write(fenced)
 
-    def apply(self, changes: Sequence[Change]) -> list[int]:
+    def apply(self, changes: Sequence[Change], keys: Collection[str] = ()) -> list[int]:
         steps, order = plan(changes)
         try:
-            counts = self._write(lambda connection: self._at_once(connection, steps))
+            counts = self._write(lambda connection: self._at_once(connection, steps), keys)
         except NotAll:
             # Rare, and all of it was taken back: which rows it was is only seen one by one.
-            counts = self._write(lambda connection: self._one_by_one(connection, steps))
+            counts = self._write(lambda connection: self._one_by_one(connection, steps), keys)
         changed = [0] * len(changes)
         for position, count in zip(order, counts, strict=True):
             changed[position] = count
@@ -104,18 +115,18 @@ class SqliteRecords:
 
     def _at_once(self, connection: sqlite3.Connection, steps: list[ChangeStep]) -> list[int]:
         changed: list[int] = []
-        for query, rows, sizes in steps:
+        for query, rows, sizes, ranges in steps:
             count = connection.executemany(self._queries[query], rows).rowcount if rows else 0
             if sizes is None:
-                sizes = [1] * len(rows)
-            if sizes and count != len(rows):
+                sizes = ranges or [1] * len(rows)
+            if sizes and count != sum(sizes):
                 raise NotAll
             changed += sizes
         return changed
 
     def _one_by_one(self, connection: sqlite3.Connection, steps: list[ChangeStep]) -> list[int]:
         changed: list[int] = []
-        for query, rows, sizes in steps:
+        for query, rows, sizes, _ in steps:
             sql = self._queries[query]
             counts = [connection.execute(sql, row).rowcount for row in rows]
             if sizes is None:
@@ -125,15 +136,15 @@ class SqliteRecords:
                 changed += [sum(next(rest) for _ in range(size)) for size in sizes]
         return changed
 
-    def sweep(self, grown_ms: int, kept_ms: int, keep: int, limit: int) -> int:
+    def sweep(self, grown_ms: int, kept_ms: int, keep: int, limit: int, keys: Collection[str] = ()) -> int:
         def act(connection: sqlite3.Connection) -> int:
             ((age_ms,),) = connection.execute(self._queries["grow_older"], {"grown_ms": max(grown_ms, 0)}).fetchall()
             connection.execute(self._queries["see_ends"], {"age_ms": age_ms})
-            bounds = {"ended_before_ms": age_ms - kept_ms, "keep": max(keep, 0), "limit": max(limit, 0)}
+            bounds = {"ended_before_ms": age_ms - kept_ms, "keep": keep, "limit": max(limit, 0)}
             found = connection.execute(self._queries["swept_jobs"], bounds).fetchall()
             return sum(self._at_once(connection, drop_jobs([DropJob(number) for (number,) in found])))
 
-        return self._write(act)
+        return self._write(act, keys)
 
     # Jobs.
 
@@ -175,6 +186,9 @@ class SqliteRecords:
         values = {"first": job << INDEX_BITS, "last": job << INDEX_BITS | LAST_INDEX, "id": id}
         return next((task_of(row) for row in self.file.read("task", values)), None)
 
+    def tasks_at(self, keys: Sequence[TaskKey]) -> list[TaskRow]:
+        return [task_of(row) for row in self.file.read("tasks_at", {"keys": packed_keys(keys)})]
+
     def dead_letters(self, after: TaskKey, limit: int) -> list[TaskRow]:
         values: dict[str, object] = {"after": (after[0] << INDEX_BITS) + after[1], "limit": max(limit, 0)}
         return [task_of(row) for row in self.file.read("dead_letters", values)]
@@ -205,22 +219,17 @@ class SqliteRecords:
         """Digests of large outputs that are kept, in order, those above `after`: all others may go."""
         return [blob for (blob,) in self.file.read("blobs", {"after": after, "limit": max(limit, 0)})]
 
-    # Leases: who holds what. An epoch grows with every new holder of a key, and is kept when the lease is not. No
-    # clock is asked: a lease is its holder's until it is released, or taken by somebody who has looked on.
+    # Leases.
 
     def acquire(self, keys: Sequence[str], owner: str) -> list[Lease]:
-        """Those that were free or the owner's own; the epoch of a lease that is merely held on stays."""
         if not owner or not all(map(is_storable, keys)):
             raise Invalid(f"{owner!r} cannot have a lease of {list(keys)!r}: an owner has a name, a key no NUL in it")
         return self._leases("acquire", {"owner": owner, "keys": packed_texts(keys)})
 
     def renew(self, owner: str, held: Sequence[tuple[str, int]]) -> list[Lease]:
-        """Those that are still the owner's under the epoch given. Their beats have grown."""
         return self._leases("renew", {"owner": owner, "held": packed_held(held)})
 
     def take(self, owner: str, seen: Sequence[Lease]) -> list[Lease]:
-        """Those that are still as they were seen, from whoever had them, under new epochs. Only for who has watched
-        them for a whole lease by a clock of its own."""
         if not owner:
             raise Invalid("nobody cannot have a lease: an owner has a name")
         rows = msgspec.json.encode([(lease.key, lease.epoch, lease.beat) for lease in seen if is_storable(lease.key)])
@@ -231,25 +240,24 @@ class SqliteRecords:
         return self.file.write(lambda connection: connection.execute(self._queries["release_leases"], values).rowcount)
 
     def raise_epoch(self, owner: str, held: tuple[str, int], epoch: int) -> int:
-        """The epoch of a lease that is held, raised to this one if it is below; 0: it is not the owner's any more."""
         key, now_held = held
         values = {"owner": owner, "key": key, "held": now_held, "epoch": max(epoch, now_held + 1)}
-        before = self._fence
+        before = self._fences
 
         def act(connection: sqlite3.Connection) -> int:
             rows = connection.execute(self._queries["raise_epoch"], values).fetchall()
-            if rows and self._fence == (key, owner, now_held):  # before anybody else writes
-                self._fence = (key, owner, rows[0][0])
-            return rows[0][0] if rows else 0
+            raised = next((epoch for (epoch,) in rows), 0)
+            if raised and self._fences.get(key) == (key, owner, now_held):  # before anybody else writes
+                self._fences = {**self._fences, key: (key, owner, raised)}
+            return raised
 
         try:
             return self.file.write(act)
         except BaseException:
-            self._fence = before
+            self._fences = before
             raise
 
     def leases(self, prefix: str) -> Iterator[Lease]:
-        """Those that somebody has, in order of their keys."""
         return (Lease(*row) for row in self.file.read("leases", {"prefix": prefix}))
 
     def _leases(self, query: str, values: dict[str, Any]) -> list[Lease]:
@@ -257,19 +265,10 @@ class SqliteRecords:
         return [Lease(*row) for row in rows]
 
 
-def store_of(url: str) -> SqliteRecords:
-    """The store at `sqlite:///FILE` or a plain path, opened, and made if it is not there."""
-    return SqliteRecords(*place_of(url))
-
-
 def place_of(url: str) -> tuple[str, Synchronous]:
-    """The file that is meant. `?synchronous=NORMAL` is faster: a power cut may take the last moments with it."""
+    """The file that is meant by `sqlite:///FILE` or a plain path. `?synchronous=NORMAL` is faster: a power cut may take
+    the last moments with it."""
     scheme = SCHEME.match(url)
-    if scheme is not None and scheme[1].lower() in LATER:
-        # Not the whole address: it may have a password in it.
-        raise BadRecords(
-            f"{scheme[1]}:// comes later, this version keeps dag jobs in SQLite only: write sqlite:///FILE"
-        )
     if scheme is not None and not url.startswith("sqlite:///"):
         raise BadRecords(f"{scheme[1]}:// is not the address of a store: write sqlite:///FILE or the path of a file")
     path, synchronous = url, "FULL"

@@ -202,7 +202,7 @@ UPDATE talka_jobs SET ended_age_ms = :age_ms WHERE state >= 7 AND ended_age_ms I
 
 -- name: swept_jobs
 -- The oldest first, whichever of the two bounds they are beyond. By the store's age, since clocks are set; the clock
--- tells apart what was seen together.
+-- tells apart what was seen together. An offset below 0 is one of 0.
 SELECT number
 FROM talka_jobs
 WHERE state >= 7
@@ -231,6 +231,12 @@ UPDATE talka_tasks
 SET state = 2, attempts = ?3, fence = ?4, worker = ?5, started_ms = ?6
 WHERE key = ?1 << 32 | ?2 AND fence <= ?4 AND state < 4;
 
+-- name: claim_range
+-- As `claim`, for keys ?1 to ?2: the fence ?4 is of the first, and grows by one with each key.
+UPDATE talka_tasks
+SET state = 2, attempts = ?3, fence = ?4 + (key - ?1), worker = ?5, started_ms = ?6
+WHERE key BETWEEN ?1 AND ?2 AND fence <= ?4 + (key - ?1) AND state < 4;
+
 -- name: extend
 UPDATE talka_tasks SET checkpoint = ?4 WHERE key = ?1 << 32 | ?2 AND fence = ?3 AND state < 4;
 
@@ -254,6 +260,12 @@ SET state = ?,
     attempts = coalesce(nullif(?, 0), attempts)
 WHERE key = ? AND ? IN (fence, 0) AND state < 4;
 
+-- name: complete_range
+-- As `complete`, for keys ?1 to ?2: the fence ?3 is of the first, and grows by one with each key; 0: whatever it is.
+UPDATE talka_tasks
+SET state = ?4, ended_ms = ?5, output = ?6, blob = '', error = ?7, cause = ?8
+WHERE key BETWEEN ?1 AND ?2 AND (?3 = 0 OR fence = ?3 + (key - ?1)) AND state < 4;
+
 -- name: reset
 -- Without its fence: a result of an attempt before this must not become that of the next.
 UPDATE talka_tasks
@@ -276,6 +288,12 @@ FROM talka_tasks
 WHERE key > :after AND key <= :last AND (:states = '[]' OR state IN (SELECT value FROM json_each(:states)))
 ORDER BY key
 LIMIT :limit;
+
+-- name: tasks_at
+SELECT key >> 32, key & 4294967295, id, state, spec, depends_on, attempts, fence, worker, ready_ms, started_ms, ended_ms,
+    output, blob, error, cause, deaths, checkpoint, failures
+FROM (SELECT value AS wanted FROM json_each(:keys)) CROSS JOIN talka_tasks ON key = wanted
+ORDER BY key;
 
 -- name: live_tasks
 SELECT key & 4294967295, state, id, depends_on, attempts, fence, worker, ready_ms, deaths, handler, priority,

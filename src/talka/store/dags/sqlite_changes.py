@@ -15,8 +15,10 @@ from talka.work.records import (
     JOB_STATES,
     TASK_STATES,
     Change,
+    ClaimRange,
     ClaimTask,
     Complete,
+    CompleteRange,
     DropJob,
     DropSchedule,
     Extend,
@@ -52,6 +54,8 @@ class ChangeStep(NamedTuple):
     rows: list[Row]
     sizes: list[int] | None = None
     """Rows of each change; empty: it belongs to changes that are counted elsewhere; None: one each."""
+    ranges: list[int] | None = None
+    """How many rows of the store each row stands for, where that is not one."""
 
 
 class ChangePlan(NamedTuple):
@@ -202,6 +206,35 @@ def completes(changes: list[Complete]) -> list[ChangeStep]:
     return [ChangeStep("complete", rows), ChangeStep("remember_key", keys, [])]
 
 
+def claim_ranges(changes: list[ClaimRange]) -> list[ChangeStep]:
+    rows: list[Row] = [
+        (*_keys_of(change), change.attempt, change.fence, change.worker, change.at_ms) for change in changes
+    ]
+    return [ChangeStep("claim_range", rows, ranges=[change.count for change in changes])]
+
+
+def complete_ranges(changes: list[CompleteRange]) -> list[ChangeStep]:
+    rows: list[Row] = [
+        (
+            *_keys_of(change),
+            change.fence,
+            TASK_NUMBERS[change.state],
+            change.at_ms,
+            change.output,
+            change.error,
+            change.cause,
+        )
+        for change in changes
+    ]
+    return [ChangeStep("complete_range", rows, ranges=[change.count for change in changes])]
+
+
+def _keys_of(change: ClaimRange | CompleteRange) -> tuple[int, int]:
+    """The first and the last, none of another job."""
+    job = change.job << INDEX_BITS
+    return job | change.first, job | min(change.first + change.count - 1, LAST_INDEX)
+
+
 def resets(changes: list[Reset]) -> list[ChangeStep]:
     rows: list[Row] = [(change.job << INDEX_BITS | change.index,) for change in changes]
     specs: list[Row] = []
@@ -244,6 +277,8 @@ STEPS: Final[dict[type, Callable[[list[Any]], list[ChangeStep]]]] = {
     MoveJob: move_jobs,
     ClaimTask: partial(as_they_are, "claim"),
     Complete: completes,
+    ClaimRange: claim_ranges,
+    CompleteRange: complete_ranges,
     Release: partial(as_they_are, "release"),
     Extend: partial(as_they_are, "extend"),
     Reset: resets,
@@ -268,5 +303,5 @@ def gist_of(spec: bytes) -> Gist:
 
 
 OF_TASKS: Final = frozenset({ClaimTask, Complete, Release, Extend, Reset})
-BARRIERS: Final = frozenset({DropJob, PutSchedule, DropSchedule})
-"""Nothing goes past these: they are rare."""
+BARRIERS: Final = frozenset({DropJob, PutSchedule, DropSchedule, ClaimRange, CompleteRange})
+"""Nothing goes past these: they are rare, or stand for so many rows that each may have a statement of its own."""

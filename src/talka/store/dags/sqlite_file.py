@@ -9,13 +9,13 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
 from talka.clock import monotonic_ns
-from talka.errors import Invalid, TalkaError, Unavailable
-from talka.store.dags.records import BadRecords, RecordsUnavailable, StoreGone
+from talka.errors import Invalid, TalkaError
+from talka.store.dags.records import AlreadyKept, BadRecords, RecordsBroken, RecordsUnavailable, StoreGone
 from talka.store.files.folder import FILE_MODE, FOLDER_MODE, sync_folder
 from talka.store.sql_text import read_queries
 from talka.store.sqlite_opening import (
@@ -37,6 +37,8 @@ Answer = TypeVar("Answer")
 
 BUSY_S: Final = 5
 """How long another writer is waited for. There should be none: one manager at a time has the store."""
+LOOK_NS: Final = 200_000_000
+"""Before a commit it is looked whether the file is still in its place, if that was not done for so long."""
 CACHE_KIBIBYTES: Final = 64 * 1024
 CHECKPOINT_PAGES: Final = 4000
 """So much is written to the log before it goes to the file itself: a page that changes often goes there once."""
@@ -50,8 +52,6 @@ PRAGMAS: Final = (
 )
 STATEMENTS: Final = 256
 LOG_SUFFIX: Final = "-wal"
-LOOK_NS: Final = 200_000_000
-"""Before a commit it is looked whether the file is still in its place, if that was not done for so long."""
 INDEX_BITS: Final = 32
 LAST_INDEX: Final = (1 << INDEX_BITS) - 1
 VERSION_TABLE: Final = "talka_tasks_version"
@@ -67,12 +67,12 @@ CHECKS: Final = {
 _counts: Final = msgspec.json.Decoder(dict[str, int])
 
 
-class AlreadyKept(Invalid):
-    """A job, its id or its key, or a task of the batch is in the store already. Nothing of the batch was done."""
+class FileLimits(NamedTuple):
+    busy_s: float = BUSY_S
+    look_ns: int = LOOK_NS
 
 
-class RecordsBroken(Unavailable):
-    """What became of a write is not known, and trying again would not tell: this process must start again."""
+USUAL_LIMITS: Final = FileLimits()
 
 
 class SqliteFile:
@@ -82,12 +82,15 @@ class SqliteFile:
     write whose outcome nobody can know, further ones are refused, and a new start finds out.
     """
 
-    def __init__(self, path: str, synchronous: Synchronous = "FULL", *, as_it_is: bool = False) -> None:
+    def __init__(
+        self, path: str, synchronous: Synchronous = "FULL", *, as_it_is: bool = False, limits: FileLimits = USUAL_LIMITS
+    ) -> None:
         self.place = place_of(path)
         self._in_memory = self.place == MEMORY
         self._synchronous = synchronous
+        self._limits = limits
         self._queries = QUERIES
-        self.found_version = 0
+        self.found_version: int
         """Of its tables before they were brought to this version; 0: there were none."""
         self._is_older = False
         self._failure = ""
@@ -139,7 +142,7 @@ class SqliteFile:
             with self._sentences(), transaction(self._open_one(self._writer)):
                 assert self._writer is not None
                 answer = act(self._writer)
-                if monotonic_ns() - self._looked_ns > LOOK_NS:
+                if monotonic_ns() - self._looked_ns > self._limits.look_ns:
                     self._check_place()
                 return answer
 
@@ -261,7 +264,7 @@ class SqliteFile:
         if not self._in_memory:
             self._find(as_it_is)
         synchronous = f"synchronous = {self._synchronous}"
-        self._writer = connected(self.place, BUSY_S, *PRAGMAS, synchronous, statements=STATEMENTS)
+        self._writer = connected(self.place, self._limits.busy_s, *PRAGMAS, synchronous, statements=STATEMENTS)
         self.found_version = self._version(self._writer)
         if self.found_version > self.version:
             raise BadRecords(
@@ -277,7 +280,9 @@ class SqliteFile:
         if self._in_memory:
             self._reader = self._writer
         else:
-            self._reader = connected(self.place, BUSY_S, *PRAGMAS, "query_only = ON", statements=STATEMENTS)
+            self._reader = connected(
+                self.place, self._limits.busy_s, *PRAGMAS, "query_only = ON", statements=STATEMENTS
+            )
         self._check_place()
         self._is_open = True
 
@@ -336,7 +341,8 @@ class SqliteFile:
         match primary_code(error):
             case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
                 return RecordsUnavailable(
-                    f"{self.place} is in use by another process for over {BUSY_S} s: stop that one, or try again later"
+                    f"{self.place} is in use by another process for over {self._limits.busy_s:g} s: "
+                    "stop that one, or try again later"
                 )
             case sqlite3.SQLITE_FULL:
                 return RecordsUnavailable(f"{self.place} cannot be written (the disk is full): free some space there")

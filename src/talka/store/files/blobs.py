@@ -30,7 +30,8 @@ class BadBlob(Invalid):
 class Blobs:
     """A folder of blobs, of which this process has the only `Blobs`. Any thread may call."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, limit_bytes: int = BLOB_LIMIT_BYTES) -> None:
+        self._limit_bytes = limit_bytes
         self._folder = Path(os.path.abspath(folder))
         self._numbers = count()
         try:
@@ -56,9 +57,9 @@ class Blobs:
     def put(self, digest: str, content: bytes) -> None:
         """Keep this. It is durable when this returns; when this raises nothing of it is left."""
         path = self.path(digest)
-        if len(content) > BLOB_LIMIT_BYTES:
+        if len(content) > self._limit_bytes:
             raise BadBlob(
-                f"a blob of {len(content)} bytes is not kept in {self._folder}: at most {BLOB_LIMIT_BYTES} are"
+                f"a blob of {len(content)} bytes is not kept in {self._folder}: at most {self._limit_bytes} are"
             )
         if (found := hashlib.sha256(content).hexdigest()) != digest:
             raise BadBlob(f"a blob arrived as {digest} and its content is {found}: it was changed on its way")
@@ -78,7 +79,7 @@ class Blobs:
     def get(self, digest: str) -> bytes | None:
         """The content; None where there is none, and where it is damaged, which is then set aside."""
         path = self.path(digest)
-        content = read_file(path, BLOB_LIMIT_BYTES)
+        content = read_file(path, self._limit_bytes)
         if content is None or hashlib.sha256(content).hexdigest() == digest:
             return content
         try:

@@ -24,14 +24,15 @@ MOST_BYTES: Final = 1 << 20
 class KeyringFile:
     """The encoded keyring in a data folder, which this process must have locked."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
+        self._most_bytes = most_bytes
         self.path = folder / KEYRING_NAME
         self.problem = ""
         """A sentence when the file was damaged and set aside."""
 
     def load(self) -> bytes | None:
         """What was last saved; None when nothing was, and when it is damaged."""
-        data = read_file(self.path, HEADER.size + MOST_BYTES)
+        data = read_file(self.path, HEADER.size + self._most_bytes)
         if data is None:
             return None
         content = data[HEADER.size :]
@@ -51,8 +52,10 @@ class KeyringFile:
 
     def save(self, content: bytes) -> None:
         """Keep this in place of what was saved before."""
-        if len(content) > MOST_BYTES:
-            raise Invalid(f"a keyring of {len(content)} bytes is not saved to {self.path}: at most {MOST_BYTES} are")
+        if len(content) > self._most_bytes:
+            raise Invalid(
+                f"a keyring of {len(content)} bytes is not saved to {self.path}: at most {self._most_bytes} are"
+            )
         replace_file(self.path, _header(content) + content)
 
 

@@ -40,19 +40,20 @@ _decoder = msgspec.json.Decoder(PeersDocument)
 class PeerFile:
     """The remembered peers in a data folder, which this process must have locked."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, most_bytes: int = MOST_FILE_BYTES) -> None:
+        self._most_bytes = most_bytes
         self.path = folder / PEERS_NAME
         self.problem = ""
         """A sentence when the file was damaged and set aside."""
 
     def load(self) -> list[RememberedPeer]:
         """The peers, the one last seen first. None are remembered when the file cannot be understood."""
-        data = read_file(self.path, MOST_FILE_BYTES)
+        data = read_file(self.path, self._most_bytes)
         if data is None:
             return []
         try:
-            if len(data) > MOST_FILE_BYTES:
-                raise Invalid(f"it has more than {MOST_FILE_BYTES} bytes")
+            if len(data) > self._most_bytes:
+                raise Invalid(f"it has more than {self._most_bytes} bytes")
             return newest(_decode(data))
         except Invalid as error:
             kept = set_aside(self.path)

@@ -116,9 +116,9 @@ _snapshot_decoder = msgspec.msgpack.Decoder(dict[str, bytes])
 _puts_decoder = msgspec.msgpack.Decoder(list[tuple[str, bytes | None]])
 
 
-def encode_header(group: str, generation: int) -> bytes:
+def encode_header(group: str, generation: int, format: int = FORMAT) -> bytes:
     name = group.encode()
-    header = HEADER.pack(MAGIC, FORMAT, len(name), generation) + name
+    header = HEADER.pack(MAGIC, format, len(name), generation) + name
     return header + CHECKSUM.pack(zlib.crc32(header))
 
 
@@ -219,7 +219,14 @@ class VoterFile:
     further ones are refused, and a new start finds out.
     """
 
-    def __init__(self, folder: Path, group: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        group: str,
+        *,
+        most_bytes: int = MOST_BYTES,
+        least_growth_bytes: int = LEAST_GROWTH_BYTES,
+    ) -> None:
         if not 0 < len(group.encode()) <= MOST_GROUP_BYTES:
             raise Invalid(f"the name of a voter's group has 1 to {MOST_GROUP_BYTES} bytes, not {len(group.encode())}")
         self.stored: dict[str, bytes] = {}
@@ -227,6 +234,8 @@ class VoterFile:
         """A sentence when damaged files were set aside: the voter starts empty and has to be admitted anew."""
         self._folder = folder
         self._group = group
+        self._most_bytes = most_bytes
+        self._least_growth_bytes = least_growth_bytes
         self._slot = 1
         self._generation = 0
         self._sequence = 0
@@ -249,8 +258,8 @@ class VoterFile:
             raise StoreFailed(f"nothing more is written to {path} by this process: {self._failure}")
         payload = _encode(puts)
         grown_bytes = sum(len(value or b"") - len(self.stored.get(key, b"")) for key, value in puts)
-        if max(self._stored_bytes + grown_bytes, len(payload)) > MOST_BYTES:
-            raise Invalid(f"{path} would hold more than {MOST_BYTES} bytes: remove entries first")
+        if max(self._stored_bytes + grown_bytes, len(payload)) > self._most_bytes:
+            raise Invalid(f"{path} would hold more than {self._most_bytes} bytes: remove entries first")
         # Set before anything is tried: whatever ends the attempt, what is on the disk is unknown then.
         self._failure = "an earlier write was cut short; start again to find out what it left behind"
         try:
@@ -258,7 +267,7 @@ class VoterFile:
             apply_puts(self.stored, puts)
             self._written_bytes += RECORD.size + len(payload)
             self._stored_bytes += grown_bytes
-            if self._written_bytes > max(LEAST_GROWTH_BYTES, 2 * self._snapshot_bytes):
+            if self._written_bytes > max(self._least_growth_bytes, 2 * self._snapshot_bytes):
                 self._switch()
         except OSError as error:
             failure = failed(self._path(self._slot), "written", error)

@@ -13,8 +13,10 @@ import asyncpg
 from talka.errors import TalkaError
 from talka.store.history.runs import (
     COLUMNS,
+    HISTORY_LIMITS,
     BadStore,
     History,
+    HistoryLimits,
     KeptRun,
     NewerStore,
     Rows,
@@ -22,7 +24,6 @@ from talka.store.history.runs import (
 )
 from talka.store.sql_text import is_storable, read_queries
 
-CONNECT_S: Final = 10
 CALL_S: Final = 60
 """For one call with everything in it: connecting, waiting for other writers, and a document of 16 MiB."""
 QUERIES: Final = read_queries("talka.store.history", "postgres")
@@ -33,7 +34,8 @@ Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 class PostgresHistory(History):
     """Each call has a connection and a transaction of its own: none is left to go stale during a run of hours."""
 
-    def __init__(self, url: str, keep_count: int) -> None:
+    def __init__(self, url: str, keep_count: int, limits: HistoryLimits = HISTORY_LIMITS) -> None:
+        self.limits = limits
         self.place = address_of(url)
         self._url, self._keep_count = url, keep_count
         self._queries = QUERIES
@@ -84,7 +86,7 @@ class PostgresHistory(History):
             async with asyncio.timeout(CALL_S):
                 connection = await asyncpg.connect(
                     self._url,
-                    timeout=CONNECT_S,
+                    timeout=self.limits.connect_s,
                     statement_cache_size=0,  # a pooler in between may give each transaction another server process
                     server_settings={"application_name": "talka"},
                 )
@@ -96,7 +98,7 @@ class PostgresHistory(History):
                         return await act(connection) if is_there else otherwise
                 finally:
                     with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
-                        await connection.close(timeout=CONNECT_S)
+                        await connection.close(timeout=self.limits.connect_s)
 
         with self._sentences():
             return self._thread.submit(asyncio.run, perform()).result()

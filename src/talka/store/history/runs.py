@@ -26,6 +26,11 @@ MOST_JSON_BYTES: Final = 256 << 20
 MOST_ID_CHARACTERS: Final = 64
 MOST_TEXT_CHARACTERS: Final = 1000
 MOST_BASELINES: Final = 1000
+BUSY_S: Final = 10
+"""How long another writer of a file is waited for. Keeping a run takes milliseconds, so this is a crowd or a stopped
+process."""
+CONNECT_S: Final = 10
+"""How long a server may take to answer."""
 """Runs that a baseline names are never let go: so many at most."""
 BASELINE_NAME: Final = re.compile(r"[^\W\d_][\w.-]{0,63}")
 LARGEST_COUNT: Final = 2**63 - 1
@@ -113,15 +118,15 @@ class KeptRun(RunFacts, frozen=True, kw_only=True):
                 f"keeps {MOST_DOCUMENT_BYTES >> 20} MiB at most: write it to a file with --json"
             )
 
-    def json(self) -> bytes:
+    def json(self, most_bytes: int = MOST_JSON_BYTES) -> bytes:
         """The result document as it was when it was kept."""
         unpacking = zlib.decompressobj()
         try:
-            content = unpacking.decompress(self.document, MOST_JSON_BYTES)
+            content = unpacking.decompress(self.document, most_bytes)
         except zlib.error:
             raise BadRun(f"run {self.id}: its result is damaged and cannot be read") from None
         if not unpacking.eof:
-            raise BadRun(f"run {self.id}: its result is cut off, or unpacks into over {MOST_JSON_BYTES >> 20} MiB")
+            raise BadRun(f"run {self.id}: its result is cut off, or unpacks into over {most_bytes >> 20} MiB")
         return content
 
 
@@ -134,6 +139,15 @@ def packed(json: bytes) -> bytes:
     return zlib.compress(json)
 
 
+class HistoryLimits(msgspec.Struct, frozen=True):
+    baselines: int = MOST_BASELINES
+    busy_s: float = BUSY_S
+    connect_s: float = CONNECT_S
+
+
+HISTORY_LIMITS: Final = HistoryLimits()
+
+
 class History(abc.ABC):
     """Kept runs, in one place, for any number of processes at once.
 
@@ -143,6 +157,7 @@ class History(abc.ABC):
 
     place: str
     """For people. Without a password."""
+    limits: "HistoryLimits"
 
     @abc.abstractmethod
     def prepare(self) -> None:
@@ -189,10 +204,10 @@ class History(abc.ABC):
             raise BadBaseline(
                 f"{name!r} cannot name a baseline: write a letter and then up to 63 letters, digits, dots, - or _"
             )
-        if not is_storable(id) or not self._change("set_baseline", name=name, id=id, most=MOST_BASELINES):
+        if not is_storable(id) or not self._change("set_baseline", name=name, id=id, most=self.limits.baselines):
             raise BadBaseline(
                 f"run {id} cannot become a baseline of {self.place}: it is no longer kept, or there are "
-                f"{MOST_BASELINES:,} baselines already"
+                f"{self.limits.baselines:,} baselines already"
             )
 
     def baselines(self) -> dict[str, str]:
@@ -228,14 +243,14 @@ class History(abc.ABC):
         self.close()
 
 
-def open_history(url: str, *, keep_count: int = KEEP_COUNT) -> History:
+def open_history(url: str, *, keep_count: int = KEEP_COUNT, limits: HistoryLimits = HISTORY_LIMITS) -> History:
     """The history at `sqlite:///PATH`, a plain path, `sqlite:///:memory:` or `postgresql://…`. Nothing is touched
     yet."""
     if keep_count < 1:
         raise BadStore(f"a history that keeps {keep_count} runs keeps nothing: write a number above 0")
     scheme = SCHEME.match(url)
     if scheme is not None and scheme[1].lower() in ("postgresql", "postgres"):
-        return open_postgres(url, keep_count)
+        return open_postgres(url, keep_count, limits)
     if scheme is not None and not url.startswith("sqlite:///"):
         known = "sqlite:///PATH, postgresql://USER@HOST/DATABASE or the path of a file"
         raise BadStore(f"{scheme[1]}:// is not the address of a history: write {known}")
@@ -244,14 +259,14 @@ def open_history(url: str, *, keep_count: int = KEEP_COUNT) -> History:
         raise BadStore(f"{url!r} names no file for the history: write sqlite:///PATH or the path of a file")
     from talka.store.history.sqlite import SqliteHistory
 
-    return SqliteHistory(path, keep_count)
+    return SqliteHistory(path, keep_count, limits)
 
 
-def open_postgres(url: str, keep_count: int) -> History:
+def open_postgres(url: str, keep_count: int, limits: HistoryLimits) -> History:
     try:
         from talka.store.history.postgres import PostgresHistory
     except ModuleNotFoundError as error:
         if error.name != "asyncpg":
             raise
         raise BadStore("a history in PostgreSQL needs the package asyncpg: pip install 'talka[postgres]'") from None
-    return PostgresHistory(url, keep_count)
+    return PostgresHistory(url, keep_count, limits)

@@ -12,8 +12,10 @@ import msgspec
 
 from talka.errors import TalkaError
 from talka.store.history.runs import (
+    HISTORY_LIMITS,
     BadStore,
     History,
+    HistoryLimits,
     KeptRun,
     NewerStore,
     Rows,
@@ -33,8 +35,6 @@ from talka.store.sqlite_opening import (
     write_ahead,
 )
 
-BUSY_S: Final = 10
-"""How long another writer is waited for. Keeping a run takes milliseconds, so this is a crowd or a stopped process."""
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
 VERSION_TABLE: Final = "talka_history_version"
@@ -43,7 +43,8 @@ Answer = TypeVar("Answer")
 
 
 class SqliteHistory(History):
-    def __init__(self, path: str, keep_count: int) -> None:
+    def __init__(self, path: str, keep_count: int, limits: HistoryLimits = HISTORY_LIMITS) -> None:
+        self.limits = limits
         # Absolute at once: a test may change the folder between the first call and the last.
         self.place = place_of(path)
         self._in_memory = self.place == MEMORY
@@ -105,7 +106,7 @@ class SqliteHistory(History):
                     return None
                 # Results name servers and may quote their answers: a folder made for them is its owner's alone.
                 os.makedirs(os.path.dirname(self.place), mode=0o700, exist_ok=True)
-            self._connection = connected(self.place, BUSY_S, "synchronous = FULL")
+            self._connection = connected(self.place, self.limits.busy_s, "synchronous = FULL")
         version = self._version(self._connection)
         if version > self._queries.version:
             raise NewerStore(self.place, found=version, known=self._queries.version)
@@ -135,7 +136,8 @@ class SqliteHistory(History):
     def _problem(self, error: sqlite3.Error) -> TalkaError:
         match primary_code(error):
             case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-                return StoreUnavailable(f"{self.place} is in use by other writers for over {BUSY_S} s: try again later")
+                waited = f"{self.limits.busy_s:g} s"
+                return StoreUnavailable(f"{self.place} is in use by other writers for over {waited}: try again later")
             case sqlite3.SQLITE_NOTADB:
                 return BadStore(f"{self.place} is not a database of SQLite: name another file with --store")
             case sqlite3.SQLITE_CORRUPT:

@@ -24,6 +24,7 @@ LEAST: Final[dict[str, UserRole | None]] = {
     "submit_frames": "submitter",
     "jobs": "viewer",
     "job": "viewer",
+    "view": "viewer",
     "tasks": "viewer",
     "why": "viewer",
     "logs": "viewer",

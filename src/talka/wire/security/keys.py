@@ -79,7 +79,9 @@ def weakness(secret: str) -> str:
         return f"it has only {len(counts)} different characters, at least {_DIFFERENT_LEAST} are needed"
     if 3 * max(counts.values()) > length:
         return "one character makes up more than a third of it"
-    unit = next((size for size in range(1, length // 2 + 1) if secret.startswith(secret[size:])), length)
+    # A shorter unit has fewer different characters than were just counted.
+    sizes = range(_DIFFERENT_LEAST, length // 2 + 1)
+    unit = next((size for size in sizes if secret.startswith(secret[size:])), length)
     if unit < SECRET_LEAST:
         return f"it repeats the same {unit} characters"
     if 2 * _in_order(secret.lower()) > length:

@@ -59,7 +59,11 @@ class Opened(msgspec.Struct, frozen=True, gc=False):
 class _Own:
     """A key of this member's life, and the last counter it was used with."""
 
-    __slots__ = ("cipher", "id_bytes", "last")
+    __slots__ = (
+        "cipher",
+        "id_bytes",
+        "last",
+    )
 
     def __init__(self, id_bytes: bytes, cipher: AESGCM, last: int) -> None:
         self.id_bytes, self.cipher, self.last = id_bytes, cipher, last
@@ -75,9 +79,23 @@ class Seal:
     spoilt can be repaired under them.
     """
 
-    __slots__ = ("_boot", "_ciphers", "_floor", "_ids", "_own", "_primary", "_ring", "_secrets", "_spare")
+    __slots__ = (
+        "_boot",
+        "_ciphers",
+        "_ciphers_limit",
+        "_floor",
+        "_ids",
+        "_own",
+        "_primary",
+        "_ring",
+        "_secrets",
+        "_spare",
+    )
 
-    def __init__(self, ring: Keyring, boot: int, spare: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, ring: Keyring, boot: int, spare: tuple[str, ...] = (), *, ciphers_limit: int = CIPHERS_LIMIT
+    ) -> None:
+        self._ciphers_limit = ciphers_limit
         if not 0 <= boot < NUMBER_LIMIT:
             raise Invalid(f"boot {boot} does not fit 8 bytes")
         self._boot = boot
@@ -167,7 +185,7 @@ class Seal:
             self._ciphers.move_to_end(life)
             return Opened(content, boot, counter, id, flags == ADDRESSED, is_spare)
         # Only now: frames that are forged must not push the keys of members out.
-        if len(self._ciphers) >= CIPHERS_LIMIT:
+        if len(self._ciphers) >= self._ciphers_limit:
             self._ciphers.popitem(last=False)
         self._ciphers[life] = cipher
         return Opened(content, boot, counter, id, flags == ADDRESSED, is_spare)

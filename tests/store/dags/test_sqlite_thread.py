@@ -1,4 +1,4 @@
-"""The threads of the store: commits that wait become one transaction, in order; reading never waits for them."""
+"""The thread that writes: commits that wait become one transaction, in order, each under its lease."""
 
 import asyncio
 import hashlib
@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from talka.errors import Invalid
-from talka.nodes.dags import store_thread
-from talka.nodes.dags.store_thread import StoreThread
-from talka.store.dags.records import RecordsUnavailable
-from talka.store.dags.sqlite_file import RecordsBroken
+from talka.store.dags.records import CommitListener, RecordsBroken, RecordsUnavailable, StoreTaken
+from talka.store.dags.sqlite_thread import SMALL, StoreThread, ThreadLimits
 from talka.store.files.blobs import Blobs
 from talka.store.files.folder import StoreFailed
 from talka.work.dag import INLINE_LIMIT_BYTES
@@ -35,12 +33,19 @@ class Slow:
         self.batches: list[list[Change]] = []
         self.failures: list[BaseException] = []
         self.refused: list[Change] = []
+        self.taken: set[str] = set()
+        """Keys of leases that somebody else has."""
+        self.keys: list[tuple[str, ...]] = []
+        """Under which each batch was made."""
 
-    def apply(self, changes: Sequence[Change]) -> list[int]:
+    def apply(self, changes: Sequence[Change], keys: Sequence[str]) -> list[int]:
         self.began.set()
         assert self.may.wait(30)
         if self.failures:
             raise self.failures.pop(0)
+        if taken := sorted(self.taken & set(keys) or (set() if keys else self.taken)):
+            raise StoreTaken.at("here", taken[0])
+        self.keys.append(tuple(keys))
         self.batches.append(list(changes))
         self.threads.append(threading.current_thread().name)
         return [int(change not in self.refused) for change in changes]
@@ -51,7 +56,7 @@ class Slow:
 
 
 class Scene:
-    def __init__(self, folder: Path, *, is_quick: bool = False) -> None:
+    def __init__(self, folder: Path, *, is_quick: bool = False, **limits: Any) -> None:
         self.records = Slow()
         self.records.is_quick = is_quick
         self.blobs = Blobs(folder / "blobs")
@@ -60,9 +65,8 @@ class Scene:
         self.thread = StoreThread(
             self.records,  # type: ignore[arg-type]
             self.blobs,
-            self.tell,
-            self.tell,
-            self.tell,
+            CommitListener(self.tell, self.tell, self.tell),
+            ThreadLimits(**limits),
         )
 
     def tell(self, what: Any) -> None:
@@ -82,12 +86,26 @@ class Scene:
         return [[getattr(change, "name", "") for change in batch] for batch in self.records.batches]
 
 
+SceneOf = Callable[..., Scene]
+
+
 @pytest.fixture
-async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
-    scene = Scene(tmp_path)
-    yield scene
-    scene.records.may.set()
-    await scene.thread.close()
+async def scene_of(tmp_path: Path) -> AsyncIterator[SceneOf]:
+    scenes: list[Scene] = []
+
+    def made(**more: Any) -> Scene:
+        scenes.append(Scene(tmp_path, **more))
+        return scenes[-1]
+
+    yield made
+    for scene in scenes:
+        scene.records.may.set()
+        await scene.thread.close()
+
+
+@pytest.fixture
+async def scene(scene_of: SceneOf) -> Scene:
+    return scene_of(again_s=0.001)
 
 
 async def busy(scene: Scene) -> None:
@@ -117,8 +135,8 @@ async def test_a_commit_of_no_changes_is_answered_in_its_turn(scene: Scene) -> N
     assert scene.names() == [["a"]]
 
 
-async def test_a_transaction_has_an_end(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_thread, "CHANGES_AT_ONCE", 2)
+async def test_a_transaction_has_an_end(scene_of: SceneOf) -> None:
+    scene = scene_of(changes_at_once=2)
     await busy(scene)
     for ticket in range(2, 6):
         scene.commit(ticket, "x")
@@ -126,21 +144,7 @@ async def test_a_transaction_has_an_end(scene: Scene, monkeypatch: pytest.Monkey
     await scene.until(lambda: scene.told == [[1], [2, 3], [4, 5]])
 
 
-async def test_reading_does_not_wait_for_writing(scene: Scene) -> None:
-    await busy(scene)
-    assert await scene.thread.read(sum, [1, 2]) == 3
-    assert scene.told == []
-
-
-async def test_an_error_of_a_reader_is_the_readers(scene: Scene) -> None:
-    with pytest.raises(ZeroDivisionError):
-        await scene.thread.read(divmod, 1, 0)
-
-
-async def test_what_the_store_cannot_take_now_is_tried_until_it_can(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store_thread, "AGAIN_S", 0.001)
+async def test_what_the_store_cannot_take_now_is_tried_until_it_can(scene: Scene) -> None:
     scene.records.failures = [RecordsUnavailable("the disk is full"), RecordsUnavailable("the disk is full")]
     scene.commit(1, "a")
     await scene.until(lambda: scene.told == ["the disk is full", "", [1]])
@@ -151,10 +155,10 @@ async def test_what_the_store_cannot_take_now_is_tried_until_it_can(
 async def test_the_problem_is_there_as_long_as_it_lasts(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     apply, has_room = scene.records.apply, threading.Event()
 
-    def fail_while_full(changes: Sequence[Change]) -> list[int]:
+    def fail_while_full(changes: Sequence[Change], keys: Sequence[str]) -> list[int]:
         if not has_room.is_set():
             raise RecordsUnavailable("the disk is full")
-        return apply(changes)
+        return apply(changes, keys)
 
     monkeypatch.setattr(scene.records, "apply", fail_while_full)
     scene.commit(1, "a")
@@ -194,10 +198,7 @@ async def test_large_outputs_go_into_files(scene: Scene) -> None:
     assert scene.blobs.get(digest) == large
 
 
-async def test_a_file_that_cannot_be_written_now_is_tried_again(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(store_thread, "AGAIN_S", 0.001)
+async def test_a_file_that_cannot_be_written_now_is_tried_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     failures = [StoreFailed("the disk is full")]
     put = scene.blobs.put
 
@@ -211,8 +212,8 @@ async def test_a_file_that_cannot_be_written_now_is_tried_again(
     await scene.until(lambda: scene.told == ["the disk is full", "", [1]])
 
 
-async def test_what_waits_is_written_before_it_ends(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_thread, "CHANGES_AT_ONCE", 2)
+async def test_what_waits_is_written_before_it_ends(scene_of: SceneOf) -> None:
+    scene = scene_of(changes_at_once=2)
     await busy(scene)
     for ticket in range(2, 7):
         scene.commit(ticket, str(ticket))
@@ -221,8 +222,8 @@ async def test_what_waits_is_written_before_it_ends(scene: Scene, monkeypatch: p
     assert [name for batch in scene.names() for name in batch] == ["a", "2", "3", "4", "5", "6"]
 
 
-async def test_it_ends_though_the_store_takes_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_thread, "AGAIN_S", 3600.0)  # however long it is until the end
+async def test_it_ends_though_the_store_takes_nothing(scene_of: SceneOf) -> None:
+    scene = scene_of(again_s=3600.0)  # however long it is until the end
     scene.records.failures = [RecordsUnavailable("the disk is full") for _ in range(9)]
     scene.commit(1, "a")
     await scene.until(lambda: scene.told == ["the disk is full"])
@@ -249,11 +250,8 @@ def test_nobody_is_told_when_the_loop_is_gone(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-async def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
-    monkeypatch.setattr(store_thread, "QUIET_NS", -1)  # every commit is taken for a lone one
-    scene = Scene(tmp_path, is_quick=True)
-    yield scene
-    await scene.thread.close()
+async def quick(scene_of: SceneOf) -> Scene:
+    return scene_of(is_quick=True, quiet_ns=-1, again_s=0.001)  # every commit is taken for a lone one
 
 
 async def test_a_small_lone_commit_that_need_not_wait_for_the_disk_is_made_at_once(quick: Scene) -> None:
@@ -263,8 +261,8 @@ async def test_a_small_lone_commit_that_need_not_wait_for_the_disk_is_made_at_on
     assert quick.records.threads == [threading.current_thread().name]
 
 
-async def test_commits_that_follow_each_other_go_together(quick: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_thread, "QUIET_NS", 1 << 62)
+async def test_commits_that_follow_each_other_go_together(scene_of: SceneOf) -> None:
+    quick = scene_of(is_quick=True, quiet_ns=1 << 62)
     assert not quick.commit(1, "a")
     await quick.until(lambda: quick.told == [[1]])
     assert quick.records.threads == ["store"]
@@ -273,25 +271,22 @@ async def test_commits_that_follow_each_other_go_together(quick: Scene, monkeypa
 @pytest.mark.parametrize("what", ["many", "large"])
 async def test_what_takes_longer_is_left_to_the_thread(quick: Scene, what: str) -> None:
     if what == "many":
-        quick.commit(1, *("x" * (store_thread.SMALL + 1)))
+        quick.commit(1, *("x" * (SMALL + 1)))
     else:
         quick.thread.commit(1, [Complete(1, 0, 7, TaskState.COMPLETED, 5, b"x" * (INLINE_LIMIT_BYTES + 1))])
     await quick.until(lambda: quick.told == [[1]])
     assert quick.records.threads == ["store"]
 
 
-async def test_what_goes_wrong_with_a_lone_commit_is_told_by_the_thread(
-    quick: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store_thread, "AGAIN_S", 0.001)
+async def test_what_goes_wrong_with_a_lone_commit_is_told_by_the_thread(quick: Scene) -> None:
     quick.records.failures = [RecordsUnavailable("the disk is full"), RecordsUnavailable("the disk is full")]
     quick.commit(1, "a")
     await quick.until(lambda: quick.told == ["the disk is full", "", [1]])
     assert quick.names() == [["a"]]
 
 
-async def test_the_log_is_brought_to_its_place_by_the_thread(quick: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_thread, "CHECKPOINT_CHANGES", 3)
+async def test_the_log_is_brought_to_its_place_by_the_thread(scene_of: SceneOf) -> None:
+    quick = scene_of(is_quick=True, quiet_ns=-1, checkpoint_changes=3)
     for ticket in (1, 2, 3):
         quick.commit(ticket, "a")
     quick.commit(4, "b")  # meanwhile: in its turn
@@ -335,3 +330,44 @@ async def test_a_store_that_was_given_up_is_not_written_any_more(scene: Scene) -
     scene.records.may.set()
     await scene.thread.close()
     assert scene.names() == [["a"]]
+
+
+# Leases.
+
+
+async def test_a_transaction_is_made_under_the_leases_of_all_its_commits(scene: Scene) -> None:
+    await busy(scene)
+    scene.thread.commit(2, [DropSchedule("b")], "x")
+    scene.thread.commit(3, [DropSchedule("c")], "y")
+    scene.thread.commit(4, [DropSchedule("d")], "x")
+    scene.records.may.set()
+    await scene.until(lambda: scene.told == [[1], [2, 3, 4]])
+    assert scene.records.keys == [(), ("x", "y")]
+
+
+async def test_what_is_leased_under_other_keys_goes_on_when_one_is_taken(scene: Scene) -> None:
+    await busy(scene)
+    for ticket, key in enumerate(("x", "y", "x", "z"), 2):
+        scene.thread.commit(ticket, [DropSchedule(str(ticket))], key)
+    scene.records.taken = {"x"}
+    scene.records.failures = []
+    scene.records.may.set()
+    scene.thread.commit(6, [DropSchedule("6")], "x")
+    await scene.until(lambda: any(told == [3, 5] for told in scene.told))
+    (error,) = [told for told in scene.told if isinstance(told, StoreTaken)]
+    assert error.key == "x" and scene.names()[-1] == ["3", "5"]
+    scene.thread.commit(7, [DropSchedule("7")], "x")
+    scene.commit(8, "8")
+    scene.thread.commit(9, [DropSchedule("9")], "y")
+    await scene.until(lambda: scene.told[-1] == [9])
+    assert [told for told in scene.told if told not in ([1], error)] == [[3, 5], [9]], "8 is made under all of them"
+
+
+async def test_one_key_is_given_up_alone(scene: Scene) -> None:
+    await busy(scene)
+    scene.thread.commit(2, [DropSchedule("2")], "x")
+    scene.thread.commit(3, [DropSchedule("3")], "y")
+    scene.thread.give_up("x")
+    scene.records.may.set()
+    await scene.until(lambda: scene.told[-1:] == [[3]])
+    assert scene.told == [[1], [3]]

@@ -1,5 +1,4 @@
-"""The threads of the store: one writes, and commits that came in while it was busy become one transaction; one reads,
-and never waits for the other.
+"""The thread that writes to a store whose calls block: commits that came in while it was busy become one transaction.
 
 Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
 """
@@ -10,20 +9,18 @@ import hashlib
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from queue import SimpleQueue
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from talka.clock import monotonic_ns
 from talka.errors import TalkaError, Unavailable
-from talka.store.dags.records import DagStore
-from talka.store.dags.sqlite_file import RecordsBroken
+from talka.store.dags.records import CommitListener, RecordsBroken, RecordsDiffer, StoreTaken, check_taken
+from talka.store.dags.sqlite import SqliteRecords
 from talka.store.files.blobs import Blobs
 from talka.work.dag import INLINE_LIMIT_BYTES
-from talka.work.records import Change, ClaimTask, Complete, MoveJob, Release
+from talka.work.records import Change, Complete
 
 AGAIN_S: Final = 0.25
 """Between two tries of a transaction that the store did not take."""
@@ -36,39 +33,45 @@ SMALL: Final = 16
 CHECKPOINT_CHANGES: Final = 500
 """So many of those the loop makes. SQLite would do it in the midst of a commit, after ten times as many."""
 
-SURE: Final = frozenset({ClaimTask, Complete, MoveJob, Release})
-"""Changes that the store takes if it has what was written to it. Others may come too late."""
 
-Found = TypeVar("Found")
+class ThreadLimits(NamedTuple):
+    again_s: float = AGAIN_S
+    changes_at_once: int = CHANGES_AT_ONCE
+    close_s: float = CLOSE_S
+    quiet_ns: int = QUIET_NS
+    small: int = SMALL
+    checkpoint_changes: int = CHECKPOINT_CHANGES
 
 
-class RecordsDiffer(RecordsBroken):
-    """The store has other rows than those that were decided from."""
+USUAL_LIMITS: Final = ThreadLimits()
+
+
+class WaitingCommit(NamedTuple):
+    ticket: int
+    changes: Sequence[Change]
+    key: str
 
 
 class StoreThread:
-    """`commit` is answered through `on_committed(tickets)`, in order; `read` with a future."""
+    """Made in the loop that is told what becomes of commits."""
 
     def __init__(
         self,
-        records: DagStore,
+        records: SqliteRecords,
         blobs: Blobs,
-        on_committed: Callable[[list[int]], None],
-        on_problem: Callable[[str], None],
-        on_broken: Callable[[BaseException], None],
+        commits: CommitListener,
+        limits: ThreadLimits = USUAL_LIMITS,
+        now: Callable[[], int] = monotonic_ns,
     ) -> None:
-        """`on_problem`: what keeps the store from taking changes just now, and an empty text when that is over.
-        `on_broken`: it can never take them."""
         self.problem = ""
         self._records = records
         self._blobs = blobs
-        self._on_committed = on_committed
-        self._on_problem = on_problem
-        self._on_broken = on_broken
+        self._commits = commits
+        self._limits = limits
+        self._now = now
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[tuple[int, Sequence[Change]]] = deque()
+        self._waiting: deque[WaitingCommit] = deque()
         self._orders: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="store-reader")
         self._is_quick = records.is_quick
         self._committed_ns = 0
         self._made_here = 0
@@ -76,16 +79,20 @@ class StoreThread:
         self._is_over = threading.Event()
         self._is_broken = False
         """Something was not written, and nothing that came later may be."""
+        self._lost: set[str] = set()
+        """Keys under which nothing is written any more."""
         self._thread = threading.Thread(target=self._run, name="store", daemon=True)
         self._thread.start()
 
-    def commit(self, ticket: int, changes: Sequence[Change]) -> bool:
+    def commit(self, ticket: int, changes: Sequence[Change], key: str = "") -> bool:
         """Whether it holds already: then it is not answered."""
-        if not self._is_awake and self._is_quick and self._is_made_here(changes):
+        if self._is_lost(key):
+            return False  # nothing that waits here would ever be made
+        if not self._is_awake and self._is_quick and self._is_made_here(changes, key):
             return True
         if self._is_broken:
-            return False  # nothing that waits here would ever be made
-        self._waiting.append((ticket, changes))
+            return False
+        self._waiting.append(WaitingCommit(ticket, changes, key))
         self._order(self._write)
         return False
 
@@ -94,44 +101,44 @@ class StoreThread:
             self._is_awake = True
             self._orders.put(work)
 
-    def _is_made_here(self, changes: Sequence[Change]) -> bool:
+    def _is_lost(self, key: str) -> bool:
+        """Without a key it is made under all leases, of which none may be lost."""
+        return self._is_broken or (key in self._lost if key else bool(self._lost))
+
+    def _is_made_here(self, changes: Sequence[Change], key: str) -> bool:
         """A lone commit that need not wait for the disk is made at once: two changes of thread take longer. What goes
         wrong with it is the thread's to find out and to tell."""
-        if self._is_broken:
-            return False
-        now = monotonic_ns()
-        is_lone, self._committed_ns = now - self._committed_ns > QUIET_NS, now
-        if not is_lone or len(changes) > SMALL or any(is_large(change) for change in changes):
+        now = self._now()
+        is_lone, self._committed_ns = now - self._committed_ns > self._limits.quiet_ns, now
+        if not is_lone or len(changes) > self._limits.small or any(is_large(change) for change in changes):
             return False
         try:
             if changes:
-                self._apply(changes)
+                self._apply(changes, (key,) if key else ())
         except RecordsDiffer as error:
             self._is_broken = True
-            self._loop.call_soon(self._on_broken, error)
+            self._loop.call_soon(self._commits.on_broken, error)
             return False
         except Exception:  # noqa: BLE001 - all of it was taken back
             return False
         self._made_here += len(changes)
-        if self._made_here >= CHECKPOINT_CHANGES:
+        if self._made_here >= self._limits.checkpoint_changes:
             self._made_here = 0
             self._order(self._checkpoint)
         return True
 
-    def read(self, work: Callable[..., Found], *arguments: Any) -> "asyncio.Future[Found]":
-        """Call this with what the store has at that moment."""
-        return self._loop.run_in_executor(self._reader, partial(work, *arguments))
-
-    def give_up(self) -> None:
-        """Write nothing more, also of what waits: the store is lost."""
-        self._is_broken = True
+    def give_up(self, key: str = "") -> None:
+        """Write nothing more, also of what waits: the store is lost, or what is leased under this key."""
+        if key:
+            self._lost.add(key)
+        else:
+            self._is_broken = True
 
     async def close(self) -> None:
         """Write what waits, and end."""
         self._is_over.set()
         self._orders.put(None)
-        await asyncio.to_thread(self._thread.join, CLOSE_S)
-        self._reader.shutdown(wait=True, cancel_futures=True)
+        await asyncio.to_thread(self._thread.join, self._limits.close_s)
 
     # In the thread.
 
@@ -150,42 +157,41 @@ class StoreThread:
         """Whether all went well."""
         if self._is_broken:
             return False
-        batch: list[tuple[int, Sequence[Change]]] = []
+        batch: list[WaitingCommit] = []
         changes: list[Change] = []
-        while self._waiting and len(changes) < CHANGES_AT_ONCE:
+        while self._waiting and len(changes) < self._limits.changes_at_once:
             one = self._waiting.popleft()
-            batch.append(one)
-            changes += one[1]
+            if not self._is_lost(one.key):
+                batch.append(one)
+                changes += one.changes
+        keys = dict.fromkeys(one.key for one in batch)
         try:
             if changes:
-                self._apply(self._spilled(changes))
+                self._apply(self._spilled(changes), () if "" in keys else tuple(keys))
+        except StoreTaken as error:
+            self._waiting.extendleft(reversed(batch))
+            self.give_up(error.key)
+            self._tell(self._commits.on_broken, error)
+            return self._write()  # what is leased under other keys
         except TalkaError as error:
             self._waiting.extendleft(reversed(batch))
             if isinstance(error, RecordsBroken) or not isinstance(error, Unavailable):
                 self._is_broken = True
-                self._tell(self._on_broken, error)
+                self._tell(self._commits.on_broken, error)
                 return False
             self._tell(self._has_problem, str(error))
-            if not self._is_over.wait(AGAIN_S):
+            if not self._is_over.wait(self._limits.again_s):
                 self._orders.put(self._write)
             return False
         except BaseException as error:  # noqa: BLE001 - a store that answers so cannot be gone on with
             self._is_broken = True
-            self._tell(self._on_broken, error)
+            self._tell(self._commits.on_broken, error)
             return False
-        self._tell(self._written, [ticket for ticket, _ in batch])
+        self._tell(self._written, [one.ticket for one in batch])
         return True
 
-    def _apply(self, changes: Sequence[Change]) -> None:
-        counts = self._records.apply(changes)
-        if not all(counts):
-            refused = [change for change, count in zip(changes, counts, strict=True) if not count]
-            sure = next((change for change in refused if type(change) in SURE), None)
-            if sure is not None:
-                raise RecordsDiffer(
-                    f"the store did not take what this manager decided ({sure!r:.200}): what it has is not what was "
-                    "written to it, and this manager has to start again from there"
-                )
+    def _apply(self, changes: Sequence[Change], keys: Sequence[str]) -> None:
+        check_taken(changes, self._records.apply(changes, keys))
 
     def _spilled(self, changes: list[Change]) -> list[Change]:
         """Large outputs go into files, which are durable before their rows name them."""
@@ -212,12 +218,13 @@ class StoreThread:
             self._is_awake = False
         if self.problem:
             self.problem = ""
-            self._on_problem("")
-        self._on_committed(tickets)
+            self._commits.on_problem("")
+        if tickets:
+            self._commits.on_committed(tickets)
 
     def _has_problem(self, text: str) -> None:
         if not self.problem:
-            self._on_problem(text)
+            self._commits.on_problem(text)
         self.problem = text
 
 

@@ -1,0 +1,152 @@
+"""Jobs in words: what people are shown of one, whatever its kind. Nothing here asks anybody."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from talka.report.text import counted_text, cut, seconds_text, time_text
+from talka.wire.task_views import DagFacts, TaskView
+from talka.wire.views import JobFacts
+from talka.work.lifecycle import JobState, TaskState, is_final
+
+NOTE_COLUMNS: Final = 60
+TASKS_SHOWN: Final = 50
+
+
+class JobSheet(msgspec.Struct, frozen=True):
+    """What people are shown of a job: `talka jobs show` prints it, and a dashboard needs to know nothing else."""
+
+    id: str
+    kind: str
+    name: str
+    state: JobState
+    rows: list[tuple[str, str]]
+    """A word and what it is, in the order in which to show them. Empty ones are left out."""
+    columns: list[str] = []
+    """Headings of the table of its parts."""
+    lines: list[list[str]] = []
+    """The table, a text for each heading."""
+    note: str = ""
+    """A sentence about what the table leaves out."""
+
+
+def load_sheet(facts: JobFacts) -> JobSheet:
+    rows = [
+        ("job", facts.id),
+        ("name", facts.name),
+        ("state", state_text(facts.state, facts.reason)),
+        ("queue", queue_text(facts)),
+        ("cancelled", facts.cancel),
+        ("cores", str(facts.cores or "")),
+        ("workers", ", ".join(facts.workers)),
+        ("led by", facts.owner),
+        ("submitted", instant(facts.submitted_at)),
+        ("by", facts.submitted_by),
+        ("ended", instant(facts.ended_at)),
+        ("exit code", "" if facts.exit_code is None else str(facts.exit_code)),
+    ]
+    return JobSheet(facts.id, "load", facts.name, facts.state, filled(rows))
+
+
+def dag_sheet(facts: DagFacts, tasks: Sequence[TaskView]) -> JobSheet:
+    """`tasks` are its first."""
+    rows = [
+        ("job", facts.id),
+        ("name", facts.name),
+        ("state", state_text(facts.state, facts.reason)),
+        ("tasks", f"{facts.tasks:,}{f': {counts_text(facts.counts)}' if facts.counts else ''}"),
+        ("queue", "" if facts.position is None else position_text(facts.position)),
+        ("submitted", instant(facts.submitted_at)),
+        ("by", facts.submitted_by),
+        ("started", instant(facts.started_at)),
+        ("ended", instant(facts.ended_at)),
+        ("exit code", "" if facts.exit_code is None else str(facts.exit_code)),
+    ]
+    lines = [
+        [
+            task.id,
+            task.state,
+            task.handler,
+            str(task.attempts or ""),
+            task.worker.partition("#")[0],
+            took_text(task.started_at, task.ended_at),
+            one_line(": ".join(part for part in (task.cause, task.error) if part)),
+        ]
+        for task in tasks
+    ]
+    note = ""
+    if len(tasks) < facts.tasks:
+        note = (
+            f"these are the first {len(tasks)} of {facts.tasks:,} tasks: talka jobs result {facts.id} --json lists more"
+        )
+    columns = ["TASK", "STATE", "HANDLER", "TRIES", "WORKER", "TOOK", "NOTE"]
+    return JobSheet(facts.id, facts.kind, facts.name, facts.state, filled(rows), columns, lines, note)
+
+
+def filled(rows: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [(word, text) for word, text in rows if text]
+
+
+# Parts of it.
+
+
+def state_text(state: JobState, reason: str) -> str:
+    return f"{state}{f': {reason}' if reason else ''}"
+
+
+def waiting_text(facts: JobFacts) -> str:
+    """What a load job waits for before it begins."""
+    match facts.state:
+        case JobState.SUBMITTED | JobState.QUEUED:
+            place = "" if facts.position is None else f", position {facts.position}"
+            return f"queued{place}{f': {facts.waits_for}' if facts.waits_for else ''}"
+        case JobState.DISPATCHING:
+            where = f" of {counted_text(len(facts.workers), 'worker')}" if facts.workers else ""
+            return f"starting on {counted_text(facts.cores, 'core')}{where}" if facts.cores else "starting"
+        case _:
+            return ""
+
+
+def queue_text(facts: JobFacts) -> str:
+    return waiting_text(facts).removeprefix("queued").removeprefix(", ").removeprefix(": ")
+
+
+def position_text(position: int) -> str:
+    return f"{counted_text(position, 'ready task')} of other jobs {'comes' if position == 1 else 'come'} first"
+
+
+def counts_text(counts: Mapping[str, int]) -> str:
+    """In the order of a task's life."""
+    return ", ".join(f"{counts[state]:,} {state}" for state in TaskState if counts.get(state))
+
+
+def ended_count(counts: Mapping[str, int]) -> int:
+    return sum(count for state, count in counts.items() if state in list(TaskState) and is_final(TaskState(state)))
+
+
+def instant(text: str) -> str:
+    """Of RFC 3339, to the second."""
+    return f"{text[:19].replace('T', ' ')} UTC" if text else ""
+
+
+def took_s(started_at: str, ended_at: str) -> float | None:
+    """None where one of them has not come."""
+    try:
+        return (datetime.fromisoformat(ended_at) - datetime.fromisoformat(started_at)).total_seconds()
+    except (ValueError, TypeError):
+        return None
+
+
+def took_text(started_at: str, ended_at: str) -> str:
+    seconds = took_s(started_at, ended_at)
+    if seconds is None or seconds < 0:  # below 0: the clock was set back meanwhile
+        return ""
+    if seconds == 0:
+        return "< 1 ms"  # instants are kept in milliseconds
+    return seconds_text(seconds) if seconds >= 1 else time_text(seconds * 1000)
+
+
+def one_line(text: str, room: int = NOTE_COLUMNS) -> str:
+    return cut(" ".join(text.split()), room)

@@ -1,0 +1,105 @@
+"""The keepers of dag jobs that a manager has: one for each partition of the store that is its own, and who of them is
+meant.
+
+Decision: docs/decisions/0040-partitions-of-jobs.md.
+"""
+
+from collections.abc import Iterator
+
+from talka.cluster.placement import partition_of
+from talka.control.dags.keeper import DagKeeper
+from talka.control.tasks.store_effects import DagEffect
+from talka.control.tasks.worker_link import KeeperEnd, WorkerBeat
+from talka.units import NEVER
+from talka.wire.tasks import WorkerMessage
+
+
+class DagKeepers(KeeperEnd[DagEffect]):
+    """All of one store. What concerns one partition reaches its keeper alone; beats, losses of workers and the time
+    concern all."""
+
+    def __init__(self) -> None:
+        self.strayed = 0
+        """What workers told of partitions that are not kept here."""
+        self._keepers: dict[int, DagKeeper] = {}
+
+    def __iter__(self) -> Iterator[DagKeeper]:
+        return iter(self._keepers.values())
+
+    def __len__(self) -> int:
+        return len(self._keepers)
+
+    def set(self, keeper: DagKeeper) -> None:
+        """In the place of an earlier one of its partition."""
+        self._keepers[keeper.partition.number] = keeper
+
+    def drop(self, now: int, partition: int) -> None:
+        keeper = self._keepers.pop(partition, None)
+        if keeper is not None:
+            keeper.leave(now)
+
+    def get(self, partition: int) -> DagKeeper | None:
+        return self._keepers.get(partition)
+
+    def of_job(self, id: str) -> DagKeeper | None:
+        """The keeper of the partition that a job of this id is in."""
+        return self._of(id)
+
+    def of_key(self, key: str) -> DagKeeper | None:
+        """Where a job is put that is submitted with this idempotency key: at one place, so that two that come at the
+        same moment meet."""
+        return self._of(key)
+
+    def of_turn(self, turn: int) -> DagKeeper | None:
+        """Where a job is put that has none: by turns."""
+        keepers = list(self._keepers.values())
+        return keepers[turn % len(keepers)] if keepers else None
+
+    def _of(self, text: str) -> DagKeeper | None:
+        one = next(iter(self._keepers.values()), None)
+        return None if one is None else self._keepers.get(partition_of(text, one.partition.count))
+
+    @property
+    def next_tick_at(self) -> int:
+        return min([keeper.next_tick_at for keeper in self._keepers.values()], default=NEVER)
+
+    def tick(self, now: int) -> list[DagEffect]:
+        effects: list[DagEffect] = []
+        for keeper in self._keepers.values():
+            if now >= keeper.next_tick_at:
+                effects += keeper.tick(now)
+        return effects
+
+    def on_beat(self, now: int, beat: WorkerBeat) -> list[DagEffect]:
+        effects: list[DagEffect] = []
+        for keeper in self._keepers.values():
+            effects += keeper.on_beat(now, beat)
+        return effects
+
+    def on_worker_lost(self, now: int, worker: str, boot: int, cause: str) -> list[DagEffect]:
+        effects: list[DagEffect] = []
+        for keeper in self._keepers.values():
+            effects += keeper.on_worker_lost(now, worker, boot, cause)
+        return effects
+
+    def on_message(self, now: int, worker: str, message: WorkerMessage) -> list[DagEffect]:
+        keeper = self._keepers.get(message.of.partition)
+        if keeper is None:
+            self.strayed += 1
+            return []
+        return keeper.on_message(now, worker, message)
+
+    def on_stepped_down(self, now: int) -> None:
+        for keeper in self._keepers.values():
+            keeper.on_stepped_down(now)
+
+    def set_wall_offset(self, wall_offset_ns: int) -> None:
+        for keeper in self._keepers.values():
+            keeper.wall_offset_ns = wall_offset_ns
+
+    def expected(self) -> list[tuple[str, int, int]]:
+        """Name, boot and folder of the workers that have attempts of any."""
+        found: dict[tuple[str, int, int], None] = {}
+        for keeper in self._keepers.values():
+            found.update(dict.fromkeys(keeper.attempts.expected()))
+        return list(found)
