@@ -6,6 +6,7 @@ import contextlib
 import json
 import random
 import socket
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,10 +26,10 @@ from talka.nodes.member import MemberNode, MemberOptions
 from talka.store.files.keyring import KeyringFile
 from talka.wire import greeting
 from talka.wire import membership as membership_wire
-from talka.wire.asking import AskKeys, AskMembers, AskMetrics, RepairKeys
+from talka.wire.asking import AddKey, AskKeys, AskMembers, AskMetrics, RepairKeys
 from talka.wire.greeting import Self, ShareRing
 from talka.wire.membership import Alive, Gossip, MemberState, Stated
-from talka.wire.security.keys import Keyring, encode_ring, key_id
+from talka.wire.security.keys import Keyring, decode_ring, encode_ring, key_id
 from talka.wire.security.sealing import Seal
 from talka.wire.versions import VERSION as PROTOCOL_VERSION
 
@@ -287,6 +288,29 @@ async def test_a_damaged_ring_is_repaired_where_the_secret_is_still_known(
 
     await a.sees("keys")
     assert (a.ring.era, a.ring.primary_id) == (1, key_id(NEW))
+
+
+async def test_who_asks_for_other_keys_is_answered_once_they_are_on_disk(
+    member: Callable[..., Running], tmp_path: Path
+) -> None:
+    a = member("a")
+    await a.sees("ready")
+    goes_on = threading.Event()
+    a.node.runtime.disk.do(goes_on.wait, LIMIT_S)
+
+    try:
+        async with asker(a, SECRET, None) as somebody:
+            changed = asyncio.ensure_future(somebody.ask(AddKey(NEW)))
+            await a.sees("keys")
+            await somebody.ask(AskKeys())  # asked later, answered: only the change waits for the disk
+            assert not changed.done() and not (tmp_path / "a" / "keyring").exists()
+            goes_on.set()
+            await changed
+            kept = KeyringFile(tmp_path / "a").load()
+    finally:
+        goes_on.set()
+
+    assert kept is not None and key_id(NEW) in decode_ring(kept).accepted()
 
 
 async def test_content_that_is_whole_and_no_ring_is_set_aside_too(

@@ -259,8 +259,17 @@ class MemberNode(Generic[PartEffect]):
         if change := change_event(asked, self.runtime.admission.ring, reply.problem):
             self.runtime.tell(change)
         put_down_change(self.put_down, asked, reply.problem)
-        self.runtime.do(self.member.answer(now, asked, reply))
-        self.runtime.act(effects)
+        if effects:
+            self.runtime.act(effects)
+            self.runtime.spawn(self._answer_once_written(asked, reply))  # who is not answered asks again
+        else:
+            self.runtime.do(self.member.answer(now, asked, reply))
+
+    async def _answer_once_written(self, asked: QuestionAsked, reply: AskAnswer) -> None:
+        """Whoever hears that keys were changed may rely on it, whatever becomes of this process."""
+        await self.runtime.disk.written()
+        if self.failure is None:
+            self.runtime.do(self.member.answer(boottime_ns(), asked, reply))
 
     def counts(self) -> Counts:
         """Metrics of this node."""

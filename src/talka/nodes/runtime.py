@@ -405,8 +405,12 @@ class DiskThread:
         write.add_done_callback(self._writes.discard)
         return write
 
-    async def close(self, within_s: float) -> None:
+    async def written(self, within_s: float | None = None) -> None:
+        """Until all that was asked for so far is done, well or not."""
         if self._writes:
-            await asyncio.wait(self._writes, timeout=within_s)
+            await asyncio.wait(set(self._writes), timeout=within_s)
+
+    async def close(self, within_s: float) -> None:
+        await self.written(within_s)
         if self._pool is not None:
             self._pool.shutdown(wait=True)
