@@ -79,10 +79,20 @@ def now() -> int:
     return loop.now_ns if isinstance(loop, VirtualLoop) else talka.clock.monotonic_ns()
 
 
+def stand_still_until(instant_ns: int) -> None:
+    """By the clock that the loop goes by: the machine's may have begun a minute ago."""
+    loop = asyncio.get_running_loop()
+    if isinstance(loop, VirtualLoop):
+        loop.now_ns = max(loop.now_ns, instant_ns)
+    else:
+        talka.clock.sleep_until(instant_ns)
+
+
 @pytest.fixture(autouse=True)
 def virtual_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("load.alarm", "load.executor", "load.steps", "clients.custom"):
         monkeypatch.setattr(f"talka.engine.{module}.monotonic_ns", now)
+    monkeypatch.setattr("talka.engine.load.executor.sleep_until", stand_still_until)
 
 
 def virtually(work: Coroutine[Any, Any, None], new_loop: Callable[[], asyncio.AbstractEventLoop] = VirtualLoop) -> None:
