@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from talka.clock import monotonic_ns
 from talka.engine.containment import GUARD, ControlGroup, Guard, kill_group, own_control_group
+from talka.engine.core_child import Confines, CoreChildren
 from talka.units import SECOND
 
 Process = subprocess.Popen[bytes]
@@ -91,6 +92,18 @@ def only_these_survive_the_owners_death(survivors: list[int], groups: list[Proce
 
 
 # The guard.
+
+
+def test_guard_of_confined_cores_finds_in_its_environment_what_they_do(groups: list[Process]) -> None:
+    confines = Confines(env={"COLOUR": "red"})
+    guard = CoreChildren("talka.engine.handlers.handler_core", has_lease=False, confines=confines).guard
+    try:
+        guard.watch(groups[0].pid)
+        process = psutil.Process(guard.pid)
+        wait_until(lambda: bool(process.environ()))  # a moment after its start the kernel knows none as yet
+        assert process.environ() == confines.env
+    finally:
+        guard.close()
 
 
 @pytest.mark.parametrize("forgotten", [0, 1, 3])

@@ -4,6 +4,7 @@ import os
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -426,6 +427,27 @@ async def test_the_workflow_of_a_url_asks_the_client_for_it():
     workflow.client = Clients()
 
     assert (await workflow.get("http://shop/prepared")).url == "http://shop/prepared"
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"])
+async def test_the_workflow_of_a_request_asks_the_client_for_all_it_says(method: str) -> None:
+    class Http:
+        def __getattr__(self, name: str) -> Any:
+            async def ask(url: str, **more: Any) -> tuple[str, str, dict[str, Any]]:
+                return name, url, more
+
+            return ask
+
+    class Clients:
+        http = Http()
+
+    workflow = url_workflow("http://shop/", UrlRequest(method, {"a": "b"}, b"[1]", timeout_ns=5 * SECOND))()
+    workflow.client = cast(Any, Clients())
+
+    said = {"headers": {"a": "c"}, "data": b"[2]"}
+    answer = await getattr(workflow, method.lower())("http://shop/prepared", **said)
+
+    assert answer == (method.lower(), "http://shop/prepared", {**said, "timeout": 5.0})
 
 
 def test_a_memory_source_is_the_classes_under_its_key():

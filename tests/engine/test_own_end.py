@@ -3,10 +3,12 @@ instant: a core that is not ended runs for a thousand seconds."""
 
 import asyncio
 import os
+import select
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -246,6 +248,24 @@ def test_instant_has_come_when_the_clock_shows_it(has_timers: bool, monkeypatch:
     monkeypatch.setattr(kernel_timer, "boottime_ns", lambda: next(nows))
     ours, theirs = os.pipe()
     assert not EndWait(ours, timer_calls() if has_timers else None).wait(1000)
+    os.close(ours)
+    os.close(theirs)
+
+
+@pytest.mark.parametrize(("has_timers", "wait_ms"), [(True, None), (False, kernel_timer.LOOK_EVERY_MS)])
+def test_who_waits_for_no_instant_sleeps_until_something_is_said(has_timers: bool, wait_ms: int | None) -> None:
+    ours, theirs = os.pipe()
+    wait = EndWait(ours, timer_calls() if has_timers else None)
+    waited: list[int | None] = []
+
+    class Poll:
+        def poll(self, timeout: int | None) -> list[tuple[int, int]]:
+            waited.append(timeout)
+            return [(ours, select.POLLIN)]
+
+    wait._poll = cast(Any, Poll())
+    assert wait.wait(0)
+    assert waited == [wait_ms]
     os.close(ours)
     os.close(theirs)
 

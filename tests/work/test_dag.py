@@ -156,6 +156,14 @@ def test_a_long_circle_is_told_shortly() -> None:
     )
 
 
+@pytest.mark.parametrize(("length", "more"), [(12, ""), (13, "(5 more)")])
+def test_a_circle_of_twelve_is_told_whole(length: int, more: str) -> None:
+    ring = [TaskSpec(id=f"t{n}", handler="h", depends_on=(f"t{(n + 1) % length}",)) for n in range(length)]
+    names = [f"t{n}" for n in range(length)] if not more else ["t0", "t1", "t2", "t3", "t4", "t5", more, "t11", "t12"]
+
+    assert str(problem_of(ring)) == f"task t0: waits for itself: {' → '.join([*names, 't0'])}"
+
+
 def test_a_way_back_to_the_same_task_over_two_others_is_no_circle() -> None:
     # The stack holds c twice when the first of its two is entered.
     assert checked(tasks_of(a="c b", b="c d", c="d", d="")) == [(2, 1), (2, 3), (3,), ()]

@@ -109,6 +109,10 @@ def test_attempts_are_counted_from_one() -> None:
         delay(DISCOVERY, 0, 0, Random(1))
 
 
+def test_a_single_attempt_is_a_policy() -> None:
+    assert RetryPolicy(attempts=1, base_ns=10, cap_ns=10).attempts == 1
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [

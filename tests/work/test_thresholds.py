@@ -137,6 +137,7 @@ WRONG = [
     ("failed{kind} < 1%", '"{kind}" are no tags'),
     ("failed{kind=page,} < 1%", '"{kind=page,}" are no tags'),
     ("failed{kind=page;a=b} < 1%", '"{kind=page;a=b}" are no tags'),
+    ('failed{kind="page"a=b} < 1%', '"{kind="page"a=b}" are no tags'),
     ("requests{kind=page} > 5", "tags follow response_time, service_time, failed or rate"),
     ("response_time.p99{kind=page} < 5ms", "tags follow response_time, service_time, failed or rate"),
     ("login/page.failed{kind=page} < 5%", "tags choose steps, and calls are not among them"),

@@ -60,7 +60,6 @@ def unpack(
                 raise BundleUnavailable(
                     f"the bundle {source.digest} is damaged on this worker (its content is {found}): submit it again"
                 )
-            file.seek(0)
             with ZipFile(file) as archive:
                 entries = checked(archive, unpacked_limit_bytes)
                 if source.file not in entries:

@@ -515,7 +515,7 @@ def explained(error: msgspec.MsgspecError, kind: type[msgspec.Struct]) -> tuple[
     if choice := re.fullmatch(r"Invalid enum value '(.*)'", text, re.DOTALL):
         choices = "fail_fast, continue, skip_dependents"
         return path, f"{shown(choice[1])} is not one of {choices}"
-    if text.startswith("Invalid value") and path == "kind":
+    if text.startswith("Invalid value"):  # of a tag, and only jobs have one
         return path, 'must be "dag"'
     if text.startswith("JSON is malformed") or text == "Input data was truncated":
         return path, f"this is not JSON: {text.removeprefix('JSON is malformed: ').lower()}"

@@ -544,6 +544,14 @@ async def test_too_much_processor_time_ends_the_core(owner: Owner) -> None:
     assert "than the 1 ms it may" in facts.text
 
 
+async def test_core_without_a_bound_of_processor_time_is_not_said_to_have_passed_it(owner: Owner) -> None:
+    await owner.start()
+
+    owner.hand("die", signal.SIGXCPU)
+
+    assert (await owner.next(ExitFacts)).text == "the process was killed by SIGXCPU"
+
+
 async def test_too_much_memory_without_a_control_group_is_a_failure(
     owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import threading
 import time
 from types import ModuleType
 from typing import Any
@@ -213,6 +214,16 @@ def test_commands_are_run() -> None:
 
     assert run.outputs == {"a": {"config": {"x": 1}, "inputs": {}, "checkpoint": None}}
     assert run.tasks["b"].cause == "exit"
+
+
+def test_without_a_running_loop_handlers_run_in_the_thread_that_calls() -> None:
+    seen: list[threading.Thread] = []
+    dag = Dag("here")
+    dag.task("a", "look")
+
+    run_dag_inline(dag, {"look": lambda task: seen.append(threading.current_thread())})
+
+    assert seen == [threading.current_thread()]
 
 
 async def test_it_can_be_called_in_an_async_test() -> None:

@@ -6,9 +6,11 @@ import random
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from types import SimpleNamespace
+from typing import Any, ClassVar, TypeVar, cast
 
 import msgspec
 import pytest
@@ -53,6 +55,7 @@ from talka.work.dsl import Provide, Workflow, action, metric, on_start, state, s
 from talka.work.load import Plan
 from talka.work.responses import CustomResponse, HTTPResponse
 from talka.work.shapes import ConstantRate, ConstantVUs, IterationsPerVU
+from tests.engine.load.test_executor import now, virtually
 
 Answer = CustomResponse[Any]
 AnyMessage = TypeVar("AnyMessage")
@@ -424,6 +427,25 @@ async def test_reports_are_cumulative_and_their_windows_add_up(owner: Owner) -> 
     assert len({window.index for window in windows}) == len(windows), "each was acknowledged, so none came twice"
     assert sum(window.started for window in windows) == started[-1]
     assert sum(window.response_time.count for window in windows) == counts[-1]
+
+
+def test_reports_go_out_as_often_as_they_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core, "monotonic_ns", now)
+    made: list[int] = []
+
+    class Reporting(core.Core):
+        async def _report(self, **more: Any) -> None:
+            made.append(round((now() - self._started_at_ns) / MILLISECOND))
+
+    async def main() -> None:
+        reporting = Reporting(cast(Any, None))
+        reporting._recorder = cast(Any, SimpleNamespace(roll=lambda now: None))
+        reporting._started_at_ns = now()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(reporting._report_regularly(SECOND), 3.5)
+
+    virtually(main())
+    assert made == [1000, 2000, 3000]
 
 
 async def test_the_next_report_waits_for_the_acknowledgement_of_the_last(

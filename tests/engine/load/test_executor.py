@@ -325,6 +325,18 @@ def test_a_closed_plan_joined_in_the_middle_runs_what_is_left_of_it() -> None:
     virtually(main())
 
 
+@pytest.mark.parametrize("load", [ConstantVUs(1, "1s"), ConstantRate("10/s", "1s")])
+def test_a_plan_whose_instant_is_now_begins_without_a_turn_of_the_loop(load: LoadShape) -> None:
+    async def main() -> None:
+        run = Run(load, busy_s=0.1)
+        start_ns = now()
+        run.recorder.start(start_ns, start_ns)
+        await run.executor.run(start_ns, start_ns)
+        assert run.executor.started_at_ns == start_ns
+
+    virtually(main())
+
+
 def test_a_plan_that_is_over_when_it_is_joined_runs_nothing() -> None:
     async def main() -> None:
         run = Run(ConstantVUs(2, "1s"), busy_s=0.1)

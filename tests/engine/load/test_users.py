@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from random import Random
 from typing import Any, cast
 
 import msgspec
@@ -15,8 +16,10 @@ from talka.engine.load.recorder import Recorder
 from talka.engine.load.steps import Iterations, VirtualUser
 from talka.engine.load.users import (
     NOTES_LIMIT,
+    PAUSES_KEPT,
     VALUES_LIMIT_BYTES,
     ShardEngines,
+    ShardHooks,
     handed_on,
     provided_values,
     received_context,
@@ -357,6 +360,20 @@ async def test_custom_calls_that_are_done_at_once_do_not_keep_the_event_loop_for
 
 
 FIRST = spec_of(First, Second, Last)
+
+
+def test_lengths_of_pauses_that_are_computed_anew_do_not_fill_memory() -> None:
+    class Lonely(Workflow):
+        @step()
+        async def go(self) -> Answer: ...
+
+    (spec,) = inspect_workflows([Lonely])
+    hooks = ShardHooks(Recorder(spec), cast(Any, lambda pause_ns: None), Random(1))
+    kept: list[int] = []
+    for number in range(PAUSES_KEPT + 1):
+        hooks.pause(1 + number)
+        kept.append(len(hooks._pauses))
+    assert kept == [*range(1, PAUSES_KEPT + 1), 1]
 
 
 def test_what_is_left_in_the_context_arrives_in_that_of_dependents() -> None:

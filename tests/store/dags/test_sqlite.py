@@ -190,6 +190,11 @@ def test_who_reads_does_not_wait_for_one_who_writes(store: SqliteRecords) -> Non
     assert store.job("job-1") is None
 
 
+def test_in_memory_who_reads_waits_for_one_who_writes() -> None:
+    with SqliteRecords(":memory:") as store:
+        assert store.file.write(lambda connection: store.file._reading.locked()), "there is but one connection"
+
+
 def test_a_million_tasks_need_no_more_than_a_page_at_a_time(store: SqliteRecords) -> None:
     rows = tuple(
         TaskRow(job=1, index=index, id=f"t{index}", state=TaskState.PENDING, spec=SPEC) for index in range(3000)

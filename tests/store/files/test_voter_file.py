@@ -15,6 +15,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -741,6 +742,13 @@ def test_a_start_on_a_full_disk_says_so_and_takes_nothing_away(
         VoterFile(settled, GROUP)
     monkeypatch.undo()
     assert stored_in(settled)["record"] == b"three"
+
+
+def test_a_start_that_fails_leaves_no_file_open(settled: Path, failing: Callable[[str, int], None]) -> None:
+    failing("ftruncate", errno.EIO)
+    with pytest.raises(StoreFailed):
+        VoterFile(settled, GROUP)
+    assert [file.path for file in psutil.Process().open_files() if Path(file.path).parent == settled.resolve()] == []
 
 
 def test_a_file_that_cannot_be_read_is_not_taken_for_a_missing_one(tmp_path: Path) -> None:

@@ -210,7 +210,7 @@ class Executor:
             elapsed_ns = monotonic_ns() - self._origin_ns
             self._set_users(self._shard.vus_at(elapsed_ns))
             change_ns = self._shard.next_change(elapsed_ns)
-            await within(None if change_ns is None else max(0, change_ns - elapsed_ns) / SECOND, self._stopped)
+            await within(None if change_ns is None else (change_ns - elapsed_ns) / SECOND, self._stopped)
 
     def _set_users(self, wanted: int) -> None:
         before, self._wanted = self._wanted, wanted

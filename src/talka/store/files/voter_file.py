@@ -85,7 +85,7 @@ class Slot:
         self.sequence = 0
         """Of the next record."""
         self.end = 0
-        """Behind the last record that can be read."""
+        """Behind the last record that can be read; 0 without a whole header."""
         self.is_retired = False
         self.damage = ""
         """What no crash can have done to the file."""
@@ -154,23 +154,23 @@ def _has_record_behind(data: bytes, offset: int, generation: int) -> bool:
     return False
 
 
-def _read_header(slot: Slot, data: bytes) -> bool:
+def _read_header(slot: Slot, data: bytes) -> None:
     if len(data) < HEADER.size:
-        return False
+        return
     magic, format, length, generation = HEADER.unpack_from(data)
     end = HEADER.size + length
     if magic != MAGIC or length > MOST_GROUP_BYTES or end + CHECKSUM.size > len(data):
-        return False
+        return
     if CHECKSUM.unpack_from(data, end) != (zlib.crc32(data[:end]),):
-        return False
+        return
     slot.format, slot.generation, slot.group = format, generation, data[HEADER.size : end].decode(errors="replace")
     slot.end = end + CHECKSUM.size
-    return True
 
 
 def read_slot(name: str, data: bytes) -> Slot:
     slot = Slot(name)
-    if not _read_header(slot, data) or slot.format != FORMAT:
+    _read_header(slot, data)
+    if not slot.end or slot.format != FORMAT:
         return slot
     while not slot.is_retired:
         record = _record_at(data, slot.end, slot.generation)
