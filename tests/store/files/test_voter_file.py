@@ -15,6 +15,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 from hypothesis import given, settings
@@ -25,6 +26,7 @@ from talka.store.files import folder as folder_module
 from talka.store.files import voter_file as voter_module
 from talka.store.files.folder import MOST_SET_ASIDE, StoreFailed
 from talka.store.files.voter_file import (
+    FORMAT,
     HEADER,
     MARK,
     RECORD,
@@ -648,6 +650,13 @@ def test_a_file_of_a_later_format_is_refused_and_left_as_it_is(settled: Path) ->
     with pytest.raises(LaterFormat, match=r"voter.0 was written by a later version .*format is 2, known here is 1"):
         VoterFile(settled, GROUP)
     assert (settled / "voter.0").read_bytes() == later
+
+
+@pytest.mark.parametrize(("header", "generation"), [(b"", 0), (encode_header(GROUP, 7, FORMAT + 1), 7)])
+def test_no_record_is_read_without_a_whole_header_of_this_format(header: bytes, generation: int) -> None:
+    slot = read_slot("voter.0", header + encode_record(generation, RecordKind.SNAPSHOT, 0, msgspec.msgpack.encode({})))
+
+    assert (slot.generation, slot.content, slot.damage) == (generation, None, "")
 
 
 @pytest.mark.parametrize("group", ["", "x" * 1025], ids=["empty", "long"])
