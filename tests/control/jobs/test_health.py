@@ -56,6 +56,13 @@ def test_a_correlated_failure_without_a_meaning_is_refused(wrong: dict[str, int]
         CorrelatedFailure(**wrong)
 
 
+def test_a_failure_of_a_single_instant_may_be_asked_for() -> None:
+    failure = CorrelatedFailure(window_ns=0)
+
+    assert holds(failure, 12, [0, 0, 0], 3)
+    assert not holds(failure, 12, [0, 0, 1], 3)
+
+
 @given(since=st.lists(st.integers(0, 30), max_size=8), more=st.integers(0, 6))
 @quick
 def test_a_hold_needs_three_and_more_than_half_within_some_window(since: list[int], more: int) -> None:

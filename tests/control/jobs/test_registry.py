@@ -492,6 +492,16 @@ def test_a_checkpoint_is_acknowledged_once_it_is_on_disk(office: Office, order_o
     assert led(effects) == [], "nothing that its manager does not know"
 
 
+def test_a_job_that_runs_has_not_ended_at_any_time(office: Office, order_of: OrderOf) -> None:
+    office.beat("w1")
+    job = office.submit(order_of()).id
+
+    office.checkpoint(job, 1)
+
+    facts = office.facts(job)
+    assert (facts.state, facts.ended_at) == (JobState.RUNNING, "")
+
+
 def test_a_revision_that_was_overtaken_is_not_written(office: Office, order_of: OrderOf) -> None:
     office.beat("w1")
     job = office.submit(order_of()).id

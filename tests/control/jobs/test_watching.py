@@ -104,6 +104,18 @@ def test_while_views_come_the_entry_alone_is_not_shown() -> None:
     assert watching.answer(FACTS) == [Send(CHANNEL, "m2", WatchJob("b4k7", 70, 1, False), Lane.STREAM)]
 
 
+def test_the_entry_alone_is_shown_when_no_view_has_come_for_more_than_a_second() -> None:
+    watching = Watching()
+    watching.view(1)
+    said = Send(CHANNEL, "m2", WatchJob("b4k7", 70, -1, False), Lane.STREAM)
+
+    watching.now += SECOND
+    assert watching.answer(FACTS) == [said], "the next view may be on its way"
+    watching.now += LOOK_EVERY_NS
+
+    assert watching.answer(FACTS) == [said, Updated(70, JobUpdate(FACTS))]
+
+
 def test_a_job_that_nobody_leads_yet_is_shown_by_its_entry() -> None:
     watching = Watching()
     queued = JobFacts("b4k7", "shop", JobState.QUEUED, position=2)

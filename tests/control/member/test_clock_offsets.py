@@ -17,6 +17,7 @@ def exchange(clocks: ClockOffsets, now: int, *, offset_ns: int, there_ns: int, b
 def test_of_a_peer_that_told_nothing_the_clock_counts_as_this_one() -> None:
     clocks = ClockOffsets()
     assert not clocks.knows("w1")
+    assert (clocks.there("w1", 7), clocks.here("w1", 7)) == (7, 7), "it was not even asked"
     clocks.asked(5, "w1")
 
     assert not clocks.knows("w1")

@@ -185,6 +185,22 @@ def test_a_vacancy_is_filled_after_a_tenth_to_half_a_second() -> None:
     assert 450 * MILLISECOND < max(pauses) <= 500 * MILLISECOND
 
 
+class Least(Random):
+    """Of every range the first."""
+
+    def randint(self, a: int, b: int) -> int:
+        return a
+
+
+def test_the_shortest_pause_before_a_vacancy_is_filled_is_a_tenth_of_a_second() -> None:
+    pool = PeerPool(OWN, "worker", Least(1))
+    pool.set_peers(0, near(8))
+
+    fail(pool, SECOND, pool.primaries[0])
+
+    assert pool.next_tick_at == SECOND + 100 * MILLISECOND
+
+
 def test_a_second_eviction_does_not_put_off_the_filling() -> None:
     pool = pool_of(near(12))
     fail(pool, 0, pool.primaries[0])
@@ -253,6 +269,13 @@ def test_a_peer_three_times_slower_than_the_slowest_answers_of_the_others_is_evi
     news = answer(pool, 0, victim, 100 * MILLISECOND, LATENCY_CHECK_EVERY)
     assert Evicted(victim, EvictionReason.SLOW) in news
     assert pool.evictions[EvictionReason.SLOW] == 1
+
+
+def test_a_peer_is_compared_with_the_others_once_in_so_many_answers() -> None:
+    pool = busy_pool(near(8))
+    victim = pool.primaries[0]
+    assert answer(pool, 0, victim, 100 * MILLISECOND, LATENCY_CHECK_EVERY - 1) == []
+    assert Evicted(victim, EvictionReason.SLOW) in answer(pool, 0, victim, 100 * MILLISECOND, 1)
 
 
 def test_a_peer_twice_as_slow_as_the_others_stays() -> None:
@@ -493,6 +516,7 @@ def test_the_news_always_tell_what_the_pool_is(steps: list[tuple[int, int, int]]
         ({"error_rate_limit": 1.0}, "give alpha above 0"),
         ({"slow_factor": 1.0}, "give alpha above 0"),
         ({"replenish_min_ns": 2, "replenish_max_ns": 1}, "replenish_min_ns must be"),
+        ({"replenish_min_ns": -1}, "replenish_min_ns must be"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )

@@ -165,11 +165,12 @@ class Rig:
         facts: WorkerFacts = FACTS,
         lease: bool = True,
         handlers: tuple[str, ...] = (),
+        now: int = 1_000 * SECOND,
         **limits: int,
     ) -> None:
         signers = Signers(GROUP)
         signers.name([SIGNER.public])
-        self.now = 1_000 * SECOND
+        self.now = now
         self.disk = dict(disk or {})
         self.said: list[Send[JobMessage]] = []
         self.news: list[object] = []
@@ -776,6 +777,21 @@ def test_a_refusal_of_its_file_is_told_until_it_is_answered() -> None:
     assert len(rig.told()) == 3
 
 
+@pytest.mark.parametrize(
+    "order",
+    [Start("job", FENCE, 1, 0, 0, 0), Halt("job", FENCE, 1, "stop"), Acknowledge("job", FENCE, 1, 0)],
+    ids=["start", "stop", "acknowledge"],
+)
+def test_a_refusal_is_forgotten_with_any_answer_and_there_is_no_such_task_any_more(order: JobMessage) -> None:
+    rig = Rig()
+    rig.hear(assign(first=1))
+    rig.forget()
+
+    rig.hear(order)
+
+    assert (rig.states, rig.all(NoTask), rig.told()) == ([], [NoTask("job", 1, FENCE)], [])
+
+
 def test_a_refusal_nobody_answers_is_forgotten() -> None:
     rig = Rig()
     rig.hear(assign())
@@ -1196,6 +1212,17 @@ def test_a_manager_under_load_asks_for_fewer_reports() -> None:
     rig.count(first, 3)
     rig.later(SECOND)
     assert len(rig.totals()) == 3, "but at least one a second"
+
+
+def test_the_first_report_follows_no_other_also_when_the_clock_has_just_begun() -> None:
+    rig = Rig(now=0)
+    first, _ = rig.running()
+    rig.hear(Acknowledge("job", FENCE, 1, 0, every_ms=600))
+
+    rig.count(first)
+    rig.later(50 * MILLISECOND)
+
+    assert len(rig.totals()) == 1
 
 
 def test_a_report_nobody_answers_is_made_anew_after_a_second() -> None:

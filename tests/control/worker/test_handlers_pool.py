@@ -402,6 +402,25 @@ def test_cores_that_end_while_they_load_are_a_problem_after_a_few() -> None:
     assert rig.news == [HandlersBroken("cores end while they load the handlers' files: it ended with exit code 3")]
 
 
+def test_what_waits_goes_to_a_core_that_is_ready_when_the_one_before_it_ends_while_it_loads() -> None:
+    last = STARTS_LIMIT + 1
+    rig = Rig(last, loads=False)
+    rig.hand(*[task(number) for number in range(last)])
+    assert rig.started == list(range(1, last + 1))
+    rig.loaded(last)
+    for core in range(2, last):
+        rig.exit(core)
+    rig.take(rig.pool.set_limit(rig.now, 1))
+    rig.hand(task(last))
+    assert rig.count("attempts_waiting") == 1, "the core that loads is the one that may be used"
+
+    rig.exit(1)
+
+    assert rig.pool.room.problem
+    assert rig.inside(last) == list(range(last + 1))
+    assert rig.outcomes == []
+
+
 def test_a_core_that_does_not_load_in_time_is_killed() -> None:
     rig = Rig(loads=False)
     rig.hand(task(1))

@@ -55,7 +55,7 @@ class ShardReporter:
         self._interval_ns = FLUSH_NS
         self._has_news = False
         self._news_ns = 0
-        self._reported_ns = 0
+        self._reported_ns = -NEVER
         self._is_outstanding = False
         self.lines = ShardLines()
         self._lines_at = NEVER
