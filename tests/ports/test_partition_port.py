@@ -367,7 +367,15 @@ def test_while_one_partition_raises_its_epoch_the_other_is_given_out() -> None:
     for partition in TWO:
         cluster.do("m1", manager.take(cluster.now, partition))
     beat = WorkerBeat(
-        "w", BOOT, 1, WorkerFacts(2, folder=5, handlers=("h",)), 2, "healthy", others=cluster.pool.obeyed_besides()
+        "w",
+        BOOT,
+        1,
+        WorkerFacts(2, folder=5, handlers=("h",)),
+        2,
+        "healthy",
+        0,
+        NOWHERE,
+        others=cluster.pool.obeyed_besides(),
     )
     effects = manager.keepers.on_beat(cluster.now, beat)
     (wanted,) = [effect for effect in effects if isinstance(effect, RaiseEpoch)]

@@ -23,6 +23,7 @@ from talka.control.worker.handlers_outbox import AGAIN_NS
 from talka.control.worker.handlers_pool import HandlerPool
 from talka.control.worker.writes import WorkerWrites
 from talka.units import SECOND
+from talka.wire.attempts import NOWHERE
 from talka.wire.jobs import CHANNEL, Beat, WorkerFacts
 from talka.wire.tasks import (
     AskHeld,
@@ -259,4 +260,4 @@ def test_frames_carry_all_that_is_said_and_only_progress_may_be_shed() -> None:
 def test_a_keeper_is_told_of_a_beat_what_concerns_tasks() -> None:
     facts = WorkerFacts(8, folder=5, handlers=("one",))
     beat = FRAMES.beat("w", 3, Beat(17, facts, epoch=4, names=True), 6, "degraded")
-    assert beat == WorkerBeat("w", 3, 17, facts, 6, "degraded", epoch=4)
+    assert beat == WorkerBeat("w", 3, 17, facts, 6, "degraded", epoch=4, of=NOWHERE)

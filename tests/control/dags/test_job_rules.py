@@ -100,20 +100,19 @@ def test_a_verdict_has_a_cause_and_a_sentence_also_when_the_result_has_none() ->
 def test_a_task_that_kills_its_process_alone_is_given_up(fields: dict[str, Any], deaths: int) -> None:
     task = a_task()
     states = []
-    for n in range(deaths):
-        task.worker = f"w{n % 2}#1"
+    for _ in range(deaths):
         verdict = judge(task, ended("died", alone=True, **fields), Retry(max=0))
         states.append(verdict.state)
         assert verdict.wait_ns == 0
     assert states == [None] * (deaths - 1) + [TaskState.DEAD]
-    assert (task.deaths, task.failures, task.died_on) == (deaths, 0, ("w0#1", "w1#1"))
+    assert (task.deaths, task.failures) == (deaths, 0)
     assert f"{deaths} processes died" in verdict.error
 
 
 def test_a_death_among_others_is_not_counted() -> None:
     task = a_task()
     assert judge(task, ended("died", signal="SIGSEGV"), Retry(max=0)).state is None
-    assert (task.deaths, task.failures, task.died_on) == (0, 0, ())
+    assert (task.deaths, task.failures) == (0, 0)
 
 
 def test_a_task_that_was_to_run_alone_did_whatever_its_worker_says() -> None:

@@ -43,7 +43,7 @@ from talka.store.dags.sqlite_file import FileLimits
 from talka.store.dags.sqlite_store import SqliteStore
 from talka.store.dags.sqlite_thread import ThreadLimits
 from talka.store.files.blobs import Blobs
-from talka.wire.attempts import Dropped, StoreLife
+from talka.wire.attempts import NOWHERE, Dropped, StoreLife
 from talka.wire.jobs import WorkerFacts
 from talka.wire.task_views import DagFacts, RetryRequest, SkipRequest
 from talka.wire.tasks import (
@@ -170,7 +170,7 @@ class Node:
 
     def beat(self, *handlers: str) -> None:
         facts = WorkerFacts(4, folder=7, handlers=handlers or ("h",))
-        self.perform(self.jobs.keepers.on_beat(boottime_ns(), WorkerBeat("w", 1, 0, facts, 4, "healthy")))
+        self.perform(self.jobs.keepers.on_beat(boottime_ns(), WorkerBeat("w", 1, 0, facts, 4, "healthy", 0, NOWHERE)))
 
     def hear(self, message: WorkerMessage) -> None:
         self.perform(self.jobs.keepers.on_message(boottime_ns(), "w", message))
@@ -909,7 +909,8 @@ async def test_an_epoch_that_a_worker_remembers_is_passed_through_the_store(node
     assert (await node.ended(facts.id)).state is JobState.COMPLETED
     assert node.jobs.metrics()["dag_attempts_dropped_total"] == 4
     assert node.events[-1]["text"] == "worker w held 3 attempts and 1 result of store 1, life 2: dropped"
-    node.perform(node.keeper.on_beat(boottime_ns(), WorkerBeat("v", 1, 0, WORKER, 4, "healthy", names=False)))
+    nameless = WorkerBeat("v", 1, 0, WORKER, 4, "healthy", 0, NOWHERE, names=False)
+    node.perform(node.keeper.on_beat(boottime_ns(), nameless))
     assert "worker v is of a version that does not tell" in node.events[-1]["text"]
 
 

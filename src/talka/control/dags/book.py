@@ -207,7 +207,6 @@ class DagBook:
         task.is_settled = task.alone = False
         task.checkpoint = b""
         task.cause = task.error = ""
-        task.died_on = ()
         return change
 
     def _count_waits(self, tasks: Iterable[DagTask]) -> list[DagTask]:

@@ -153,8 +153,6 @@ def _after_death(task: DagTask, result: TaskResult, cause: str, error: str, rng:
     if not (result.alone or task.alone):
         return RetryVerdict(None, cause, error)
     task.deaths += 1
-    if task.worker not in task.died_on:
-        task.died_on += (task.worker,)
     limit = FAULT_DEATHS if result.signal in FAULTS else DEATHS
     if task.deaths >= limit:
         return RetryVerdict(TaskState.DEAD, cause, f"{error} ({task.deaths} processes died with nothing else in them)")

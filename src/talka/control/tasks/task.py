@@ -108,8 +108,6 @@ class DagTask:
     checkpoint: bytes = b""
     cause: str = ""
     error: str = ""
-    died_on: tuple[str, ...] = ()
-    """Workers on which a process died with it alone in it."""
 
     @property
     def depends_on(self) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from talka.wire.attempts import NOWHERE, ObeyedLife, StoreLife, obeyed_in
+from talka.wire.attempts import ObeyedLife, StoreLife, obeyed_in
 from talka.wire.jobs import WorkerFacts
 from talka.wire.tasks import KeeperMessage, WorkerMessage
 
@@ -47,9 +47,9 @@ class WorkerBeat(msgspec.Struct, frozen=True):
     """Cores that no load job has."""
     state: str
     """Healthy, degraded or draining, as it is seen from here."""
-    epoch: int = 0
+    epoch: int
     """The highest that it has obeyed in partition 0; 0: none."""
-    of: StoreLife = NOWHERE
+    of: StoreLife
     """Whose that was."""
     names: bool = True
     """It tells whose attempts are that it tells of; one that does not is given none."""

@@ -30,7 +30,7 @@ class CorePool:
     Attempts at one seat share a process while one of them runs there: its number is that of the first of them.
     """
 
-    __slots__ = ("_leaving", "_number", "_owners", "_processes", "_seats", "cores", "next_tick_at")
+    __slots__ = ("_leaving", "_number", "_owners", "_processes", "cores", "next_tick_at")
 
     def __init__(self, cores: int) -> None:
         self.cores = cores
@@ -39,8 +39,6 @@ class CorePool:
         """Of the newest attempt."""
         self._owners: dict[int, AttemptKey] = {}
         """By attempt that is not about to end."""
-        self._seats: dict[SeatKey, int] = {}
-        """The process that was last started at each seat. Of those that run."""
         self._processes: dict[int, tuple[int, SeatKey]] = {}
         """By attempt that has not ended: its process, and where."""
         self._leaving: dict[int, tuple[int, bool]] = {}
@@ -59,14 +57,13 @@ class CorePool:
         self._number += 1
         process = self._process_at(seat) or self._number
         self._owners[self._number] = owner
-        self._seats[seat] = process
         self._processes[self._number] = (process, seat)
         return self._number, process
 
     def _process_at(self, seat: SeatKey) -> int:
         """The process at this seat in which something runs that is not about to end; 0: none."""
-        process = self._seats.get(seat, 0)
-        return process if any(self._processes[attempt][0] == process for attempt in self._owners) else 0
+        running = [self._processes[attempt] for attempt in self._owners]
+        return next((process for process, where in running if where == seat), 0)
 
     def owner_of(self, attempt: int) -> AttemptKey | None:
         """Whose it is; None: it is over, or about to end."""
@@ -83,9 +80,7 @@ class CorePool:
         """It is gone, and its process too if it was the last one there."""
         self._owners.pop(attempt, None)
         self._leaving.pop(attempt, None)
-        _, seat = self._processes.pop(attempt, (0, None))
-        if seat is not None and not any(other == seat for _, other in self._processes.values()):
-            self._seats.pop(seat, None)
+        self._processes.pop(attempt, None)
 
     def tick(self, now: int) -> list[int]:
         """Attempts that are to be killed."""
