@@ -223,12 +223,13 @@ def test_a_lone_candidate_is_chosen_and_none_of_none() -> None:
     assert choose(rng, [], {}) is None
 
 
-def test_a_mean_weighs_a_sample_half_after_each_half_life() -> None:
-    mean = Ewma(HALF_LIFE)
+@pytest.mark.parametrize("half_life_ns", [1, HALF_LIFE])
+def test_a_mean_weighs_a_sample_half_after_each_half_life(half_life_ns: int) -> None:
+    mean = Ewma(half_life_ns)
     assert mean.value == 0.0
     mean.add(5, 10.0)
     assert mean.value == 10.0
-    mean.add(5 + HALF_LIFE, 40.0)
+    mean.add(5 + half_life_ns, 40.0)
     assert mean.value == pytest.approx((10 * 0.5 + 40) / 1.5)
 
 

@@ -217,6 +217,12 @@ def test_a_little_grace_is_given_to_the_tiny() -> None:
     assert refusal_of(b"\x01" + zlib.compress(bytes(GRACE_BYTES + 1), 9))[0] == "bomb"
 
 
+def test_a_bomb_is_opened_to_the_first_byte_too_many_and_no_further() -> None:
+    spoilt_end = zlib.compress(bytes(GRACE_BYTES + 2), 9)[:-4] + bytes(4)
+
+    assert refusal_of(b"\x01" + spoilt_end)[0] == "bomb"
+
+
 def test_fifty_megabytes_are_too_long_at_any_ratio() -> None:
     noise = Random(1).randbytes(DECOMPRESSED_LIMIT_BYTES // RATIO_LIMIT + 1)
     longest = noise + bytes(DECOMPRESSED_LIMIT_BYTES - len(noise))

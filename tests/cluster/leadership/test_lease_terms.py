@@ -60,6 +60,12 @@ def test_what_is_written_is_read_and_nothing_else_is() -> None:
     assert decode_terms(encode_terms(LeaseTerms(5, -1))) is None
 
 
+def test_a_lease_of_the_longest_length_is_read_and_so_is_a_change_to_it() -> None:
+    for terms in (LeaseTerms(LONGEST_NS), LeaseTerms(5, LONGEST_NS)):
+        assert decode_terms(encode_terms(terms)) == terms
+    assert decode_terms(encode_terms(LeaseTerms(5, LONGEST_NS + 1))) is None
+
+
 def test_what_a_heartbeat_tells_of_it_is_read_by_whoever_hears_it() -> None:
     fit = LeaseFit(LAN.lease_ns, OwnLease(SECOND, "ü" * 9999))
     content = fit.founding("ü" * 128, TOKEN)

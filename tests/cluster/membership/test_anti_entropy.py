@@ -162,6 +162,16 @@ def test_each_text_of_a_record_counts_for_the_limit_of_its_page(field: str, limi
     assert all(len(encode(SyncReply(ME, EVERYWHERE, page))) < PAGE_LIMIT_BYTES for page in made)
 
 
+def test_pages_of_the_longest_characters_are_nearly_full() -> None:
+    name, address, zone, reason = ("𝄞" * limit for limit in (NAME_LIMIT, ADDRESS_LIMIT, ZONE_LIMIT, REASON_LIMIT))
+    record = MemberRecord(name, 1, 0, address, zone, b"", 2, None, name, reason)
+
+    *full, _ = pages([record] * 300)
+
+    assert len(full) > 1
+    assert all(len(encode(SyncReply(ME, EVERYWHERE, page))) > PAGE_LIMIT_BYTES * 9 // 10 for page in full)
+
+
 def test_a_page_has_no_more_records_than_are_read() -> None:
     tiny = [MemberRecord("a", 1, 0, "a", "", b"", 0)] * (RECORDS_LIMIT + 1)
 

@@ -390,6 +390,19 @@ def test_strangers_share_one_allowance(bench: Bench) -> None:
     assert len([item for item in bench.hear(*accusations) if isinstance(item, MemberSuspected)]) == ACCUSATIONS_PER_S
 
 
+@pytest.mark.parametrize("accuser", ["m2", "stranger"])
+def test_after_a_second_and_not_before_there_is_a_new_allowance(bench: Bench, accuser: str) -> None:
+    for number in range(ACCUSATIONS_PER_S + 2):
+        bench.hear(Alive(f"x{number}", 1, 0, "x:1"))
+    bench.hear(*[suspect(f"x{number}", accuser) for number in range(ACCUSATIONS_PER_S)])
+    last_but_one, last = [suspect(f"x{ACCUSATIONS_PER_S + number}", accuser) for number in range(2)]
+
+    bench.now += SECOND - 1
+    assert news(bench.hear(last_but_one)) == []
+    bench.now += 1
+    assert news(bench.hear(last)) == [MemberSuspected(last.name, 1, accuser, "no answer")]
+
+
 def test_strangers_have_their_whole_allowance_in_the_first_second_of_the_clock() -> None:
     bench = Bench(ACCUSATIONS_PER_S + 10, now=0)
     accusations = [suspect(f"m{number}", "stranger") for number in range(ACCUSATIONS_PER_S + 10)]
@@ -803,16 +816,19 @@ def test_news_is_gossiped_to_a_few_at_once_and_then_by_the_interval(bench: Bench
     assert [said for said in says(bench.run(1)) if isinstance(said.message, Gossip)]
 
 
-def test_news_rides_on_as_many_messages_as_the_size_of_the_group_asks_for_oneself_counted() -> None:
-    bench = Bench(9)
+@pytest.mark.parametrize(("others", "digits"), [(8, 1), (9, 2)])
+def test_news_rides_on_as_many_messages_as_the_size_of_the_group_asks_for_oneself_counted(
+    others: int, digits: int
+) -> None:
+    bench = Bench(others)
     bench.run(5 * SECOND)
     update = Alive("m1", 1, 1, "m1:1")
     bench.hear(update)
 
     answers = [told(bench.on(Ping(number, "me", 100))) for number in range(1, 21)]
 
-    assert answers.count([update]) == 2 * CONFIG.retransmit_multiplier  # ten members have two digits
-    assert answers.count([]) == 20 - 2 * CONFIG.retransmit_multiplier
+    assert answers.count([update]) == digits * CONFIG.retransmit_multiplier
+    assert answers.count([]) == 20 - digits * CONFIG.retransmit_multiplier
 
 
 def test_a_member_in_bad_health_gossips_less_often(bench: Bench) -> None:
@@ -1117,6 +1133,17 @@ def test_a_watcher_is_told_of_no_more_members_than_a_datagram_holds() -> None:
 
     assert isinstance(reply, WatchReply)
     assert 1 < len(reply.peers) < 16
+    assert len(encode(reply)) < DATAGRAM_LIMIT_BYTES - 160
+
+
+def test_of_members_with_names_of_the_longest_characters_a_watcher_is_told_of_as_many_as_fit() -> None:
+    bench = Bench(0)
+    for number in range(3):
+        bench.hear(Alive(f"{number}" + "𝄞" * 127, 1, 0, "a:1"))
+    reply = says(bench.on(WatchGroup(3, "me"), sender="gate"))[0].message
+
+    assert isinstance(reply, WatchReply)
+    assert len(reply.peers) == 2
     assert len(encode(reply)) < DATAGRAM_LIMIT_BYTES - 160
 
 
