@@ -120,12 +120,12 @@ def test_a_file_that_cannot_be_read_is_an_error_with_its_reason(folder, monkeypa
 # Importing it
 
 
-def test_a_file_with_the_name_of_a_library_module_does_not_hide_it(folder):
+def test_a_file_with_the_name_of_a_library_module_does_not_hide_it(folder, monkeypatch):
     import json
 
     written(folder / "json.py")
-    written(folder / "colorsys.py")  # nothing has imported the library's by now
-    assert "colorsys" not in sys.modules
+    written(folder / "colorsys.py")
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)  # as if nobody had imported the library's by now
 
     assert names_in("json.py") == names_in("colorsys.py") == ["Shop"]
 
