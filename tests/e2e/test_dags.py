@@ -150,7 +150,7 @@ def test_a_task_says_what_it_waits_for(cluster: DagCluster) -> None:
         {"id": "nowhere", "handler": "unheard-of"},
         {"id": "special", "handler": "mark", "capabilities": ["gpu"]},
     )
-    cluster.wait_for_lines(job=job, task="first")
+    cluster.wait_for_task(job, "first", "running")  # its manager is told after it has begun
 
     told = {
         task: cluster.talka("jobs", "show", job, "--why", task).out
