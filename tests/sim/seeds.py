@@ -25,7 +25,7 @@ class Stored(msgspec.Struct, frozen=True):
     """A history that broke an invariant before a fault was mended."""
 
     kind: str
-    """A module of this folder: `run(seed)` is its history."""
+    """A module of this folder, whose `run(seed)` is its history; or `hostile`, for jobs with a hostile member."""
     seed: int
     name: str
 
@@ -35,6 +35,8 @@ ONCE_BROKEN: Final = (
     Stored("leases", 55, "a worker declines a task and runs another one of the job"),
     Stored("leases", 76, "workers fall silent a lease of a second apart"),
     Stored("jobs", 19, "a value that is handed on comes from the lowest shard although its worker was lost"),
+    Stored("hostile", 50030852038, "three of seven workers are given up while a hostile one says that it leaves"),
+    Stored("elections", 50030852613, "no host is up whenever it is the turn of a pause"),
 )
 
 

@@ -5,9 +5,14 @@ import pytest
 from talka.units import SECOND
 from tests.sim import elections
 from tests.sim.election_figures import cold_restarts, leader_losses
-from tests.sim.seeds import first_of, fresh
+from tests.sim.seeds import first_of, fresh, stored
 
 PER_TEST = 50
+
+
+@pytest.mark.parametrize("seed", stored("elections"))
+def test_a_history_that_once_broke_an_invariant_is_clean(seed: int) -> None:
+    assert elections.run(seed).violations == []
 
 
 @fresh(2000, PER_TEST)

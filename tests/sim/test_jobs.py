@@ -22,6 +22,11 @@ def test_a_history_that_once_broke_an_invariant_is_clean(seed: int) -> None:
     assert jobs.run(seed).violations == []
 
 
+@pytest.mark.parametrize("seed", stored("hostile"))
+def test_a_history_with_a_hostile_member_that_once_broke_an_invariant_is_clean(seed: int) -> None:
+    assert jobs.run(seed, has_hostile=True).violations == []
+
+
 @fresh(220, PER_TEST)
 def test_no_history_of_jobs_breaks_an_invariant(seeds: range) -> None:
     broken = []

@@ -134,3 +134,13 @@ def test_a_fault_of_links_that_chance_left_out_is_made_likely_before_the_end() -
     world.run_until(UNTIL)
 
     assert missing(world, classes) == []
+
+
+def test_a_fault_of_hosts_or_networks_that_chance_left_out_strikes_before_the_end() -> None:
+    world = world_of()
+    classes = ("crash", "stall", "pause", "isolation")
+
+    Faults(world, NAMES, classes, limits=FaultLimits(gap_ns=1000 * UNTIL)).begin(UNTIL)
+    world.run_until(UNTIL)
+
+    assert missing(world, classes) == []

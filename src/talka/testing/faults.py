@@ -114,6 +114,7 @@ class Faults:
         self._is_over = True
         self._quiet_until = 0
         self._last_call_at = 0
+        self._insist_at = 0
         self._is_image_kept = False
         self._slow_until: dict[str, int] = {}
         self._recorded: list[tuple[str, str, bytes, Lane]] = []
@@ -141,7 +142,8 @@ class Faults:
         """Strike until `stop`, which is to come at `until`."""
         self._is_over = False
         self._last_call_at = until - LAST_CALL_NS
-        self._world.at(max(self._world.now, until - INSIST_NS), self._insist)
+        self._insist_at = max(self._world.now, until - INSIST_NS)
+        self._world.at(self._insist_at, self._insist)
         self._next()
 
     def stop(self) -> None:
@@ -186,8 +188,10 @@ class Faults:
         self._next()
 
     def _is_last_call(self) -> bool:
-        """Whether a fault of a disk has not struck yet: then everything else heals, and only it is tried."""
-        waiting = [name for name in DISK_FAULTS if name in self._classes and not self._world.struck.get(name)]
+        """Whether a fault of a disk has not struck yet, or shortly before the end any other: then everything else
+        heals, and only it is tried."""
+        due = (*DISK_FAULTS, *self._classes) if self._world.now >= self._insist_at else DISK_FAULTS
+        waiting = [name for name in due if name in self._classes and not self._world.struck.get(name)]
         if not waiting:
             return False
         if self._quiet_until < self._last_call_at + LAST_CALL_NS:
@@ -199,7 +203,9 @@ class Faults:
         return True
 
     def _insist(self) -> None:
-        """Where a fault of links has not struck by chance, make it likely for the time that is left."""
+        """Where a fault has not struck by chance, make it likely for the time that is left."""
+        if any(name not in self._world.struck for name in self._classes):
+            self._strike()
         late = missing(self._world, self._link_classes)
         profile = self._world.network.default
         if "loss" in late:

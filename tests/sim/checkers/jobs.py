@@ -13,7 +13,7 @@ from talka.control import manager
 from talka.control.blobs import replicated_blobs
 from talka.control.jobs import watching
 from talka.control.jobs.effects import AttemptAccepted, JobAcceptedNews, JobEndStored, JobOver, OwnerChanged, WorkerLost
-from talka.control.jobs.fleet import STARTED_ANEW
+from talka.control.jobs.fleet import LEFT, STARTED_ANEW
 from talka.control.jobs.registry import Registry
 from talka.control.manager import Manager
 from talka.control.member import leader_calls
@@ -404,8 +404,8 @@ class NoEvictionStorm(Observer):
     def on_effect(self, world: World, host: Host, effect: object) -> None:
         if type(effect) is Elected:
             self._lost.pop(host.name, None)
-        if type(effect) is not WorkerLost or effect.cause == STARTED_ANEW or "another worker" in effect.cause:
-            return
+        if type(effect) is not WorkerLost or effect.cause in (LEFT, STARTED_ANEW) or "another worker" in effect.cause:
+            return  # what workers say of themselves is nobody's fault
         self.lost += 1
         lost = self._lost.setdefault(host.name, {})
         lost[effect.name] = world.now
