@@ -58,7 +58,7 @@ MOST := not long
 SERIAL = $(shell grep -rl --include='test_*.py' 'pytest.mark.serial' tests)
 COMPUTED := build/computing.log
 
-test: $(READY) ## every rule, every promise with real processes, and the stored histories (9 to 13 minutes on 2 cores)
+test: $(READY) ## every rule, every promise with real processes, and the stored histories (4 to 8 minutes on 2 cores)
 	@mkdir -p build
 	@# What only computes takes what the others leave of the processors.
 	@nice -n 19 $(MAKE) --no-print-directory test-computing > $(COMPUTED) 2>&1 & computing=$$!; \
