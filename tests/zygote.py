@@ -58,7 +58,9 @@ def serve(requests: socket.socket) -> dict[str, Any] | None:
                 what, (*streams, told) = asked
                 pid = os.fork()
                 if pid == 0:
-                    # The pidfds and pipes of the others are closed with `close_fds` below.
+                    # The pidfds and pipes of the others are numbers, closed in `become`. The selector is part of a
+                    # cycle: left to the collector, it would close whatever has its number by then.
+                    selector.close()
                     return {**what, "streams": streams}
                 for stream in streams:
                     os.close(stream)
@@ -105,6 +107,7 @@ def main() -> None:
     what = serve(requests)
     if what is None:
         return
+    requests.detach()  # closed in `become`, and no second time when this ends
     signal.signal(signal.SIGINT, signal.default_int_handler)
     become(what)
     runpy.run_module("talka", run_name="__main__", alter_sys=True)

@@ -92,7 +92,8 @@ def test_a_million_tasks_run_to_their_end_without_a_million_objects() -> None:
     assert (fleet.source.ready, fleet.dispatcher.queues(0).queues[0].running) == (0, 0)
     assert fleet.most_runs <= 4 * WORKERS, "objects are for what workers have"
     assert len(gc.get_objects()) - before < 100
-    assert peak_bytes < 16 * 1024 * WORKERS, "an object for each task would take a thousand times as much"
+    # What other threads of the test run allocate meanwhile is counted too.
+    assert peak_bytes < MILLION // 2, "an object for each task would take a hundred times as much"
 
 
 def test_what_a_lost_worker_had_is_drawn_again_and_ends_once() -> None:
