@@ -127,6 +127,44 @@ async def test_commits_that_came_while_it_was_busy_are_one_transaction(scene: Sc
     await scene.until(lambda: scene.told[2:] == [[4]])
 
 
+class OneByOne(threading.Event):
+    """Lets the thread make one batch for each `release`, and the loop whatever it wants."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._batches = threading.Semaphore(0)
+
+    def release(self) -> None:
+        self._batches.release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return (
+            self.is_set() or threading.current_thread().name != "store" or self._batches.acquire(timeout=timeout or 30)
+        )
+
+    def set(self) -> None:
+        super().set()
+        self.release()
+
+
+async def test_no_commit_overtakes_one_that_the_thread_has_taken_up_since(scene_of: SceneOf) -> None:
+    scene = scene_of(is_quick=True, small=1, quiet_ns=-1)
+    turns = scene.records.may = OneByOne()
+    scene.commit(1, "a", "b")
+    assert await asyncio.to_thread(scene.records.began.wait, 30)
+    scene.commit(2, "c", "d")
+    scene.records.began.clear()
+    turns.release()
+    await scene.until(lambda: scene.told == [[1]])
+    assert await asyncio.to_thread(scene.records.began.wait, 30)
+
+    assert not scene.commit(3, "e"), "the loop does not make it while the thread is at work"
+
+    turns.set()
+    await scene.until(lambda: scene.told == [[1], [2], [3]])
+    assert scene.names() == [["a", "b"], ["c", "d"], ["e"]]
+
+
 async def test_a_commit_of_no_changes_is_answered_in_its_turn(scene: Scene) -> None:
     await busy(scene)
     scene.commit(2)
