@@ -1,5 +1,6 @@
 """What the kernel tells of a machine, and that nothing is made up where it does not."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -50,3 +51,11 @@ def test_shares_are_of_the_time_between_two_readings() -> None:
 def test_two_readings_at_one_instant_have_no_shares() -> None:
     at = MachineReading(5, (1, 1, 1, 1, 1, 1, 1, 1), 7)
     assert (machine_between(at, at).steal, machine_between(at, at).waiting) == (None, None)
+
+
+@pytest.mark.parametrize(("told", "cpus"), [(7, 7), (None, 1)])
+def test_a_machine_that_does_not_tell_its_cpus_has_one(
+    told: int | None, cpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: told)
+    assert machine_between(MachineReading(0), MachineReading(SECOND)).cpus == cpus

@@ -22,3 +22,11 @@ def test_a_module_that_the_extension_lacks_is_named(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("talka.__path__", [str(tmp_path)])
 
     assert native.imported() == (None, "No module named 'nothing_of_this_name'")
+
+
+def test_an_extension_that_cannot_be_loaded_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "_native.py").write_text("raise ImportError('undefined symbol: nothing')")
+    monkeypatch.delitem(sys.modules, native.NAME, raising=False)
+    monkeypatch.setattr("talka.__path__", [str(tmp_path)])
+
+    assert native.imported() == (None, "it cannot be loaded (undefined symbol: nothing)")

@@ -195,6 +195,14 @@ def test_a_step_is_counted_in_the_window_in_which_it_ended_and_its_failures_by_k
     assert (buy.ok, buy.failed, buy.errors, buy.response_time.count) == (3, 1, {"reset": 1}, 3)
 
 
+def test_a_step_that_fails_as_a_window_ends_is_in_the_next() -> None:
+    of = recorder()
+    step_ended(of, ORIGIN_NS + WINDOW_NS - 1, Sample(0, "reset", "gone"))
+    step_ended(of, ORIGIN_NS + WINDOW_NS, Sample(0, "reset", "gone"))
+    of.finish()
+    assert {index: window.steps["buy"].failed for index, window in windows(of).items()} == {0: 1, 1: 1}
+
+
 def test_an_iteration_that_starts_as_a_window_ends_is_in_the_next() -> None:
     of = recorder()
     of.iteration(ORIGIN_NS + WINDOW_NS - 1)

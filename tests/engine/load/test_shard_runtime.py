@@ -2,11 +2,14 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from talka.engine.load.shard_runtime import SetupFailed, ShardRuntime
+from talka.engine.load.users import VALUES_LIMIT_BYTES
 from talka.errors import Invalid
 from talka.units import SECOND
+from talka.wire.shards import CONTEXT_PREFIX
 from talka.work.arguments import URL
 from talka.work.dsl import Workflow, setup, step, teardown
 from talka.work.feeds import Feed, between
@@ -100,6 +103,16 @@ async def test_pauses_follow_the_seed_and_leave_the_users_own_draws_alone() -> N
     assert all(SECOND <= length <= 9 * SECOND for length in drawn[0])
 
 
+async def test_pauses_without_a_seed_are_others_each_time() -> None:
+    drawn = []
+    for _ in range(2):
+        stage = stage_of(Shop)
+        assert stage.think is not None
+        drawn.append([stage.think() for _ in range(20)])
+        await stage.close()
+    assert drawn[0] != drawn[1]
+
+
 async def test_users_share_the_rows_of_a_feed(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "users.csv").write_text("name\nada\nbob\n")
     monkeypatch.chdir(tmp_path)
@@ -140,3 +153,15 @@ async def test_authorities_that_cannot_be_read_are_told_before_the_clock_starts(
     with pytest.raises(Invalid, match="the certificate authorities in 'no/such/file.pem' cannot be loaded"):
         await stage.set_up()
     await stage.close()
+
+
+async def test_the_context_is_handed_on_as_far_as_provided_values_leave_room_for_it() -> None:
+    stage = stage_of(Shop)
+    await stage.set_up()
+    content = msgspec.msgpack.encode(["open"])
+    room = VALUES_LIMIT_BYTES - len(content)
+    fits = stage.handed_on({"one": bytes(room - 1), "two": bytes(1)})
+    found, notes = stage.handed_on({"one": bytes(room), "two": bytes(1)})
+    await stage.close()
+    assert fits == ({CONTEXT_PREFIX + "log": content}, [])
+    assert (found, len(notes)) == ({}, 1)
