@@ -568,6 +568,23 @@ def test_policy_drop_starts_the_next_arrival_that_finds_a_free_user() -> None:
     virtually(main())
 
 
+def test_policy_drop_counts_on_every_user_that_became_free_while_the_generator_was_held_up() -> None:
+    async def work(user: Users) -> None:
+        if run.tally.started <= 2:
+            await free.wait()
+            if user.position == 0:  # both become free in one turn of the loop, in which two arrivals fall due
+                asyncio.get_running_loop().now_ns += 200 * MILLISECOND  # type: ignore[attr-defined]
+
+    async def main() -> None:
+        asyncio.get_running_loop().call_later(0.02 + 0.15, free.set)
+        await run.whole()
+        assert (run.tally.started, run.tally.dropped) == (4, 0)
+
+    free = asyncio.Event()
+    run = Run(ConstantRate("10/s", "400ms", max_vus=2, policy="drop"), work=work)
+    virtually(main())
+
+
 def test_policy_queue_counts_the_wait_and_drops_what_still_waits_in_the_end() -> None:
     async def main() -> None:
         run = Run(ConstantRate("10/s", "1s", max_vus=1, policy="queue"), busy_s=0.15)
