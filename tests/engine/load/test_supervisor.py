@@ -39,6 +39,8 @@ from talka.wire.shards import (
     StepTotals,
     Stop,
     Totals,
+    encode,
+    enveloped,
 )
 from talka.work.dsl import Workflow, step
 from talka.work.load import Plan
@@ -118,12 +120,15 @@ class Owner:
     def __init__(self, folder: Path, **limits: float) -> None:
         self.folder = folder
         self.happened: asyncio.Queue[tuple[int, FromCore | str]] = asyncio.Queue()
+        self.told: set[int] = set()
+        """Those that messages came from."""
         self.ends: list[tuple[int, str]] = []
         self.supervisor = Supervisor(self.on_message, self.on_exit, **limits)
 
     def on_message(self, core: int, message: FromCore) -> None:
         if isinstance(message, Totals):
             self.supervisor.send(core, Ack(message.sequence))
+        self.told.add(core)
         self.happened.put_nowait((core, message))
 
     def on_exit(self, core: int, cause: str) -> None:
@@ -267,6 +272,13 @@ async def test_ctrl_c_reaches_a_core_only_through_its_owner(owner: Owner) -> Non
 async def test_a_core_that_sends_garbage_is_killed(owner: Owner) -> None:
     await owner.start("os.write(int(sys.argv[1]), bytes(range(255, 155, -1))); await asyncio.sleep(1000)")
     assert await owner.until(str) == "was killed by SIGKILL"
+
+
+async def test_what_is_said_for_an_attempt_that_is_not_there_is_passed_over(owner: Owner) -> None:
+    said = framed(enveloped(2, encode(Refused("file", "its last words"))))
+    await owner.start(f"os.write(int(sys.argv[1]), {said!r})")
+    assert await owner.until(str) == "exited with status 0"
+    assert owner.told == {1}
 
 
 async def test_close_ends_every_core_that_is_left(owner: Owner) -> None:
@@ -650,7 +662,8 @@ async def test_an_attempt_that_does_not_end_takes_its_process_and_the_others_are
     assert sorted([await ended(owner), await ended(owner)]) == [(1, why), (2, why)]
 
 
-async def test_an_attempt_that_comes_when_its_process_ends_gets_another(owner: Owner) -> None:
+async def late(owner: Owner) -> int:
+    """Attempt 2 comes to the process of attempt 1, which has ended; nobody has seen that yet. Its number."""
     source = written(owner.folder, "pass")
     settings = Settings(grace_ns=0)
     arm = Arm("job", source, "Shop", ONCE.split(1)[0], 0, {}, settings)
@@ -661,13 +674,25 @@ async def test_an_attempt_that_comes_when_its_process_ends_gets_another(owner: O
     owner.supervisor.send(1, Go(now, now, now))
     await owner.until(Totals)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222 - so that the supervisor does not see it yet
-
     await owner.supervisor.start(2, arm, process=1)
-
     assert owner.supervisor.pids() == {1: pid, 2: pid}
+    return pid
+
+
+async def test_an_attempt_that_comes_when_its_process_ends_gets_another(owner: Owner) -> None:
+    pid = await late(owner)
+
     assert await ended(owner) == (1, "exited with status 0")
     await owner.until(Armed)
     assert owner.supervisor.pids()[2] != pid
+
+
+async def test_an_attempt_that_comes_when_its_process_ends_gets_no_other_while_all_are_closed(owner: Owner) -> None:
+    await late(owner)
+
+    await owner.supervisor.close()
+
+    assert owner.ends == [(1, "exited with status 0"), (2, "exited with status 0")]
 
 
 async def test_a_process_of_a_number_that_was_used_before_is_a_new_one(owner: Owner) -> None:
