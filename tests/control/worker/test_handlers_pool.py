@@ -1197,6 +1197,19 @@ def test_what_runs_for_more_than_a_moment_is_told_once() -> None:
     assert rig.forget().later(SECOND // 2).said == []
 
 
+def test_what_was_begun_a_little_later_is_told_a_little_later() -> None:
+    rig = Rig(1)
+    rig.hand(task(1))
+    rig.later(BEGAN_NS // 2)
+    rig.hand(task(2))
+    rig.forget().later(BEGAN_NS // 2)
+    assert rig.all(TaskProgress) == [TaskProgress((FIRST + 1,))]
+
+    rig.forget().later(FLUSH_NS)
+
+    assert rig.all(TaskProgress) == [TaskProgress((FIRST + 2,))]
+
+
 def test_what_runs_for_too_long_is_not_told_to_have_begun_again() -> None:
     rig = Rig(1)
     rig.hand(task(1, attempt_ms=1_000))
@@ -1372,6 +1385,18 @@ def test_inputs_are_forgotten_when_no_task_follows() -> None:
 
     assert rig.outcomes == [(1, "refused", "inputs")]
     assert rig.begun == [FIRST + 2]
+
+
+def test_inputs_are_forgotten_by_when_the_first_of_their_task_came() -> None:
+    rig = Rig()
+    rig.hear(TaskInputs(EPOCH, FIRST + 1, {"a": b"1"}))
+    rig.later(SECOND)
+    rig.hear(TaskInputs(EPOCH, FIRST + 1, {"b": b"2"}))
+    rig.later(handlers_inputs.KEPT_NS - SECOND)
+
+    rig.hand(task(1, fed=2))
+
+    assert rig.outcomes == [(1, "refused", "inputs")]
 
 
 def test_inputs_beyond_the_limits_are_dropped() -> None:

@@ -293,6 +293,20 @@ def test_a_full_register_is_kept_and_its_files_stay_within_three_snapshots(tmp_p
     assert (len(stored), stored["record"], stored["entry/5"]) == (8193, b"299", bytes(5000))
 
 
+@pytest.mark.parametrize(("beyond", "generation"), [(0, 1), (1, 2)])
+def test_the_other_slot_takes_over_with_the_first_byte_beyond_the_growth_that_is_allowed(
+    tmp_path: Path, beyond: int, generation: int
+) -> None:
+    puts = [("record", bytes(SMALL))]
+    growth_bytes = RECORD.size + len(msgspec.msgpack.encode(puts))
+    file = VoterFile(tmp_path, GROUP, least_growth_bytes=growth_bytes - beyond)
+
+    file.write(puts)
+    file.close()
+
+    assert read_slot("", newest_of(tmp_path).read_bytes()).generation == generation
+
+
 def test_only_the_owner_may_read_the_files(settled: Path) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in settled.iterdir()} == {0o600}
 

@@ -242,9 +242,10 @@ class VoterFile:
         self._descriptor: int | None = None
         self._is_closed = False
         self._failure = ""
-        self._stored_bytes = 0
-        self._snapshot_bytes = 0
-        self._written_bytes = 0
+        self._stored_bytes: int
+        self._snapshot_bytes: int
+        self._written_bytes: int
+        """Set by every switch of slots, of which a start makes the first."""
         self._load()
 
     # -- writing
