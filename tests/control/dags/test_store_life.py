@@ -100,6 +100,15 @@ def test_a_worker_drops_all_it_holds_of_another_life_and_reports_it() -> None:
     assert rig.pool.is_idle
 
 
+def test_results_that_were_dropped_take_no_room_any_more() -> None:
+    rig = held()
+    assert rig.count("results_untaken_bytes") > 0
+
+    rig.hear(AskHeld(7, RESTORED))
+
+    assert (rig.count("results_untaken"), rig.count("results_untaken_bytes")) == (0, 0)
+
+
 def test_what_was_dropped_says_nothing_any_more() -> None:
     rig = held()
     rig.say(1, Said((HandlerProgress(6 << 32 | 3, b"1"),), (TaskLine(6 << 32 | 3, 1, "row 1"),)))
