@@ -38,6 +38,11 @@ def test_a_random_feed_draws_the_same_rows_with_the_same_seed() -> None:
     assert set(drawn[0]) == {"ada", "bob", "cleo"}
 
 
+def test_a_random_feed_draws_other_rows_with_another_seed() -> None:
+    feed = Feed.json("x", order="random")
+    assert names(Cursor(feed, ROWS, Random(7)), 50) != names(Cursor(feed, ROWS, Random(8)), 50)
+
+
 @given(rows=st.integers(1, 60), of=st.integers(1, 9))
 @quick
 def test_shards_take_every_row_once_and_none_twice(rows: int, of: int) -> None:

@@ -95,6 +95,10 @@ def test_spaces_around_the_parts_do_not_matter() -> None:
     assert rule == Threshold("failed<1% abort after 10s", None, "failed", None, "<", 0.01, True, 10 * SECOND)
 
 
+def test_a_rule_that_says_nothing_of_aborting_has_all_that_a_rule_has_by_default() -> None:
+    assert parse_threshold("failed < 1%") == Threshold("failed < 1%", None, "failed", None, "<", 0.01)
+
+
 @pytest.mark.parametrize(
     ("suffix", "abort", "grace_ns"),
     [
@@ -113,6 +117,7 @@ def test_a_rule_may_abort_the_job(suffix, abort, grace_ns) -> None:
 WRONG = [
     ("", "it needs one comparison"),
     ("failed", "it needs one comparison"),
+    ("< 1%", "it needs one comparison"),
     ("failed = 1%", "it needs one comparison"),
     ("failed =< 1%", "it needs one comparison"),
     ("0% < failed < 1%", "it needs one comparison"),
@@ -148,6 +153,8 @@ WRONG = [
     ("response_time.p101 < 1s", "percentiles end at p100, so there is no p101"),
     ("metrics.page_size.p100.1 < 1", "percentiles end at p100, so there is no p100.1"),
     ("metrics < 1", "a metric needs a name and one of count, total, rate"),
+    ("metrics.p95 < 1", "a metric needs a name and one of count, total, rate"),
+    ("metrics.p99.9 < 1", "a metric needs a name and one of count, total, rate"),
     ("metrics.orders < 1", "a metric needs a name and one of count, total, rate"),
     ("metrics.orders.stdev < 1", "a metric needs a name and one of count, total, rate"),
     ("response_time.p99 < 250", "250 has no unit, add ms or s"),
@@ -189,6 +196,13 @@ def test_a_long_rule_is_cut_in_the_error() -> None:
     with pytest.raises(BadThreshold) as caught:
         parse_threshold("x" * 10_000)
     assert len(str(caught.value)) < 300 and "xxx…" in str(caught.value)
+
+
+@pytest.mark.parametrize(("length", "quoted"), [(120, "x" * 120), (121, "x" * 119 + "…")])
+def test_a_rule_of_up_to_120_characters_is_quoted_whole(length: int, quoted: str) -> None:
+    with pytest.raises(BadThreshold) as caught:
+        parse_threshold("x" * length)
+    assert str(caught.value).startswith(f'The threshold "{quoted}" is wrong: ')
 
 
 @pytest.mark.parametrize("text", EXAMPLES.values())
