@@ -167,7 +167,7 @@ class Faults:
     def _next(self) -> None:
         if not self._is_over and self._classes:
             gap_ns = self._limits.gap_ns
-            if any(name not in self._world.struck for name in self._classes):
+            if self._not_struck():
                 gap_ns //= 2  # every class is to strike, also where there is little time
             delay = int(self._rng.expovariate(1.0) * gap_ns) + MILLISECOND
             self._world.after(delay, self._strike)
@@ -190,8 +190,9 @@ class Faults:
     def _is_last_call(self) -> bool:
         """Whether a fault of a disk has not struck yet, or shortly before the end any other: then everything else
         heals, and only it is tried."""
-        due = (*DISK_FAULTS, *self._classes) if self._world.now >= self._insist_at else DISK_FAULTS
-        waiting = [name for name in due if name in self._classes and not self._world.struck.get(name)]
+        waiting = self._not_struck()
+        if self._world.now < self._insist_at:
+            waiting = [name for name in waiting if name in DISK_FAULTS]
         if not waiting:
             return False
         if self._quiet_until < self._last_call_at + LAST_CALL_NS:
@@ -204,7 +205,7 @@ class Faults:
 
     def _insist(self) -> None:
         """Where a fault has not struck by chance, make it likely for the time that is left."""
-        if any(name not in self._world.struck for name in self._classes):
+        if self._not_struck():
             self._strike()
         late = missing(self._world, self._link_classes)
         profile = self._world.network.default
@@ -218,6 +219,11 @@ class Faults:
             profile = msgspec.structs.replace(profile, reorder=(0.2, SECOND // 2))
         if late:
             self._world.network.default = profile
+
+    def _not_struck(self) -> list[str]:
+        """Classes that never did, those of disks first: they need most hosts to be well."""
+        ordered = (*DISK_FAULTS, *[name for name in self._classes if name not in DISK_FAULTS])
+        return [name for name in ordered if name in self._classes and name not in self._world.struck]
 
     def _struck(self, name: str) -> None:
         self._world.struck[name] = self._world.struck.get(name, 0) + 1

@@ -55,7 +55,7 @@ from talka.work.dsl import Provide, Workflow, action, metric, on_start, state, s
 from talka.work.load import Plan
 from talka.work.responses import CustomResponse, HTTPResponse
 from talka.work.shapes import ConstantRate, ConstantVUs, IterationsPerVU
-from tests.engine.load.test_executor import now, virtually
+from tests.engine.load.virtual_time import now, virtually
 
 Answer = CustomResponse[Any]
 AnyMessage = TypeVar("AnyMessage")

@@ -1,17 +1,14 @@
 """Plans as they are run. Nearly all of it happens in virtual time, where a second costs nothing and is never late."""
 
 import asyncio
-import math
-import selectors
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-import talka.clock
 from talka.engine.calls import current_call
 from talka.engine.clients.custom import CustomClient
 from talka.engine.load.alarm import Alarm
@@ -35,57 +32,13 @@ from talka.work.shapes import (
     RampingVUs,
     SharedIterations,
 )
+from tests.engine.load.virtual_time import CoarseLoop, VirtualLoop, now, stand_still_until, virtually
 
 Answer = CustomResponse[Any]
 
 
-class Selector(selectors.DefaultSelector):
-    loop: "VirtualLoop"
-
-    def select(self, timeout: float | None = None) -> Any:
-        assert timeout is not None, "nothing is due and nobody is busy: it would wait for ever"
-        self.loop.now_ns += max(self.loop.turn_ns, math.ceil(timeout * SECOND))
-        return super().select(0)
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop that jumps to the next timer. Each of its turns takes ten microseconds."""
-
-    turn_ns = 10 * MICROSECOND
-
-    def __init__(self) -> None:
-        self.now_ns = 1_000 * SECOND
-        selector = Selector()
-        selector.loop = self
-        super().__init__(selector)
-
-    def time(self) -> float:
-        return self.now_ns / SECOND
-
-
-class CoarseLoop(VirtualLoop):
-    """One whose timers are good to a millisecond, early or late."""
-
-    def call_at(self, when: float, *arguments: Any, **options: Any) -> asyncio.TimerHandle:
-        return super().call_at(round(when, 3), *arguments, **options)
-
-
 def count_up_to(times: Histogram, microseconds: int) -> int:
     return sum(count for index, count in times.counts.items() if index <= index_of(microseconds))
-
-
-def now() -> int:
-    loop = asyncio.get_running_loop()
-    return loop.now_ns if isinstance(loop, VirtualLoop) else talka.clock.monotonic_ns()
-
-
-def stand_still_until(instant_ns: int) -> None:
-    """By the clock that the loop goes by: the machine's may have begun a minute ago."""
-    loop = asyncio.get_running_loop()
-    if isinstance(loop, VirtualLoop):
-        loop.now_ns = max(loop.now_ns, instant_ns)
-    else:
-        talka.clock.sleep_until(instant_ns)
 
 
 @pytest.fixture(autouse=True)
@@ -93,11 +46,6 @@ def virtual_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("load.alarm", "load.executor", "load.steps", "clients.custom"):
         monkeypatch.setattr(f"talka.engine.{module}.monotonic_ns", now)
     monkeypatch.setattr("talka.engine.load.executor.sleep_until", stand_still_until)
-
-
-def virtually(work: Coroutine[Any, Any, None], new_loop: Callable[[], asyncio.AbstractEventLoop] = VirtualLoop) -> None:
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(work)
 
 
 class Users(Workflow):

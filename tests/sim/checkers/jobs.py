@@ -405,7 +405,7 @@ class NoEvictionStorm(Observer):
         if type(effect) is Elected:
             self._lost.pop(host.name, None)
         if type(effect) is not WorkerLost or effect.cause in (LEFT, STARTED_ANEW) or "another worker" in effect.cause:
-            return  # what workers say of themselves is nobody's fault
+            return  # a worker that left, or was started again, was not given up
         self.lost += 1
         lost = self._lost.setdefault(host.name, {})
         lost[effect.name] = world.now

@@ -49,9 +49,8 @@ SHARES = 4
 COUNT_FOR_EVER = """
 import sys
 from pathlib import Path
-from talka.store.files import voter_file
-voter_file.LEAST_GROWTH_BYTES = 2000
-file = voter_file.VoterFile(Path(sys.argv[1]), "shop/live")
+from talka.store.files.voter_file import VoterFile
+file = VoterFile(Path(sys.argv[1]), "shop/live", least_growth_bytes=2000)
 count = int(file.stored.get("record", b"0"))
 while True:
     count += 1
