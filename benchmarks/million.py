@@ -31,9 +31,9 @@ from talka.client.client import Client
 from talka.client.http import call, parse_address
 from talka.errors import TalkaError
 from talka.wire.task_views import DagFacts
-from talka.work.dag import TaskSpec
+from talka.work.dags.dag import TaskSpec
+from talka.work.dags.records import TASK_STATES
 from talka.work.lifecycle import JobState, TaskState, is_final
-from talka.work.records import TASK_STATES
 
 BUILD: Final = Path(__file__).resolve().parent.parent / "build"
 DOCUMENT: Final = Path(__file__).resolve().parent.parent / "docs" / "performance.md"

@@ -34,9 +34,9 @@ from talka.client.client import Client
 from talka.client.submitting import Submitting
 from talka.errors import TalkaError
 from talka.wire.task_views import DagFacts
-from talka.work.dag import DagSpec, TaskSpec
+from talka.work.dags.dag import DagSpec, TaskSpec
+from talka.work.dags.records import JOB_STATES
 from talka.work.lifecycle import JobState
-from talka.work.records import JOB_STATES
 
 BUILD: Final = Path(__file__).resolve().parent.parent / "build"
 DOCUMENT: Final = Path(__file__).resolve().parent.parent / "docs" / "performance.md"

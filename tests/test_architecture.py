@@ -42,6 +42,7 @@ ROOMS = {
     "cluster": ("membership leadership", "."),
     "engine": ("load handlers", "bundle", "loader", "clients", "."),
     "store": ("dags history", "files", "."),
+    "work": ("dags", "."),
     "cli": ("demo importers live nodes",),
     "report": ("html outputs",),
 }

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from talka.work.arguments import FileGlob as FileGlob
     from talka.work.arguments import Headers as Headers
     from talka.work.arguments import Params as Params
+    from talka.work.dags.pipeline import Dag as Dag
     from talka.work.dsl import Provide as Provide
     from talka.work.dsl import Skip as Skip
     from talka.work.dsl import Use as Use
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from talka.work.handlers import HandlerTask as HandlerTask
     from talka.work.handlers import command as command
     from talka.work.handlers import handler as handler
-    from talka.work.pipeline import Dag as Dag
     from talka.work.responses import CustomResponse as CustomResponse
     from talka.work.responses import HTTPResponse as HTTPResponse
     from talka.work.shapes import ConstantRate as ConstantRate
@@ -70,7 +70,7 @@ _HOMES = {
     "teardown",
     "talka.work.feeds": "Feed between",
     "talka.work.handlers": "HandlerTask command handler",
-    "talka.work.pipeline": "Dag",
+    "talka.work.dags.pipeline": "Dag",
     "talka.work.responses": "CustomResponse HTTPResponse",
     "talka.work.shapes": (
         "ConstantRate ConstantVUs CustomRate CustomVUs IterationsPerVU RampingRate RampingVUs SharedIterations"

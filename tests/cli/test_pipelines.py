@@ -36,7 +36,7 @@ from talka.wire.task_views import (
     TaskView,
     WhyView,
 )
-from talka.work.dag import DagSpec
+from talka.work.dags.dag import DagSpec
 from talka.work.handlers import handlers_of
 from talka.work.lifecycle import JobState, TaskState
 

@@ -25,7 +25,7 @@ from talka.client.submitting import Submitting
 from talka.errors import Invalid
 from talka.web.auth import Tokens
 from talka.wire.task_views import DagFacts, RetryRequest, SkipRequest
-from talka.work.dag import BadDag, DagSettings, DagSpec, TaskSpec
+from talka.work.dags.dag import BadDag, DagSettings, DagSpec, TaskSpec
 from talka.work.lifecycle import JobState
 from tests.web.fake_control import LIMIT_S, Api, Apis, free_port
 from tests.web.fake_dags import FakeDags

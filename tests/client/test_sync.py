@@ -14,7 +14,7 @@ from talka.errors import Invalid
 from talka.report.document import BadResult
 from talka.wire.task_views import SkipRequest
 from talka.wire.views import JobUpdate
-from talka.work.dag import BadDag, DagSpec, TaskSpec
+from talka.work.dags.dag import BadDag, DagSpec, TaskSpec
 from talka.work.lifecycle import JobState
 from tests.web.fake_control import Api, Apis
 from tests.web.fake_dags import FakeDags

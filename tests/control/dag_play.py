@@ -27,8 +27,8 @@ from talka.wire.attempts import NOWHERE, StoreLife
 from talka.wire.jobs import WorkerFacts
 from talka.wire.task_views import WhyView
 from talka.wire.tasks import AssignTasks, Done, HandedTask, Outcome, ResultsStored, TaskResult, WorkerMessage
-from talka.work.dag import DagSettings, DagSpec, TaskSpec
-from talka.work.records import JobRow, TaskKey, TaskRow
+from talka.work.dags.dag import DagSettings, DagSpec, TaskSpec
+from talka.work.dags.records import JobRow, TaskKey, TaskRow
 
 WALL_OFFSET_NS = 1_700_000_000 * SECOND
 Kind = TypeVar("Kind")

@@ -73,7 +73,7 @@ from talka.wire.orders import JobOrder
 from talka.wire.shards import Armed, Totals
 from talka.wire.shards import encode as encode_word
 from talka.wire.tasks import AssignTasks, Done, Held, ResultsStored, TaskProgress, TaskResult
-from talka.work.dag import DagSpec, TaskSpec
+from talka.work.dags.dag import DagSpec, TaskSpec
 from talka.work.lifecycle import JobState
 
 CLOCK_NS = 77 * SECOND

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from talka.work.records import TASK_STATES
+from talka.work.dags.records import TASK_STATES
 from tests.e2e.cluster import SOON_S, Life
 from tests.e2e.job_cluster import Ended, JobCluster
 from tests.e2e.networks import free_port

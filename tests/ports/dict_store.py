@@ -28,8 +28,7 @@ from talka.store.dags.records import (
     StoreTaken,
     check_taken,
 )
-from talka.work.lifecycle import JobState, TaskState, is_final
-from talka.work.records import (
+from talka.work.dags.records import (
     JOB_STATES,
     TASK_STATES,
     AttemptRow,
@@ -58,6 +57,7 @@ from talka.work.records import (
     TaskKey,
     TaskRow,
 )
+from talka.work.lifecycle import JobState, TaskState, is_final
 
 replace = msgspec.structs.replace
 

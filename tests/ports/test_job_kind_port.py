@@ -20,7 +20,7 @@ from talka.errors import Invalid
 from talka.nodes.manager import ManagerNode
 from talka.web.app import make_app
 from talka.web.server import serve
-from talka.work.dag import DagSpec, TaskSpec
+from talka.work.dags.dag import DagSpec, TaskSpec
 from talka.work.lifecycle import JobState
 from tests.nodes.small_cluster import small_cluster
 from tests.ports.count_kind.kind import CountKind

@@ -69,9 +69,9 @@ from talka.wire.tasks import (
     TaskProgress,
     TaskResult,
 )
-from talka.work.dag import Bounds, DagSettings, DagSpec, Limit, TaskSpec, decode_task
+from talka.work.dags.dag import Bounds, DagSettings, DagSpec, Limit, TaskSpec, decode_task
+from talka.work.dags.records import EPOCH_SHIFT, ClaimTask
 from talka.work.lifecycle import JobState
-from talka.work.records import EPOCH_SHIFT, ClaimTask
 from tests.nodes.dags.test_dag_service import Node
 from tests.ports.files_that_run import files_that_run
 

@@ -12,9 +12,9 @@ from talka.control.tasks.source import DrawnRange
 from talka.control.tasks.task import DagTask, Needs
 from talka.store.dags.sqlite import SqliteRecords
 from talka.units import MILLISECOND
-from talka.work.dag import DagSettings
+from talka.work.dags.dag import DagSettings
+from talka.work.dags.records import ClaimRange, CompleteRange, JobRow, PutJob, PutTasks, TaskRow
 from talka.work.lifecycle import JobState, TaskState
-from talka.work.records import ClaimRange, CompleteRange, JobRow, PutJob, PutTasks, TaskRow
 from tests.ports.files_that_run import files_that_run
 from tests.ports.million_source import MillionTasks
 

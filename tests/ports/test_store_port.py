@@ -15,7 +15,7 @@ from talka.nodes.worker import WorkerNode, WorkerOptions
 from talka.store.dags import opening
 from talka.store.dags.opening import kind_of, open_store
 from talka.store.dags.records import BadRecords
-from talka.work.dag import DagSpec, TaskSpec
+from talka.work.dags.dag import DagSpec, TaskSpec
 from talka.work.lifecycle import JobState
 from tests.ports import dict_store
 from tests.ports.dict_store import DictKind

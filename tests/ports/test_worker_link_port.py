@@ -40,7 +40,7 @@ from talka.wire.tasks import (
     TaskProgress,
     TaskResult,
 )
-from talka.work.dag import DagSpec, TaskSpec
+from talka.work.dags.dag import DagSpec, TaskSpec
 from talka.work.lifecycle import JobState
 from tests.ports.direct_link import KEEPER, DirectLink
 from tests.ports.files_that_run import files_that_run

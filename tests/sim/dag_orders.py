@@ -7,7 +7,7 @@ import msgspec
 
 from talka.testing.handler_cores import Script
 from talka.units import MILLISECOND
-from talka.work.dag import Bounds, DagSettings, DagSpec, Limit, Retry, TaskSpec, Timeouts
+from talka.work.dags.dag import Bounds, DagSettings, DagSpec, Limit, Retry, TaskSpec, Timeouts
 
 CAPABILITY: Final = "gpu"
 

@@ -26,9 +26,9 @@ from talka.testing.trust import keys_of_workers, trust_of_worker
 from talka.testing.world import Boot, Observer, World
 from talka.units import HOUR, MILLISECOND, MINUTE, SECOND
 from talka.wire.jobs import ManagerAt, WorkerFacts
-from talka.work.cron import Cron
-from talka.work.dag import DagSpec, TaskSpec
-from talka.work.records import PutSchedule, ScheduleRow
+from talka.work.dags.cron import Cron
+from talka.work.dags.dag import DagSpec, TaskSpec
+from talka.work.dags.records import PutSchedule, ScheduleRow
 from tests.sim.checkers.clocks import EndedJobsStay, SchedulesFire
 from tests.sim.checkers.dags import CountsFit, DagHistory, ResultsCountOnce, RunsAreInOrder, Specs
 from tests.sim.dag_clients import DagClients

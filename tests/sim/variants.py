@@ -60,8 +60,8 @@ from talka.testing.store_chores import StoreChores
 from talka.testing.store_shell import jobs_in
 from talka.units import MILLISECOND, NEVER
 from talka.wire.shards import Totals
+from talka.work.dags.records import DropJob
 from talka.work.lifecycle import is_final
-from talka.work.records import DropJob
 
 
 class Wrong(NamedTuple):

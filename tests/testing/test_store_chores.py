@@ -8,8 +8,8 @@ import pytest
 from talka.store.dags.sqlite import SqliteRecords
 from talka.testing.world import World
 from talka.units import SECOND
+from talka.work.dags.records import MoveJob, PutSchedule, ScheduleRow
 from talka.work.lifecycle import JobState
-from talka.work.records import MoveJob, PutSchedule, ScheduleRow
 from tests.sim import dags
 from tests.sim.checkers.clocks import EndedJobsStay, SchedulesFire
 

@@ -29,7 +29,7 @@ from talka.wire.task_views import (
     TaskView,
     WhyView,
 )
-from talka.work.dag import DagSettings, DagSpec, TaskSpec, checked
+from talka.work.dags.dag import DagSettings, DagSpec, TaskSpec, checked
 from talka.work.lifecycle import JobState, TaskState
 
 NULL = msgspec.Raw(b"null")

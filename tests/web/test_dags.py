@@ -11,7 +11,7 @@ from talka.client.kinds import JobDirectory, SubmitBounds
 from talka.client.load_kind import LoadKind
 from talka.client.requests import Conflict, Problem, TooBusy
 from talka.web.auth import Tokens
-from talka.work.dag import TaskSpec
+from talka.work.dags.dag import TaskSpec
 from talka.work.lifecycle import JobState
 from tests.web.fake_control import Api, Apis, FakeControl
 from tests.web.fake_dags import FakeDags

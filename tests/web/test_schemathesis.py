@@ -21,7 +21,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from talka.web.openapi import document
-from talka.work.dag import TaskSpec
+from talka.work.dags.dag import TaskSpec
 from talka.work.lifecycle import JobState
 from tests.web.fake_control import Apis, FakeControl, FakeJob
 from tests.web.fake_dags import FakeDag, FakeDags

@@ -18,7 +18,7 @@ from talka.web.api_limits import ApiLimits
 from talka.web.audit import ApiAudit
 from talka.web.auth import Tokens
 from talka.web.task_stream import Part, tasks_in
-from talka.work.dag import BadDag, DagSettings, TaskSpec, encode_task
+from talka.work.dags.dag import BadDag, DagSettings, TaskSpec, encode_task
 from tests.web.fake_control import LIMIT_S, Api, Apis
 from tests.web.fake_dags import FakeDags
 

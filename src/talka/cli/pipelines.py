@@ -33,7 +33,7 @@ from talka.nodes.local import signals_to
 from talka.report.tame import tame_json
 from talka.units import SECOND
 from talka.wire.task_views import DagFacts, GraphView, TaskView
-from talka.work.dag import NULL, DagSpec
+from talka.work.dags.dag import NULL, DagSpec
 from talka.work.lifecycle import TaskState, is_final
 from talka.work.outcome import ExitCode
 from talka.work.specs import BadWorkflows

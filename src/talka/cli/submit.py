@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from talka.cli.config import CliSettings
     from talka.client.ordering import Submission
     from talka.wire.shards import UrlRequest
-    from talka.work.dag import DagSpec
+    from talka.work.dags.dag import DagSpec
 
 WATCHED: Final = ("json", "html", "junit", "summary", "outputs", "keep", "store")
 """Settings that are about a result, which whoever detaches does not wait for."""

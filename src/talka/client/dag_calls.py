@@ -30,7 +30,7 @@ from talka.wire.task_views import (
     TaskView,
     WhyView,
 )
-from talka.work.dag import DagHead, DagSettings, DagSpec, TaskSpec
+from talka.work.dags.dag import DagHead, DagSettings, DagSpec, TaskSpec
 from talka.work.lifecycle import is_final
 
 STREAM_S: Final = 4 * 3600.0

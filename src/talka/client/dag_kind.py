@@ -11,7 +11,7 @@ from talka.client.sheets import TASKS_SHOWN, JobSheet, dag_sheet
 from talka.errors import Invalid
 from talka.wire.security.access import Asker
 from talka.wire.task_views import DagFacts
-from talka.work.dag import DagSpec, decode_dag
+from talka.work.dags.dag import DagSpec, decode_dag
 from talka.work.lifecycle import is_final
 
 BOUNDS: Final = SubmitBounds(DAG_LIMIT_BYTES, "submit_dag")

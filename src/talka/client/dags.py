@@ -25,7 +25,7 @@ from talka.wire.task_views import (
     TaskView,
     WhyView,
 )
-from talka.work.dag import DagSettings, DagSpec, TaskSpec
+from talka.work.dags.dag import DagSettings, DagSpec, TaskSpec
 
 DAG_LIMIT_BYTES: Final = 16 * 1024 * 1024
 """Of a body that holds whole dags. Larger ones are streamed."""

@@ -16,7 +16,7 @@ from talka.wire.jobs import BLOB_LIMIT_BYTES
 from talka.wire.orders import JobOrder
 from talka.wire.security.access import Asker
 from talka.wire.views import ClusterView, JobFacts, JobsPage, JobUpdate, WorkerView
-from talka.work.dag import BadDag
+from talka.work.dags.dag import BadDag
 
 API_PORT: Final = 8470
 BUNDLE_LIMIT_BYTES: Final = BLOB_LIMIT_BYTES

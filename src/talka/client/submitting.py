@@ -18,7 +18,7 @@ from talka.client.dags import SUBMIT_FRAME_LIMIT_BYTES, SUBMITS_LIMIT, SubmitAns
 from talka.client.http import ApiAddress, ApiSilent, reached
 from talka.client.requests import NotAuthorised, TooLarge, error_of
 from talka.errors import Invalid, Superseded, Unavailable
-from talka.work.dag import DagSpec, TaskSpec
+from talka.work.dags.dag import DagSpec, TaskSpec
 
 PATH: Final = "/v1/jobs/submit?batch=1"
 FLUSH_FRAMES: Final = 64

@@ -31,7 +31,7 @@ from talka.wire.task_views import (
     WhyView,
 )
 from talka.wire.views import ClusterView, JobFacts, JobUpdate, WorkerView
-from talka.work.dag import DagSettings, DagSpec, TaskSpec
+from talka.work.dags.dag import DagSettings, DagSpec, TaskSpec
 from talka.work.dsl import Workflow
 
 JOBS_LIMIT: Final = 10_000

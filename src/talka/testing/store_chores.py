@@ -17,9 +17,9 @@ from talka.testing.line import CallLine
 from talka.testing.store_shell import ALL_ROWS, StoreShell, act_on, jobs_in, keepers_on
 from talka.testing.world import Observer, World
 from talka.units import MILLISECOND
-from talka.work.dag import DagSpec
+from talka.work.dags.dag import DagSpec
+from talka.work.dags.records import PutSchedule, ScheduleRow
 from talka.work.lifecycle import JobState
-from talka.work.records import PutSchedule, ScheduleRow
 
 FIRST_CALL: Final = 1 << 40
 """Numbers of calls that no client uses."""

@@ -32,8 +32,8 @@ from talka.testing.line import CallLine
 from talka.testing.world import Observer, World
 from talka.units import MILLISECOND
 from talka.wire.attempts import NOWHERE, StoreLife
-from talka.work.dag import TaskSpec, decode_task
-from talka.work.records import Change, ClaimTask, JobRow, LiveTask, TaskKey, TaskRow
+from talka.work.dags.dag import TaskSpec, decode_task
+from talka.work.dags.records import Change, ClaimTask, JobRow, LiveTask, TaskKey, TaskRow
 
 FSYNC_MEAN_NS: Final = 4 * MILLISECOND
 READ_NS: Final = (MILLISECOND // 10, 30 * MILLISECOND)

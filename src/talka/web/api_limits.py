@@ -6,7 +6,7 @@ import msgspec
 
 from talka.client.dags import DAG_LIMIT_BYTES, SUBMITS_LIMIT
 from talka.client.requests import BUNDLE_LIMIT_BYTES
-from talka.work.dag import TASKS_LIMIT
+from talka.work.dags.dag import TASKS_LIMIT
 
 
 class ApiLimits(msgspec.Struct, frozen=True):

@@ -25,7 +25,7 @@ from talka.wire.task_views import (
     TaskView,
     WhyView,
 )
-from talka.work.dag import CONFIG_LIMIT_BYTES, decode_dag
+from talka.work.dags.dag import CONFIG_LIMIT_BYTES, decode_dag
 from talka.work.lifecycle import TaskState
 
 CHANGE_LIMIT_BYTES: Final = DAG_LIMIT_BYTES

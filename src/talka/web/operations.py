@@ -25,7 +25,7 @@ from talka.wire.task_views import (
     WhyView,
 )
 from talka.wire.views import ClusterView, JobFacts, JobUpdate, WorkerView
-from talka.work.dag import DagSpec
+from talka.work.dags.dag import DagSpec
 from talka.work.lifecycle import JobState, TaskState
 
 

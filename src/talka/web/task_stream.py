@@ -20,7 +20,16 @@ from talka.web.answers import ApiQuestion, submitted
 from talka.web.api_limits import API_LIMITS, ApiLimits
 from talka.web.bodies import key_in
 from talka.wire.task_views import DagFacts
-from talka.work.dag import TASKS_LIMIT, BadDag, DagSpec, TaskSpec, check_settings, decode_head, decode_task, decoded
+from talka.work.dags.dag import (
+    TASKS_LIMIT,
+    BadDag,
+    DagSpec,
+    TaskSpec,
+    check_settings,
+    decode_head,
+    decode_task,
+    decoded,
+)
 
 TURN: Final = 64
 """Frames that are taken one after the other."""

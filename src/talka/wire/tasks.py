@@ -1,8 +1,8 @@
 """The conversation about tasks of dag jobs: a manager with its workers, and a worker with the cores that run handlers.
 
 An attempt is named by its store, that store's life, its partition, its job, its task and its fence (`wire.attempts`,
-`work.records`): what is said of another than the one given out last counts for nothing. Everything goes in batches.
-Every message may be lost, doubled or overtaken: a result is told again until it was taken.
+`work.dags.records`): what is said of another than the one given out last counts for nothing. All goes in batches. Every
+message may be lost, doubled or overtaken: a result is told again until it was taken.
 
 Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
 """

@@ -10,8 +10,8 @@ import pytest
 
 from talka.store.dags.sqlite import SqliteRecords
 from talka.store.dags.sqlite_file import QUERIES
+from talka.work.dags.records import JobRow, PutJob, PutTasks, TaskRow
 from talka.work.lifecycle import JobState, TaskState
-from talka.work.records import JobRow, PutJob, PutTasks, TaskRow
 
 
 class Done(NamedTuple):

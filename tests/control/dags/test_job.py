@@ -11,9 +11,9 @@ from talka.control.tasks.task import DagTask, Needs
 from talka.errors import Invalid, Unavailable
 from talka.units import NEVER, SECOND
 from talka.wire.tasks import Outcome, TaskResult
-from talka.work.dag import DagSettings, Retry, TaskSpec, Timeouts, checked
+from talka.work.dags.dag import DagSettings, Retry, TaskSpec, Timeouts, checked
+from talka.work.dags.records import ClaimTask, Complete, EventRow, JobRow, MoveJob, PutAttempt, PutEvent, Release, Reset
 from talka.work.lifecycle import JobState, TaskState
-from talka.work.records import ClaimTask, Complete, EventRow, JobRow, MoveJob, PutAttempt, PutEvent, Release, Reset
 
 START = 100 * SECOND
 WALL_MS = 1_700_000_000_000

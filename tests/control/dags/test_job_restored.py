@@ -13,9 +13,8 @@ from talka.control.tasks.task import DagTask, Needs, packed
 from talka.errors import Invalid
 from talka.units import MILLISECOND, SECOND
 from talka.wire.tasks import Outcome, TaskResult
-from talka.work.dag import DagSettings, Retry, TaskSpec, Timeouts
-from talka.work.lifecycle import JOB_MOVES, TASK_MOVES, JobState, TaskState, is_final
-from talka.work.records import (
+from talka.work.dags.dag import DagSettings, Retry, TaskSpec, Timeouts
+from talka.work.dags.records import (
     TASK_STATES,
     Change,
     ClaimTask,
@@ -29,6 +28,7 @@ from talka.work.records import (
     Reset,
     TaskRow,
 )
+from talka.work.lifecycle import JOB_MOVES, TASK_MOVES, JobState, TaskState, is_final
 
 START = 50 * SECOND
 

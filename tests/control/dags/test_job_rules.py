@@ -14,7 +14,7 @@ from talka.control.tasks.task import DagTask, Needs, packed, unpacked
 from talka.control.tasks.timers import QUEUE, SPARE, TOTAL, WAKE, Timers
 from talka.units import NEVER, SECOND
 from talka.wire.tasks import Outcome, TaskResult
-from talka.work.dag import Bounds, DagSettings, Limit, Retry, TaskSpec, Timeouts
+from talka.work.dags.dag import Bounds, DagSettings, Limit, Retry, TaskSpec, Timeouts
 from talka.work.lifecycle import TaskState
 
 

@@ -23,9 +23,8 @@ from talka.wire.tasks import (
     TaskProgress,
     TaskResult,
 )
-from talka.work.dag import BadDag, Limit, Retry, Timeouts
-from talka.work.lifecycle import IllegalMove, JobState, TaskState
-from talka.work.records import (
+from talka.work.dags.dag import BadDag, Limit, Retry, Timeouts
+from talka.work.dags.records import (
     ClaimTask,
     Complete,
     DropJob,
@@ -37,6 +36,7 @@ from talka.work.records import (
     PutTasks,
     Release,
 )
+from talka.work.lifecycle import IllegalMove, JobState, TaskState
 from tests.sim.variants import without
 
 Play = Any

@@ -11,9 +11,9 @@ from talka.control.dags.keeper_limits import KeeperLimits
 from talka.control.tasks import delivery
 from talka.errors import Invalid
 from talka.wire.tasks import AskHeld, HandlerProgress, Held, Recall, TaskProgress
-from talka.work.dag import Limit, Retry
+from talka.work.dags.dag import Limit, Retry
+from talka.work.dags.records import Complete, DropJob
 from talka.work.lifecycle import JobState, TaskState
-from talka.work.records import Complete, DropJob
 from tests.control.dag_play import DagPlay
 
 Play = Any

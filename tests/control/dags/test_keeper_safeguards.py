@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from talka.wire.tasks import Held
-from talka.work.dag import Limit
+from talka.work.dags.dag import Limit
 from tests.sim.variants import without
 
 Play = Any

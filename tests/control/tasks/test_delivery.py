@@ -15,7 +15,7 @@ from talka.wire.attempts import NOWHERE
 from talka.wire.framing import FRAME_LIMIT_BYTES
 from talka.wire.jobs import encode
 from talka.wire.tasks import BATCH_LIMIT_BYTES, AssignTasks, HandlerProgress, TaskInputs, TaskProgress, TaskResult
-from talka.work.dag import CONFIG_LIMIT_BYTES, OUTPUT_LIMIT_BYTES, Bounds, Retry, Timeouts
+from talka.work.dags.dag import CONFIG_LIMIT_BYTES, OUTPUT_LIMIT_BYTES, Bounds, Retry, Timeouts
 from talka.work.lifecycle import JobState, TaskState
 
 Play = Any

@@ -16,9 +16,9 @@ from talka.control.tasks.quarantine import LASTS_NS
 from talka.control.tasks.task import DagTask, Needs
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.task_views import LimitView, QueueView, Reason
-from talka.work.dag import DagSettings, Limit
+from talka.work.dags.dag import DagSettings, Limit
+from talka.work.dags.records import JobRow
 from talka.work.lifecycle import JobState, TaskState
-from talka.work.records import JobRow
 
 quick = settings(deadline=None, derandomize=True, max_examples=40)
 SAME = Needs("resize")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from talka.control.tasks.limits import Limits
 from talka.errors import Invalid
 from talka.units import MILLISECOND, NEVER, SECOND
-from talka.work.dag import Limit
+from talka.work.dags.dag import Limit
 
 quick = settings(deadline=None, derandomize=True, max_examples=100)
 TWO = (Limit("db", 2),)

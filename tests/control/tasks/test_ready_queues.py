@@ -13,9 +13,9 @@ from talka.control.tasks.limits import Limits
 from talka.control.tasks.ready_queues import STALE_LIMIT, Queue, ReadyQueues
 from talka.control.tasks.task import DagTask, Needs
 from talka.units import MINUTE, NEVER, SECOND
-from talka.work.dag import DagSettings, Limit
+from talka.work.dags.dag import DagSettings, Limit
+from talka.work.dags.records import JobRow
 from talka.work.lifecycle import JobState, TaskState
-from talka.work.records import JobRow
 
 quick = settings(deadline=None, derandomize=True, max_examples=60)
 SAME = Needs("resize")

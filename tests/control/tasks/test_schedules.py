@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from talka.control.tasks.schedules import after_run, ahead_text, due, jump_text, mended, run_key
-from talka.work.cron import LAST_MS, Cron
-from talka.work.records import ScheduleRow
+from talka.work.dags.cron import LAST_MS, Cron
+from talka.work.dags.records import ScheduleRow
 
 NOON_MS = 1_790_000_000_000
 MINUTE_MS, DAY_MS, DAY_NS = 60_000, 86_400_000, 86_400 * 10**9

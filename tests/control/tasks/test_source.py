@@ -22,7 +22,7 @@ from talka.control.tasks.ready_queues import ReadyQueues, SourceLane
 from talka.control.tasks.source import DrawnRange, Source, TaskRange
 from talka.control.tasks.task import DagTask, Needs
 from talka.units import MINUTE, NEVER, SECOND
-from talka.work.dag import Limit
+from talka.work.dags.dag import Limit
 from tests.control.tasks.test_dispatch import new_job, tasks_of
 from tests.ports.million_source import MillionTasks
 

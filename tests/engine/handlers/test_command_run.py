@@ -16,7 +16,7 @@ from talka.engine.handlers import command_run
 from talka.engine.handlers.command_run import LINES_LIMIT, family, output_of, run_command
 from talka.engine.handlers.handler_run import HandlerRun
 from talka.wire.tasks import LOG_LINE_LIMIT, HandedTask, TaskLine, TaskResult
-from talka.work.dag import OUTPUT_LIMIT_BYTES
+from talka.work.dags.dag import OUTPUT_LIMIT_BYTES
 
 WAIT_S = 60
 LOOK_EVERY_S = 0.005

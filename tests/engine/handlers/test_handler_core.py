@@ -52,7 +52,7 @@ from talka.wire.tasks import (
     TaskResult,
     decode_from_handlers,
 )
-from talka.work.dag import OUTPUT_LIMIT_BYTES
+from talka.work.dags.dag import OUTPUT_LIMIT_BYTES
 from talka.work.handlers import HandlerSpec, HandlerTask
 
 WAIT_S = 60

@@ -11,10 +11,10 @@ import pytest
 
 from talka.engine.handlers.inline import InlineRun, run_dag_inline
 from talka.errors import Invalid
-from talka.work.dag import BadDag, DagSpec, Retry, TaskSpec
+from talka.work.dags.dag import BadDag, DagSpec, Retry, TaskSpec
+from talka.work.dags.pipeline import Dag
 from talka.work.handlers import HandlerTask
 from talka.work.lifecycle import JobState
-from talka.work.pipeline import Dag
 
 
 async def hour(task: HandlerTask) -> str:

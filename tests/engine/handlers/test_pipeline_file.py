@@ -10,8 +10,8 @@ import pytest
 from talka.engine.handlers.pipeline_file import read_pipeline
 from talka.engine.handlers.positions import read_located
 from talka.engine.loader import NoSuchFile
-from talka.work.dag import DagSettings, DagSpec, Limit, Retry, TaskSpec, Timeouts
-from talka.work.pipeline import BadPipeline
+from talka.work.dags.dag import DagSettings, DagSpec, Limit, Retry, TaskSpec, Timeouts
+from talka.work.dags.pipeline import BadPipeline
 from talka.work.specs import BadWorkflows
 
 

@@ -57,9 +57,9 @@ from talka.wire.tasks import (
     TaskResult,
     WorkerMessage,
 )
-from talka.work.dag import BadDag, DagSettings, DagSpec, Limit, Retry, TaskSpec
+from talka.work.dags.dag import BadDag, DagSettings, DagSpec, Limit, Retry, TaskSpec
+from talka.work.dags.records import PutSchedule, ScheduleRow
 from talka.work.lifecycle import JobState, TaskState, is_final
-from talka.work.records import PutSchedule, ScheduleRow
 
 ONCE = DagSettings(retry=Retry(max=0))
 MONTH_NS = 30 * 86_400 * 10**9

@@ -17,9 +17,9 @@ from talka.nodes.dags.dag_views import (
     schedule_view,
     task_view,
 )
-from talka.work.dag import DagSettings, TaskSpec, encode_task
+from talka.work.dags.dag import DagSettings, TaskSpec, encode_task
+from talka.work.dags.records import AttemptRow, EventRow, JobRow, LogRow, ScheduleRow, TaskRow
 from talka.work.lifecycle import JobState, TaskState
-from talka.work.records import AttemptRow, EventRow, JobRow, LogRow, ScheduleRow, TaskRow
 
 AT_MS = 1_700_000_000_000
 AT = "2023-11-14T22:13:20.000Z"

@@ -23,8 +23,8 @@ from talka.store.dags.sqlite import SqliteRecords
 from talka.store.dags.sqlite_store import SqliteStore
 from talka.store.files.blobs import Blobs
 from talka.units import SECOND
+from talka.work.dags.records import JobRow, PutJob
 from talka.work.lifecycle import JobState
-from talka.work.records import JobRow, PutJob
 
 WHOLE_S = (LEASE_NS + MARGIN_NS) // SECOND
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from talka.testing.store_chores import StoreChores
 from talka.testing.store_shell import StoreShell
 from talka.testing.world import Observer, World
+from talka.work.dags.records import Change, MoveJob
 from talka.work.lifecycle import is_final
-from talka.work.records import Change, MoveJob
 
 
 class SchedulesFire(Observer):

@@ -15,9 +15,9 @@ from talka.testing.handler_cores import HandlerLedger, RunListener, SimulatedRun
 from talka.testing.host import Host
 from talka.testing.store_shell import StoreListener, StoreShell, job_numbered, jobs_in, keepers_on, task_at
 from talka.testing.world import Observer, World
-from talka.work.dag import TaskSpec, decode_task
+from talka.work.dags.dag import TaskSpec, decode_task
+from talka.work.dags.records import Change, Complete, MoveJob, PutAttempt, PutJob, PutTasks, Release, TaskKey, TaskRow
 from talka.work.lifecycle import TaskState, is_final
-from talka.work.records import Change, Complete, MoveJob, PutAttempt, PutJob, PutTasks, Release, TaskKey, TaskRow
 
 HANDED_ON: Final = ("completed", "dead", "failed", "timeout", "skipped", "cancelled")
 _output: Final = msgspec.json.Decoder(dict[str, str | int])

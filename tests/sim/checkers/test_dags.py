@@ -10,9 +10,8 @@ from talka.testing.host import Host
 from talka.testing.store_shell import StoreDisk, StoreShell, jobs_in
 from talka.testing.world import World
 from talka.wire.tasks import HandedTask
-from talka.work.dag import Limit, TaskSpec, encode_task
-from talka.work.lifecycle import JobState, TaskState
-from talka.work.records import (
+from talka.work.dags.dag import Limit, TaskSpec, encode_task
+from talka.work.dags.records import (
     AttemptRow,
     Change,
     ClaimTask,
@@ -26,6 +25,7 @@ from talka.work.records import (
     Release,
     TaskRow,
 )
+from talka.work.lifecycle import JobState, TaskState
 from tests.sim.checkers.dags import CountsFit, DagHistory, ResultsCountOnce, RunsAreInOrder, Specs
 from tests.sim.quiet import Quiet
 

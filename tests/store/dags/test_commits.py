@@ -9,8 +9,8 @@ import pytest
 
 from talka.store.dags.memory import StoreMemory
 from talka.store.dags.records import CommitListener, RecordsDiffer, RecordsUnavailable, Store, StoreTaken
+from talka.work.dags.records import Change, ClaimTask, Complete, DropSchedule, PutJob, PutTasks
 from talka.work.lifecycle import TaskState
-from talka.work.records import Change, ClaimTask, Complete, DropSchedule, PutJob, PutTasks
 from tests.store.dags.engines import Engine, opened
 from tests.store.dags.test_records import claim, filled, job, task
 

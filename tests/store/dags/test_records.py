@@ -16,8 +16,7 @@ from talka.store.dags.records import AlreadyKept, Fetched, KeyedRow, Lease, Stor
 from talka.store.dags.sqlite import SqliteRecords
 from talka.store.dags.sqlite_store import SqliteStore
 from talka.store.files.blobs import Blobs
-from talka.work.lifecycle import JobState, TaskState, is_final
-from talka.work.records import (
+from talka.work.dags.records import (
     JOB_STATES,
     TASK_STATES,
     AttemptRow,
@@ -46,6 +45,7 @@ from talka.work.records import (
     TaskKey,
     TaskRow,
 )
+from talka.work.lifecycle import JobState, TaskState, is_final
 from tests.ports.dict_store import DictPlace, DictStore
 from tests.store.dags.engines import Crash, Engine, opened
 

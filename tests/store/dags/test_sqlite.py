@@ -24,8 +24,7 @@ from talka.store.dags.records import BadRecords, RecordsBroken, RecordsUnavailab
 from talka.store.dags.sqlite import SqliteRecords, place_of
 from talka.store.dags.sqlite_changes import JOB_NUMBERS, STEPS, TASK_NUMBERS
 from talka.store.dags.sqlite_file import LOOK_NS, QUERIES, FileLimits, SqliteFile
-from talka.work.lifecycle import JobState, TaskState, is_final
-from talka.work.records import (
+from talka.work.dags.records import (
     JOB_STATES,
     AttemptRow,
     Change,
@@ -43,6 +42,7 @@ from talka.work.records import (
     PutTasks,
     TaskRow,
 )
+from talka.work.lifecycle import JobState, TaskState, is_final
 
 SPEC = b'{"id":"t","handler":"sum"}'
 PAGE_BYTES = 4096
@@ -671,7 +671,7 @@ import sys
 from talka.store.dags.records import StoreLost
 from talka.store.dags.sqlite import SqliteRecords
 from talka.work.lifecycle import JobState
-from talka.work.records import JobRow, PutJob
+from talka.work.dags.records import JobRow, PutJob
 
 store = SqliteRecords(sys.argv[1])
 (lease,) = store.acquire(["manager"], "other process")

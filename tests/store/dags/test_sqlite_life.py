@@ -15,7 +15,7 @@ from talka.store.dags.sqlite import SqliteRecords
 from talka.store.dags.sqlite_file import QUERIES, FileLimits, SqliteFile
 from talka.store.dags.sqlite_life import inode_of, open_life
 from talka.store.files.folder import StoreFailed
-from talka.work.records import DropSchedule
+from talka.work.dags.records import DropSchedule
 
 LEASE = "manager"
 

@@ -14,9 +14,9 @@ from talka.store.dags.records import CommitListener, RecordsBroken, RecordsUnava
 from talka.store.dags.sqlite_thread import SMALL, StoreThread, ThreadLimits
 from talka.store.files.blobs import Blobs
 from talka.store.files.folder import StoreFailed
-from talka.work.dag import INLINE_LIMIT_BYTES
+from talka.work.dags.dag import INLINE_LIMIT_BYTES
+from talka.work.dags.records import Change, Complete, DropSchedule, MoveJob
 from talka.work.lifecycle import JobState, TaskState
-from talka.work.records import Change, Complete, DropSchedule, MoveJob
 
 
 class Slow:

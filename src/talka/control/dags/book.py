@@ -13,9 +13,9 @@ from talka.control.tasks.retries import Terms
 from talka.control.tasks.task import DagTask, packed, unpacked
 from talka.errors import Invalid, Unavailable
 from talka.units import MILLISECOND
-from talka.work.dag import DagSettings, TaskSpec, encode_task
+from talka.work.dags.dag import DagSettings, TaskSpec, encode_task
+from talka.work.dags.records import TASK_STATES, JobRow, LiveTask, Reset, TaskRow
 from talka.work.lifecycle import TaskState, begin_again, is_final, move
-from talka.work.records import TASK_STATES, JobRow, LiveTask, Reset, TaskRow
 
 ENDED: Final = frozenset(state for state in TaskState if is_final(state))
 FAILED: Final = (TaskState.DEAD, TaskState.FAILED, TaskState.TIMEOUT)

@@ -12,8 +12,8 @@ from talka.control.dags.job import DagJob
 from talka.control.tasks.partition import WHOLE, Partition
 from talka.control.tasks.store_effects import CallAnswered, Commit
 from talka.control.tasks.task import DagTask
+from talka.work.dags.records import Change
 from talka.work.lifecycle import JobState
-from talka.work.records import Change
 
 
 class After(msgspec.Struct):

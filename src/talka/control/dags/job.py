@@ -28,10 +28,10 @@ from talka.control.tasks.timers import QUEUE, WAKE, Timers
 from talka.errors import Invalid
 from talka.units import MILLISECOND, NEVER
 from talka.wire.tasks import TaskResult
-from talka.work.dag import DagSettings, TaskSpec
+from talka.work.dags.dag import DagSettings, TaskSpec
+from talka.work.dags.records import Change, ClaimTask, Complete, EventRow, JobRow, MoveJob, PutEvent, Release
 from talka.work.durations import format_duration, parse_duration
 from talka.work.lifecycle import JobState, TaskState, begin_again, is_final, move
-from talka.work.records import Change, ClaimTask, Complete, EventRow, JobRow, MoveJob, PutEvent, Release
 
 AT_ONCE: Final = 10_000
 """Tasks that become ready or are cancelled in one step; the others follow in ticks, so that no step takes long."""

@@ -42,9 +42,8 @@ from talka.units import MILLISECOND, NEVER
 from talka.wire.attempts import NOWHERE, StoreLife
 from talka.wire.task_views import WhyView
 from talka.wire.tasks import Done, Held, TaskProgress, TaskResult, WorkerMessage
-from talka.work.dag import DagSettings, DagSpec, TaskSpec, checked
-from talka.work.lifecycle import JobState, TaskState
-from talka.work.records import (
+from talka.work.dags.dag import DagSettings, DagSpec, TaskSpec, checked
+from talka.work.dags.records import (
     EPOCH_SHIFT,
     DropJob,
     JobRow,
@@ -55,6 +54,7 @@ from talka.work.records import (
     Release,
     TaskKey,
 )
+from talka.work.lifecycle import JobState, TaskState
 
 UNTIL_BEAT: Final = ("lease", "draining", "cores", "full")
 """Causes of refusals: a worker that gave one refuses whatever else it is given, and gets nothing until it beats

@@ -7,9 +7,9 @@ from talka.control.tasks.retries import RetryVerdict
 from talka.control.tasks.task import DagTask
 from talka.units import MILLISECOND
 from talka.wire.tasks import TaskResult
+from talka.work.dags.records import AttemptRow, Complete, PutAttempt
 from talka.work.durations import format_duration
 from talka.work.lifecycle import TaskState
-from talka.work.records import AttemptRow, Complete, PutAttempt
 
 
 def attempt_of(number: int, task: DagTask, result: TaskResult, started_ms: int, at_ms: int) -> PutAttempt:

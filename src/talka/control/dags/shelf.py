@@ -13,9 +13,9 @@ from talka.control.dags.keeper_limits import KEEPER_LIMITS, KeeperLimits
 from talka.control.tasks.partition import WHOLE, Partition
 from talka.errors import Invalid, Unavailable
 from talka.ids import new_job_id
-from talka.work.dag import DagSettings
+from talka.work.dags.dag import DagSettings
+from talka.work.dags.records import JobRow
 from talka.work.lifecycle import JobState
-from talka.work.records import JobRow
 
 
 class NoRoomForJobs(Unavailable):

@@ -13,7 +13,7 @@ from talka.control.tasks.task import DagTask
 from talka.control.tasks.worker_link import ToWorker
 from talka.units import SECOND
 from talka.wire.tasks import TASKS_LIMIT, AskHeld, Held, Recall, TaskProgress, TaskResult
-from talka.work.records import Change, Extend, LogRow, PutLogs
+from talka.work.dags.records import Change, Extend, LogRow, PutLogs
 
 CHECK_EVERY_NS: Final = 5 * SECOND
 """How often a worker is asked whether it has what it was handed: a frame may have been lost with its connection."""

@@ -25,8 +25,8 @@ from talka.wire.tasks import (
     ResultsStored,
     TaskInputs,
 )
-from talka.work.dag import TaskSpec, bytes_of, seconds_of
-from talka.work.records import TaskKey
+from talka.work.dags.dag import TaskSpec, bytes_of, seconds_of
+from talka.work.dags.records import TaskKey
 
 SPEC_BYTES: Final = 300
 """What a decoded spec takes besides its config."""

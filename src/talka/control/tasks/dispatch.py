@@ -27,8 +27,8 @@ from talka.control.tasks.task import DagTask, Needs
 from talka.units import NEVER, SECOND
 from talka.wire.jobs import WorkerFacts
 from talka.wire.task_views import QueuesView, QueueView, Reason
+from talka.work.dags.records import TaskKey
 from talka.work.durations import format_duration
-from talka.work.records import TaskKey
 
 AHEAD_NS: Final = 20_000_000
 """So much work lies ready for a core: longer than it takes to hear of an end and to hand the next task."""

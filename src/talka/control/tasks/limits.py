@@ -15,7 +15,7 @@ from typing import Final
 from talka.errors import Invalid
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.task_views import LimitView
-from talka.work.dag import Limit
+from talka.work.dags.dag import Limit
 from talka.work.durations import format_duration, parse_rate
 
 KEYS_LIMIT: Final = 10_000

@@ -11,7 +11,7 @@ from typing import Final
 
 from talka.errors import Invalid
 from talka.units import MINUTE, NEVER
-from talka.work.records import TaskKey
+from talka.work.dags.records import TaskKey
 
 DEATHS: Final = 3
 """Of different tasks."""

@@ -15,7 +15,7 @@ import msgspec
 from talka.control.tasks.task import DagTask, Needs, Policy
 from talka.units import MILLISECOND
 from talka.wire.tasks import TaskResult
-from talka.work.dag import DagSettings, Duration, Retry, TaskSpec, Timeouts, bytes_of
+from talka.work.dags.dag import DagSettings, Duration, Retry, TaskSpec, Timeouts, bytes_of
 from talka.work.durations import parse_duration
 from talka.work.lifecycle import TaskState
 from talka.work.retry import LONGEST_DELAY_NS, RetryPolicy, delay

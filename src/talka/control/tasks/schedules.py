@@ -10,8 +10,8 @@ import msgspec
 
 from talka.errors import Invalid
 from talka.units import SECOND
-from talka.work.cron import LAST_MS, Cron
-from talka.work.records import ScheduleRow
+from talka.work.dags.cron import LAST_MS, Cron
+from talka.work.dags.records import ScheduleRow
 
 UNITS: Final = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 

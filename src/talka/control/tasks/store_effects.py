@@ -10,8 +10,8 @@ import msgspec
 from talka.control.tasks.worker_link import ToWorker
 from talka.errors import TalkaError
 from talka.wire.attempts import Dropped
+from talka.work.dags.records import Change, TaskKey
 from talka.work.lifecycle import JobState
-from talka.work.records import Change, TaskKey
 
 
 class Commit(msgspec.Struct, frozen=True):

@@ -9,13 +9,13 @@ from typing import Final, Protocol
 
 import msgspec
 
-from talka.work.dag import Limit, TaskSpec
+from talka.work.dags.dag import Limit, TaskSpec
+from talka.work.dags.records import JobRow
 from talka.work.lifecycle import TaskState
-from talka.work.records import JobRow
 from talka.work.retry import RetryPolicy
 
 INDEX_BYTES: Final = 4
-"""Of one index in `DagTask.after`, little end first, as in `work.records.LiveTask`."""
+"""Of one index in `DagTask.after`, little end first, as in `work.dags.records.LiveTask`."""
 _one = Struct("<I")
 
 

@@ -20,7 +20,7 @@ from talka.engine.handlers.handler_run import NULL, HandlerRun, failure
 from talka.engine.handlers.kin import FENCE, kin
 from talka.engine.waits import within
 from talka.wire.tasks import LOG_LINE_LIMIT, TaskResult
-from talka.work.dag import OUTPUT_LIMIT_BYTES
+from talka.work.dags.dag import OUTPUT_LIMIT_BYTES
 
 INPUT, OUTPUT, ERRORS = range(3)
 LINES_LIMIT: Final = 64

@@ -14,7 +14,7 @@ from talka.engine.containment import peak_of
 from talka.errors import Invalid, sendable, text_of
 from talka.units import MICROSECOND, MILLISECOND
 from talka.wire.tasks import ERROR_LIMIT, LOG_LINE_LIMIT, HandedTask, Outcome, TaskLine, TaskResult
-from talka.work.dag import OUTPUT_LIMIT_BYTES
+from talka.work.dags.dag import OUTPUT_LIMIT_BYTES
 
 DETAILS_LIMIT_BYTES: Final = 64 * 1024
 """Of what is given to one heartbeat: it is kept with the task."""

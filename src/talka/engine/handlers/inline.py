@@ -26,11 +26,11 @@ from talka.engine.handlers.handler_run import HandlerRun, run_async, run_plain
 from talka.errors import Invalid
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.tasks import HandedTask, TaskLine, TaskResult
-from talka.work.dag import DagSpec, checked
+from talka.work.dags.dag import DagSpec, checked
+from talka.work.dags.pipeline import Dag
+from talka.work.dags.records import JobRow
 from talka.work.handlers import HandlerSpec, handlers_of
 from talka.work.lifecycle import JobState, TaskState
-from talka.work.pipeline import Dag
-from talka.work.records import JobRow
 
 START_NS: Final = SECOND
 """Not 0, which means "never" in rows."""

@@ -12,8 +12,8 @@ from msgspec.inspect import StructType, UnionType, VarTupleType, type_info
 from talka.engine.handlers.positions import Located, read_located
 from talka.engine.loader import NoSuchFile, import_file
 from talka.errors import Invalid
-from talka.work.cron import Cron
-from talka.work.dag import (
+from talka.work.dags.cron import Cron
+from talka.work.dags.dag import (
     BadDag,
     DagSettings,
     DagSpec,
@@ -24,9 +24,9 @@ from talka.work.dag import (
     settings_problems,
     unknown_field,
 )
+from talka.work.dags.pipeline import BadPipeline, Dag
 from talka.work.durations import shown
 from talka.work.inspection import no_such
-from talka.work.pipeline import BadPipeline, Dag
 from talka.work.specs import SpecProblem
 
 SIZE_LIMIT_BYTES: Final = 16 * 1024 * 1024

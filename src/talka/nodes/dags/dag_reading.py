@@ -41,8 +41,8 @@ from talka.wire.task_views import (
     WhyView,
 )
 from talka.wire.views import instant_text
+from talka.work.dags.records import AttemptRow, JobRow, TaskKey, TaskRow
 from talka.work.lifecycle import JobState, TaskState, is_final
-from talka.work.records import AttemptRow, JobRow, TaskKey, TaskRow
 
 GRAPH_LIMIT: Final = 10_000
 WATCH_S: Final = 0.05

@@ -11,8 +11,8 @@ from talka.client.requests import TooBusy
 from talka.control.tasks.store_effects import CallAnswered
 from talka.errors import Invalid, TalkaError
 from talka.wire.task_views import DagFacts
-from talka.work.dag import TaskSpec, encode_task
-from talka.work.records import JobRow
+from talka.work.dags.dag import TaskSpec, encode_task
+from talka.work.dags.records import JobRow
 
 SILENCE_S: Final = 300.0
 """After which a job of which nothing more came is dropped."""

@@ -43,9 +43,9 @@ from talka.nodes.dags.store_upkeep import StoreUpkeep, UpkeepLimits
 from talka.nodes.member_events import Event
 from talka.store.dags.records import CommitListener, Store, StoreLost, StoreTaken
 from talka.wire.task_views import DagFacts, RetryRequest, ScheduleView, SkipRequest
-from talka.work.dag import DagSettings, DagSpec, TaskSpec
+from talka.work.dags.dag import DagSettings, DagSpec, TaskSpec
+from talka.work.dags.records import JobRow
 from talka.work.lifecycle import JobState, TaskState, is_final
-from talka.work.records import JobRow
 
 if TYPE_CHECKING:
     from talka.nodes.manager import ManagerNode

@@ -15,10 +15,10 @@ from talka.wire.task_views import (
     TaskView,
 )
 from talka.wire.views import instant_text
-from talka.work.dag import TaskSpec
+from talka.work.dags.dag import TaskSpec
+from talka.work.dags.records import AttemptRow, EventRow, JobRow, LogRow, ScheduleRow, TaskRow
 from talka.work.lifecycle import JobState, is_final
 from talka.work.outcome import ExitCode
-from talka.work.records import AttemptRow, EventRow, JobRow, LogRow, ScheduleRow, TaskRow
 
 NULL: Final = msgspec.Raw(b"null")
 _spec_decoder = msgspec.json.Decoder(TaskSpec)

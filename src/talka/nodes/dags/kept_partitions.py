@@ -19,8 +19,8 @@ from talka.nodes.dags.dag_views import spec_of
 from talka.nodes.dags.store_hold import StoreLease
 from talka.store.dags.memory import OpenedLife, StoreMemory
 from talka.store.dags.records import Store, StoreLost, StoreTaken
-from talka.work.dag import TaskSpec
-from talka.work.records import TaskKey
+from talka.work.dags.dag import TaskSpec
+from talka.work.dags.records import TaskKey
 
 Answer = TypeVar("Answer")
 Read = tuple[dict[TaskKey, tuple[TaskSpec, bytes]], dict[TaskKey, bytes]]

@@ -19,9 +19,9 @@ from talka.nodes.member_events import Event
 from talka.store.dags.records import Store
 from talka.units import MILLISECOND, SECOND
 from talka.wire.task_views import DagFacts, ScheduleView
-from talka.work.cron import Cron
-from talka.work.dag import DagSpec, checked
-from talka.work.records import DropSchedule, PutSchedule, ScheduleRow
+from talka.work.dags.cron import Cron
+from talka.work.dags.dag import DagSpec, checked
+from talka.work.dags.records import DropSchedule, PutSchedule, ScheduleRow
 
 MEND_NS: Final = 60 * SECOND
 """A clock may also have been set while no manager looked."""

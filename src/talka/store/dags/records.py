@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Protocol
 
 from talka.errors import Invalid, Superseded, Unavailable
 from talka.store.dags.memory import OpenedLife, StoreMemory
-from talka.work.records import (
+from talka.work.dags.records import (
     AttemptRow,
     Change,
     ClaimTask,

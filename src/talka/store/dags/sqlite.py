@@ -27,7 +27,7 @@ from talka.store.dags.sqlite_file import (
     Synchronous,
 )
 from talka.store.sql_text import SCHEME, is_storable
-from talka.work.records import (
+from talka.work.dags.records import (
     JOB_STATES,
     TASK_STATES,
     AttemptRow,

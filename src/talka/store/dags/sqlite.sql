@@ -2,7 +2,7 @@
 -- Sections are read by their names (store/sql_text.py). A migration that has been released is never edited: add one.
 
 -- migration: 1
--- States are positions in talka.work.records.JOB_STATES and TASK_STATES. Jobs have ended from 7 on, tasks from 4 on.
+-- States are positions in talka.work.dags.records.JOB_STATES and TASK_STATES. Jobs have ended from 7 on, tasks from 4 on.
 CREATE TABLE talka_tasks_version (
     version INTEGER PRIMARY KEY
 );

@@ -10,8 +10,7 @@ import msgspec
 
 from talka.errors import Invalid
 from talka.store.dags.sqlite_file import INDEX_BITS, LAST_INDEX
-from talka.work.lifecycle import JobState, is_final
-from talka.work.records import (
+from talka.work.dags.records import (
     JOB_STATES,
     TASK_STATES,
     Change,
@@ -33,6 +32,7 @@ from talka.work.records import (
     Release,
     Reset,
 )
+from talka.work.lifecycle import JobState, is_final
 
 TASK_NUMBERS: Final = {state: number for number, state in enumerate(TASK_STATES)}
 JOB_NUMBERS: Final = {state: number for number, state in enumerate(JOB_STATES)}

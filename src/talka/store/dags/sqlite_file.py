@@ -29,7 +29,7 @@ from talka.store.sqlite_opening import (
     version_of,
     write_ahead,
 )
-from talka.work.records import TASK_STATES
+from talka.work.dags.records import TASK_STATES
 
 Synchronous: TypeAlias = Literal["FULL", "NORMAL"]
 Rows: TypeAlias = list[tuple[Any, ...]]

@@ -29,7 +29,7 @@ from talka.store.dags.sqlite_file import SqliteFile
 from talka.store.dags.sqlite_life import open_life
 from talka.store.dags.sqlite_thread import USUAL_LIMITS, StoreThread, ThreadLimits
 from talka.store.files.blobs import Blobs
-from talka.work.records import (
+from talka.work.dags.records import (
     AttemptRow,
     Change,
     EventRow,

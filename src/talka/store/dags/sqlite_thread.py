@@ -19,8 +19,8 @@ from talka.errors import TalkaError, Unavailable
 from talka.store.dags.records import CommitListener, RecordsBroken, RecordsDiffer, StoreTaken, check_taken
 from talka.store.dags.sqlite import SqliteRecords
 from talka.store.files.blobs import Blobs
-from talka.work.dag import INLINE_LIMIT_BYTES
-from talka.work.records import Change, Complete
+from talka.work.dags.dag import INLINE_LIMIT_BYTES
+from talka.work.dags.records import Change, Complete
 
 AGAIN_S: Final = 0.25
 """Between two tries of a transaction that the store did not take."""

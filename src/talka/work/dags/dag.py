@@ -15,7 +15,7 @@ import msgspec
 
 from talka.errors import Invalid
 from talka.units import SECOND
-from talka.work.cron import Cron
+from talka.work.dags.cron import Cron
 from talka.work.durations import LONGEST_NS, NUMBER, BadDuration, parse_duration, parse_rate, shown
 
 TASKS_LIMIT: Final = 2_000_000

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from talka.work.dags.records import ClaimRange, ClaimTask, Complete, CompleteRange
 from talka.work.lifecycle import TaskState
-from talka.work.records import ClaimRange, ClaimTask, Complete, CompleteRange
 
 numbers = st.integers(0, 50)
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.errors import Invalid
-from talka.work import dag as module
-from talka.work.cron import BadCron
-from talka.work.dag import (
+from talka.work.dags import dag as module
+from talka.work.dags.cron import BadCron
+from talka.work.dags.dag import (
     CONFIG_LIMIT_BYTES,
     DEPENDENCIES_LIMIT,
     BadDag,

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from talka.work.dag import Bounds, DagSettings, DagSpec, Limit, Retry, TaskSpec, Timeouts, checked
+from talka.work.dags.dag import Bounds, DagSettings, DagSpec, Limit, Retry, TaskSpec, Timeouts, checked
+from talka.work.dags.pipeline import BadPipeline, Dag
 from talka.work.handlers import handler
-from talka.work.pipeline import BadPipeline, Dag
 from talka.work.specs import BadWorkflows
 
 

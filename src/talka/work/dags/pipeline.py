@@ -12,8 +12,8 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from talka.errors import Invalid
-from talka.work.cron import Cron
-from talka.work.dag import (
+from talka.work.dags.cron import Cron
+from talka.work.dags.dag import (
     BadDag,
     Bounds,
     DagSettings,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.work.cron import LAST_MS, MINUTE_MS, BadCron, Cron
+from talka.work.dags.cron import LAST_MS, MINUTE_MS, BadCron, Cron
 
 
 def ms_of(*instant: int) -> int:
