@@ -223,9 +223,9 @@ PROTOCOLS = {
     "control/blobs": "fetching replicated_blobs",
     "control/clients": "connections",
     "control/dags": "book commits job keeper keepers rows shelf spec_reading turns",
-    "control/jobs": "attempt_results bundle_rights checkpoints commands entries fleet forwarding "
-    "granted_workers lease_rule "
-    "led_job losses orders queue registry remote_load take_over worker_life",
+    "control/jobs": "attempt_results bundle_rights checkpoints commands entries forwarding "
+    "led_job losses orders queue registry remote_load take_over",
+    "control/jobs/workers": "fleet granted_workers lease_rule worker_life",
     "control/load": "allocation core_effects load_job shard_group shard_run",
     "control/member": "admission composite key_distribution owner replay_guard ring_guard role_check send_queue "
     "signers "

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from talka.client.sync import Client
-from talka.control.jobs.fleet import LEFT, STARTED_ANEW
+from talka.control.jobs.workers.fleet import LEFT, STARTED_ANEW
 from talka.version import VERSION
 from talka.wire.versions import VERSION as PROTOCOL
 from talka.wire.versions import ProtocolVersion

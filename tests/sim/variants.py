@@ -33,12 +33,12 @@ from talka.control.dags.keeper import DagKeeper
 from talka.control.jobs.checkpoints import Checkpoints
 from talka.control.jobs.commands import Assignments
 from talka.control.jobs.entries import EntryBook
-from talka.control.jobs.fleet import Fleet
-from talka.control.jobs.granted_workers import GrantedWorkers
-from talka.control.jobs.health import CorrelatedFailure
-from talka.control.jobs.lease_rule import LeaseRule
 from talka.control.jobs.remote_load import RemoteLoad
 from talka.control.jobs.take_over import TakeOver
+from talka.control.jobs.workers.fleet import Fleet
+from talka.control.jobs.workers.granted_workers import GrantedWorkers
+from talka.control.jobs.workers.health import CorrelatedFailure
+from talka.control.jobs.workers.lease_rule import LeaseRule
 from talka.control.load.load_job import LoadJob
 from talka.control.member.replay_guard import ReplayWindow
 from talka.control.member.ring_guard import RingGuard

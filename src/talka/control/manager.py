@@ -40,8 +40,8 @@ from talka.control.jobs.effects import (
 from talka.control.jobs.led_job import LedJob
 from talka.control.jobs.registry import Registry
 from talka.control.jobs.watching import Audience, JobWatches
-from talka.control.jobs.worker_keys import WorkerKeys
-from talka.control.jobs.worker_life import HeardLives
+from talka.control.jobs.workers.worker_keys import WorkerKeys
+from talka.control.jobs.workers.worker_life import HeardLives
 from talka.control.member.clock_offsets import ClockOffsets
 from talka.control.member.leader_calls import CallEnded, LeaderCalls
 from talka.control.member.voter import Voter, VoterEffect

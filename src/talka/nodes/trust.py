@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from talka.control.jobs.worker_keys import WorkerKeys
+from talka.control.jobs.workers.worker_keys import WorkerKeys
 from talka.control.member.signers import Signers
 from talka.control.worker.variables import WorkerVariables
 from talka.nodes.runtime import NodeOptions

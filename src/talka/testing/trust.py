@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from talka.control.jobs.worker_keys import WorkerKeys
+from talka.control.jobs.workers.worker_keys import WorkerKeys
 from talka.control.member.signers import Signers
 from talka.control.worker.variables import WorkerVariables
 from talka.wire.orders import BundleFacts

@@ -23,9 +23,9 @@ from talka.control.jobs.effects import (
     WorkerLost,
     WorkerRegistered,
 )
-from talka.control.jobs.fleet import Fleet, NotFree
 from talka.control.jobs.queue import QUEUE_LIMIT, QUEUE_TIMEOUT_NS, JobQueue
 from talka.control.jobs.registry import LEAD_AGAIN_NS, OWNER_SILENCE_NS, SETTLE_NS, Registry
+from talka.control.jobs.workers.fleet import Fleet, NotFree
 from talka.testing.trust import SIGNER
 from talka.units import NEVER, SECOND
 from talka.wire.entries import ORDER_LIMIT_BYTES, Grant, JobEntry, decode_entry

@@ -13,8 +13,8 @@ from talka.control import manager
 from talka.control.blobs import replicated_blobs
 from talka.control.jobs import watching
 from talka.control.jobs.effects import AttemptAccepted, JobAcceptedNews, JobEndStored, JobOver, OwnerChanged, WorkerLost
-from talka.control.jobs.fleet import LEFT, STARTED_ANEW
 from talka.control.jobs.registry import Registry
+from talka.control.jobs.workers.fleet import LEFT, STARTED_ANEW
 from talka.control.manager import Manager
 from talka.control.member import leader_calls
 from talka.control.member.composite import ClusterMember

@@ -94,7 +94,7 @@ class NodeSettings:
 
 
 def checked_lease(said: str, lease_ns: int) -> int:
-    from talka.control.jobs.lease_rule import LONGEST_LEASE_NS, SHORTEST_LEASE_NS
+    from talka.control.jobs.workers.lease_rule import LONGEST_LEASE_NS, SHORTEST_LEASE_NS
 
     if not SHORTEST_LEASE_NS <= lease_ns <= LONGEST_LEASE_NS:
         shortest, longest = format_duration(SHORTEST_LEASE_NS), format_duration(LONGEST_LEASE_NS)

@@ -1,7 +1,7 @@
 """How long leases are: two numbers that all voters of a group must count alike.
 
 The lease of workers is a value of the register. The first leader writes it; a voter that was told another one is not
-let in, and whoever leads goes by the register. It is changed by a command (`control/jobs/lease_rule.py`).
+let in, and whoever leads goes by the register. It is changed by a command (`control/jobs/workers/lease_rule.py`).
 
 The leader's own lease comes with the preset. It is promised before there is a register, so voters compare it with every
 vote and heartbeat, and a voter that starts with a shorter one than it promised by waits for the longer.

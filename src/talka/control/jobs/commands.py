@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from talka.cluster.effects import Lane, Send
-from talka.control.jobs.worker_keys import WorkerKeys
+from talka.control.jobs.workers.worker_keys import WorkerKeys
 from talka.control.load.load_job import LoadJob
 from talka.control.load.shard_run import ShardAttempt
 from talka.control.member.clock_offsets import ClockOffsets

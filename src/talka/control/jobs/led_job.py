@@ -14,12 +14,12 @@ from talka.control.jobs.attempt_results import AttemptResults
 from talka.control.jobs.checkpoints import Checkpoints
 from talka.control.jobs.commands import SYNC_EVERY_NS
 from talka.control.jobs.effects import JobOver, JobsEffect, KeepWanted
-from talka.control.jobs.granted_workers import GrantedWorkers
 from talka.control.jobs.job_checkpoint import closed_of, spec_of
 from talka.control.jobs.job_view import facts_of
 from talka.control.jobs.remote_load import RemoteLoad
 from talka.control.jobs.take_over import TakeOver
-from talka.control.jobs.worker_keys import WorkerKeys
+from talka.control.jobs.workers.granted_workers import GrantedWorkers
+from talka.control.jobs.workers.worker_keys import WorkerKeys
 from talka.control.load.load_job import JobSpec, LoadJob
 from talka.control.load.log_lines import JobLines
 from talka.control.member.clock_offsets import ClockOffsets

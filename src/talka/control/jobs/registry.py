@@ -27,13 +27,13 @@ from talka.control.jobs.effects import (
     WorkerLost,
 )
 from talka.control.jobs.entries import EntryBook
-from talka.control.jobs.fleet import Fleet
 from talka.control.jobs.forwarding import forwarded
 from talka.control.jobs.job_view import facts_of
-from talka.control.jobs.lease_rule import LeaseRule
 from talka.control.jobs.orders import check_order
 from talka.control.jobs.queue import JobQueue, QueueFull, waiting_reason
-from talka.control.jobs.worker_life import HeardLives
+from talka.control.jobs.workers.fleet import Fleet
+from talka.control.jobs.workers.lease_rule import LeaseRule
+from talka.control.jobs.workers.worker_life import HeardLives
 from talka.control.load.allocation import demand
 from talka.control.member.signers import SignersNamed
 from talka.control.member.voter import Voter

@@ -16,11 +16,11 @@ from talka.control.jobs.attempt_results import AttemptResults
 from talka.control.jobs.checkpoints import AssignAttempt, Checkpoints, CountResult, Held, StartAttempt
 from talka.control.jobs.commands import Assignments, Commands
 from talka.control.jobs.effects import AttemptAccepted, DocumentWanted, JobsEffect, TaskLost
-from talka.control.jobs.granted_workers import GrantedWorkers
 from talka.control.jobs.job_checkpoint import checkpoint_of
 from talka.control.jobs.losses import Losses
 from talka.control.jobs.take_over import TakeOver
-from talka.control.jobs.worker_keys import CannotSeal, WorkerKeys
+from talka.control.jobs.workers.granted_workers import GrantedWorkers
+from talka.control.jobs.workers.worker_keys import CannotSeal, WorkerKeys
 from talka.control.load.core_effects import JobEnded, KillCore, LoadEffect, StartCore, TellCore
 from talka.control.load.load_job import LoadJob
 from talka.control.load.shard_run import ShardAttempt

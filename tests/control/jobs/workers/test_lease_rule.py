@@ -16,8 +16,8 @@ from talka.cluster.leadership.lease_terms import (
     encode_terms,
 )
 from talka.cluster.leadership.news import WriteEnded
-from talka.control.jobs import lease_rule
 from talka.control.jobs.effects import Alarmed, LeaseChanged, WorkerLost
+from talka.control.jobs.workers import lease_rule
 from talka.control.manager import Manager
 from talka.control.member.leader_calls import CallEnded
 from talka.testing.trust import keys_of_workers

@@ -2,7 +2,7 @@
 
 import pytest
 
-from talka.control.jobs.worker_keys import WORKERS_LIMIT, CannotSeal, WorkerKeys
+from talka.control.jobs.workers.worker_keys import WORKERS_LIMIT, CannotSeal, WorkerKeys
 from talka.control.worker.variables import WorkerVariables
 from talka.wire.jobs import Assign
 from talka.wire.orders import BundleFacts

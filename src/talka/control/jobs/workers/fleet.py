@@ -22,8 +22,8 @@ from talka.control.jobs.effects import (
     WorkerRegistered,
     WorkerReturned,
 )
-from talka.control.jobs.health import SILENT_NS, CorrelatedFailure
-from talka.control.jobs.worker_life import HeardLives, WorkerLife, fewest
+from talka.control.jobs.workers.health import SILENT_NS, CorrelatedFailure
+from talka.control.jobs.workers.worker_life import HeardLives, WorkerLife, fewest
 from talka.errors import Invalid, Unavailable
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.jobs import Beat, WorkerFacts

@@ -1,6 +1,6 @@
 """The workers a job was granted, as grants change."""
 
-from talka.control.jobs.granted_workers import GrantedWorkers
+from talka.control.jobs.workers.granted_workers import GrantedWorkers
 from talka.wire.entries import Grant
 
 W1, W2 = Grant("w1", 7, 2), Grant("w2", 8, 4)

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.jobs.health import CorrelatedFailure
+from talka.control.jobs.workers.health import CorrelatedFailure
 from talka.errors import Invalid
 from talka.units import SECOND
 

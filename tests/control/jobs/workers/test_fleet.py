@@ -14,8 +14,8 @@ from talka.control.jobs.effects import (
     WorkerRegistered,
     WorkerReturned,
 )
-from talka.control.jobs.fleet import REAP_NS, Fleet, NotFree
-from talka.control.jobs.worker_life import HeardLives, WorkerLife
+from talka.control.jobs.workers.fleet import REAP_NS, Fleet, NotFree
+from talka.control.jobs.workers.worker_life import HeardLives, WorkerLife
 from talka.errors import Invalid
 from talka.units import NEVER, SECOND
 from talka.wire.jobs import Beat, Running, WorkerFacts
