@@ -16,7 +16,9 @@ from talka.work.dags.dag import (
     BadDag,
     Bounds,
     DagSettings,
+    DagSpec,
     Limit,
+    Param,
     Retry,
     TaskSpec,
     Timeouts,
@@ -28,6 +30,7 @@ from talka.work.dags.dag import (
     decode_task,
     encode_task,
     examined,
+    identity_of,
     rate_of,
     seconds_of,
 )
@@ -369,3 +372,26 @@ def test_lines_of_a_stream_are_read_one_by_one() -> None:
         decode_head(b'{"name":"n","settings":{"timeout":"x"}}')
     with pytest.raises(BadDag, match="^handler is missing"):
         decode_task(b'{"id":"a"}')
+
+
+def test_an_order_is_known_by_all_that_it_says() -> None:
+    spec = DagSpec(name="n", tasks=(TaskSpec(id="a", handler="h"),), settings=DagSettings(on_failure="continue"))
+    others = [
+        {"name": "m"},
+        {"tasks": (TaskSpec(id="a", handler="g"),)},
+        {"settings": DagSettings()},
+        {"schedule": "@daily"},
+        {"params": {"a": Param(), "b": Param("int")}},
+        {"values": {"a": 1, "b": 2}},
+        {"values": {"a": 1, "b": "2"}},
+    ]
+    found = [identity_of(spec), *(identity_of(msgspec.structs.replace(spec, **other)) for other in others)]
+    assert len(set(found)) == len(found)
+    assert identity_of(msgspec.structs.replace(spec, values={"b": 2, "a": 1})) in found
+
+
+def test_an_order_of_the_first_version_is_still_the_same_order() -> None:
+    spec = DagSpec(name="n", tasks=(TaskSpec(id="a", handler="h"),))
+    assert identity_of(spec) == (
+        b'{"kind":"dag","name":"n","tasks":[{"id":"a","handler":"h"}],"settings":{},"schedule":""}'
+    )

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from fractions import Fraction
 from functools import lru_cache
 from itertools import islice
-from typing import Annotated, Final, Literal, TypeAlias, TypeVar
+from typing import Annotated, Final, Literal, TypeAlias, TypeVar, get_args
 
 import msgspec
 
@@ -29,6 +29,8 @@ INLINE_LIMIT_BYTES: Final = 32 * 1024
 """Larger outputs are kept as a file beside the store, and their row says which."""
 PROBLEMS_LIMIT: Final = 100
 """Told of one job: whoever has more mends these first."""
+PARAMS_LIMIT: Final = 100
+"""Of one job."""
 SIZE_LIMIT_BYTES: Final = 1 << 60
 MISSING: Final = -1
 """Where an index should be."""
@@ -40,6 +42,10 @@ Written = Annotated[str, msgspec.Meta(max_length=64)]
 Duration: TypeAlias = float | Written
 """Seconds, or text such as "90s" and "5m"."""
 FailurePolicy: TypeAlias = Literal["fail_fast", "continue", "skip_dependents"]
+ParamName = Annotated[str, msgspec.Meta(max_length=64, pattern=r"\A[A-Za-z_][A-Za-z0-9_-]*\Z")]
+ParamType: TypeAlias = Literal["string", "int", "float", "bool", "date"]
+ParamValue: TypeAlias = bool | int | float | Annotated[str, msgspec.Meta(max_length=4096)]
+ParamValues = Annotated[dict[ParamName, ParamValue], msgspec.Meta(max_length=PARAMS_LIMIT)]
 
 
 class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -119,6 +125,19 @@ class DagSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """Of the whole job."""
 
 
+class Param(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What whoever submits the job may say, and must where there is no default."""
+
+    type: ParamType = "string"
+    default: ParamValue | None = None
+    choices: Annotated[tuple[ParamValue, ...], msgspec.Meta(max_length=100)] = ()
+    """Any other value is refused. Empty: any of the type."""
+    description: Annotated[str, msgspec.Meta(max_length=1000)] = ""
+
+
+Params = Annotated[dict[ParamName, Param], msgspec.Meta(max_length=PARAMS_LIMIT)]
+
+
 class DagSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="dag", forbid_unknown_fields=True):
     """The body of a submission."""
 
@@ -127,6 +146,10 @@ class DagSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="
     settings: DagSettings = DagSettings()
     schedule: str = ""
     """A cron line: the job is submitted anew whenever it is due, in UTC."""
+    params: Params = {}
+    """Named in configs and keys of tasks as `${name}`."""
+    values: ParamValues = {}
+    """Of params, as they are or as text. Where placeholders are filled already: those that they were filled with."""
 
 
 class DagHead(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="dag", forbid_unknown_fields=True):
@@ -134,6 +157,17 @@ class DagHead(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
     settings: DagSettings = DagSettings()
+    params: Params = {}
+    values: ParamValues = {}
+
+
+class _FirstSpec(msgspec.Struct, frozen=True, tag_field="kind", tag="dag"):
+    """What a `DagSpec` had in the first version."""
+
+    name: str
+    tasks: tuple[TaskSpec, ...]
+    settings: DagSettings
+    schedule: str
 
 
 class BadDag(Invalid):
@@ -448,8 +482,15 @@ _PARTS: Final[dict[str, type[msgspec.Struct]]] = {
     "limits": Limit,
     "bounds": Bounds,
     "settings": DagSettings,
+    "params": Param,
 }
 Spec = TypeVar("Spec")
+_LATER: Final = {
+    field.name: field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+    for field in msgspec.structs.fields(DagSpec)
+    if field.name not in _FirstSpec.__struct_fields__
+}
+"""Fields of a `DagSpec` that the first version did not have, and what they are where they are not used."""
 _encoder: Final = msgspec.json.Encoder()
 _dag_decoder: Final = msgspec.json.Decoder(DagSpec)
 _head_decoder: Final = msgspec.json.Decoder(DagHead)
@@ -479,6 +520,14 @@ def encode_task(task: TaskSpec) -> bytes:
     return _encoder.encode(task)
 
 
+def identity_of(spec: DagSpec) -> bytes:
+    """Bytes that two submissions have in common if they are the same order. Fields that came later and that a job does
+    not use are not in them: a version of Talka knows the orders that the one before it was given."""
+    first = _encoder.encode(_FirstSpec(spec.name, spec.tasks, spec.settings, spec.schedule))
+    later = {name: value for name, usual in _LATER.items() if (value := getattr(spec, name)) != usual}
+    return first + msgspec.json.encode(later, order="sorted") if later else first
+
+
 def decoded(decoder: "msgspec.json.Decoder[Spec]", content: str | bytes, kind: type[msgspec.Struct]) -> Spec:
     try:
         if isinstance(content, bytes) and not content.isascii():
@@ -499,7 +548,7 @@ def explained(error: msgspec.MsgspecError, kind: type[msgspec.Struct]) -> tuple[
     found = _AT.match(str(error))
     text, path = (found["text"], found["path"]) if found else (str(error), "")
     if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", text, re.DOTALL):
-        part = _PARTS.get(re.sub(r"\[.*?\]$", "", path.rpartition(".")[2]), kind)
+        part = _PARTS.get(re.sub(r"\[[^\[\]]*\]$", "", path).rpartition(".")[2], kind)
         return path, unknown_field(unknown[1], part)
     if missing := re.fullmatch(r"Object missing required field `(.*)`", text):
         return path, f"{missing[1]} is missing"
@@ -513,7 +562,7 @@ def explained(error: msgspec.MsgspecError, kind: type[msgspec.Struct]) -> tuple[
         one, more = {"str": (" character", " characters"), "array": (" entry", " entries")}.get(bound[1], ("", ""))
         return path, f"must {'have' if bound[2] else 'be'} {side} {float(bound[4]):g}{one if bound[4] == '1' else more}"
     if choice := re.fullmatch(r"Invalid enum value '(.*)'", text, re.DOTALL):
-        choices = "fail_fast, continue, skip_dependents"
+        choices = ", ".join(get_args(ParamType if path.endswith("type") else FailurePolicy))
         return path, f"{shown(choice[1])} is not one of {choices}"
     if text.startswith("Invalid value"):  # of a tag, and only jobs have one
         return path, 'must be "dag"'
