@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from talka.client.client import Client
+from talka.client.dags import DagEnd
 from talka.client.http import ApiSilent
 from talka.client.requests import (
     ClusterUnreachable,
@@ -22,7 +23,7 @@ from talka.client.requests import (
     TooLarge,
 )
 from talka.client.submitting import Submitting
-from talka.errors import Invalid
+from talka.errors import Invalid, Unavailable
 from talka.web.auth import Tokens
 from talka.wire.task_views import DagFacts, RetryRequest, SkipRequest
 from talka.work.dags.dag import BadDag, DagSettings, DagSpec, TaskSpec
@@ -230,6 +231,64 @@ async def test_a_connection_that_is_refused_is_told_why(
     with free_port() as port, pytest.raises(ClusterUnreachable):
         async with impatient(f"127.0.0.1:{port}").open_submit():
             pass
+
+
+async def test_the_end_of_a_job_comes_on_the_connection_on_which_it_was_submitted(
+    client: Client, dags: FakeDags
+) -> None:
+    async with asyncio.timeout(LIMIT_S), client.open_submit() as submits:
+        first, second = await submits.run(SPEC, "k1"), await submits.run(TaskSpec("alone", "etl"))
+        await submits.drain()
+        assert not first.done()
+        await dags.until(lambda: len(dags.ends) == 2)
+        dags.end("dag2", DagEnd(JobState.FAILED, "it broke", {"dead": 1}))
+        dags.end("dag1", DagEnd(JobState.COMPLETED))
+        ends = await first, await second
+
+    assert [(end.id, end.state, end.reason, end.counts) for end in ends] == [
+        ("dag1", "completed", "", {}),
+        ("dag2", "failed", "it broke", {"dead": 1}),
+    ]
+
+
+async def test_a_job_that_is_refused_has_no_end(client: Client, dag_api: Api, dags: FakeDags) -> None:
+    async with asyncio.timeout(LIMIT_S), client.open_submit() as submits:
+        with pytest.raises(BadDag, match="b"):
+            await (await submits.run(TaskSpec("a", "x", depends_on=("b",))))
+        lost = await submits.run(SPEC)
+        await dags.until(lambda: bool(dags.ends))
+        dags.end("dag1", Unavailable("this manager stops"))
+        with pytest.raises(Unavailable, match="this manager stops"):
+            await lost
+        broken = await submits.run(SPEC)
+        await submits.drain()
+        await dag_api.kill()
+        with pytest.raises(ApiSilent):
+            await broken
+    with pytest.raises(Invalid, match="was closed"):
+        await submits.run(SPEC)
+
+
+async def test_a_job_is_submitted_and_waited_for_in_one_request(client: Client, dags: FakeDags) -> None:
+    waiting = asyncio.create_task(client.run_dag(SPEC))
+    await dags.until(lambda: bool(dags.jobs))
+    dags.tell("dag1", JobState.COMPLETED)
+
+    assert (await waiting).state is JobState.COMPLETED
+    assert [asked[0] for asked in dags.asked] == ["submit_dag", "watch_dag", "dag"]
+
+
+async def test_a_job_that_takes_long_is_watched_to_its_end(
+    client: Client, dags: FakeDags, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dags.errors["watch_dag"] = TooBusy("too many watch", 0)
+    waiting = asyncio.create_task(client.run_dag(SPEC))
+    await dags.until(lambda: bool(dags.jobs))
+    await dags.until(lambda: ("dag", "dag1") in dags.asked or ("watch_dag", "dag1") in dags.asked)
+    del dags.errors["watch_dag"]
+    dags.tell("dag1", JobState.FAILED)
+
+    assert (await waiting).state is JobState.FAILED
 
 
 # Looking and changing.

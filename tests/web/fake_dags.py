@@ -1,11 +1,11 @@
 """Dag jobs of the tests' own making: nothing runs, everything is remembered."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
 
-from talka.client.dags import DagsPage, Submitted
+from talka.client.dags import DagEnd, DagsPage, Ended, Submitted
 from talka.client.requests import Conflict, NoSuchJob, NoSuchSchedule, NoSuchTask
 from talka.errors import TalkaError
 from talka.wire.task_views import (
@@ -71,9 +71,13 @@ class FakeDags:
         self.holds_submits = False
         self.is_held = asyncio.Event()
         self.updates: dict[str, asyncio.Queue[DagFacts]] = {}
+        self.ends: dict[str, list[Ended]] = {}
+        """Who waits for the end of which job."""
+        self.changed = asyncio.Event()
 
     async def _note(self, *asked: str) -> None:
         self.asked.append(asked)
+        self.changed.set()
         if self.hold is not None:
             await self.hold.wait()
         if asked[0] in self.errors:
@@ -108,6 +112,7 @@ class FakeDags:
         )
         facts = msgspec.structs.replace(facts, tasks=len(spec.tasks), counts={"ready": len(spec.tasks)})
         self.jobs[id] = FakeDag(facts, list(spec.tasks))
+        self.changed.set()
         if key:
             self.keys[key] = (spec, id)
         return facts
@@ -196,6 +201,26 @@ class FakeDags:
         updates = self.updates.setdefault(id, asyncio.Queue())
         while True:
             yield await updates.get()
+
+    def at_end(self, id: str, told: Ended) -> Callable[[], None]:
+        self.ends.setdefault(id, []).append(told)
+        self.changed.set()
+
+        def give_up() -> None:
+            self.ends[id].remove(told)
+            self.changed.set()
+
+        return give_up
+
+    def end(self, id: str, end: DagEnd | TalkaError) -> None:
+        for told in self.ends[id]:
+            told(end)
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(60):
+            while not holds():
+                self.changed.clear()
+                await self.changed.wait()
 
     def tell(self, id: str, state: JobState) -> None:
         self.updates.setdefault(id, asyncio.Queue()).put_nowait(self._job(id).move(state))

@@ -8,7 +8,7 @@ import pytest
 from talka.client.requests import Forbidden, NotAuthorised
 from talka.clock import utc_now
 from talka.errors import Invalid
-from talka.web.auth import ROLES, Tokens, check_host, check_origin, host_name
+from talka.web.auth import LOCAL, ROLES, Identity, Tokens, check_host, check_origin, host_name
 from talka.web.operations import OPERATIONS
 from talka.wire.security.access import LEAST, Asker
 from tests.web.fake_control import KEY, Api, Apis
@@ -282,7 +282,7 @@ async def test_what_a_page_elsewhere_makes_a_browser_get_uses_up_nothing_of_anyb
     assert counted == [] and api.control.asked == []
     for own in ("same-origin", "none"):
         assert (await api.ask("GET", "/v1/jobs", headers={"sec-fetch-site": own})).status == 200
-    assert counted == [("jobs", "127.0.0.1")] * 2
+    assert counted == [("jobs", "")] * 2
     assert (await api.ask("GET", "/livez", headers={"sec-fetch-site": site})).status == 200
 
 
@@ -305,3 +305,9 @@ def test_a_host_header_is_taken_apart() -> None:
     assert [host_name(bad) for bad in ("", "a:b", "u@a", "a/b", "a?b", "a#b")] == [""] * 6
     with pytest.raises(Forbidden, match="the name .none.: it knows a, b"):
         check_host("", ["b", "a"])
+
+
+def test_each_token_is_counted_for_itself() -> None:
+    assert Identity("ann", "viewer").counted_as == Identity("ann", "admin").counted_as == "ann"
+    assert Identity("ann", "viewer", "t1").counted_as != Identity("ann", "viewer", "t2").counted_as
+    assert LOCAL.counted_as == "", "nobody is counted where no tokens are used"

@@ -514,3 +514,73 @@ async def test_a_schedule_needs_a_cron_line_and_a_submission_has_none(dag_api: A
     assert "put it at /v1/schedules" in problem_in(answers[0]).detail
     assert (dags.jobs, dags.plans) == ({}, {})
     assert (await dag_api.ask("DELETE", "/v1/schedules/" + "n" * 201)).status == 404
+
+
+# A submission that waits for the end of its job.
+
+
+async def test_a_submission_that_waits_is_answered_with_the_end_of_its_job(dag_api: Api, dags: FakeDags) -> None:
+    for path, body in (("/v1/jobs?wait=60s", DAG), ("/v1/execute?wait=60s", {"jobs": [{"id": "a", "type": "etl"}]})):
+        waiting = asyncio.create_task(post(dag_api, path, body))
+        await dags.until(lambda: bool(dags.jobs))
+        [id] = dags.jobs
+        dags.tell(id, JobState.RUNNING)
+        dags.tell(id, JobState.COMPLETED)
+        answer = await waiting
+
+        assert (answer.status, answer.headers["location"]) == (201, f"/v1/jobs/{id}")
+        assert json.loads(answer.body)["state"] == "completed"
+        dags.jobs.clear()
+        dags.updates.clear()
+
+
+async def test_a_stream_of_tasks_may_wait_too(dag_api: Api, dags: FakeDags) -> None:
+    body = b'{"kind": "dag", "name": "n"}\n{"id": "a", "handler": "etl"}\n'
+    headers = {"content-type": "application/x-ndjson"}
+    waiting = asyncio.create_task(dag_api.ask("POST", "/v1/jobs?wait=60s", body, headers))
+    await dags.until(lambda: bool(dags.jobs))
+    dags.tell("dag1", JobState.PARTIAL)
+
+    assert json.loads((await waiting).body)["state"] == "partial"
+
+
+async def test_who_has_waited_long_enough_is_told_how_the_job_stands(dag_api: Api) -> None:
+    answer = await post(dag_api, "/v1/jobs?wait=1ms", DAG)
+
+    assert (answer.status, json.loads(answer.body)["state"]) == (201, "queued")
+
+
+async def test_a_job_that_was_taken_is_answered_also_when_the_waiting_fails(dag_api: Api, dags: FakeDags) -> None:
+    dags.errors["watch_dag"] = TooBusy("too many watch")
+
+    assert (await post(dag_api, "/v1/jobs?wait=60s", DAG)).status == 201
+
+
+@pytest.mark.parametrize(
+    ("wait", "sentence"),
+    [
+        ("10m", "wait = 10m is too long: wait at most 300 s, and watch the job after that"),
+        ("soon", 'wait = "soon" is not a duration'),
+    ],
+)
+async def test_a_wait_that_cannot_be_is_refused_before_anything_is_taken(
+    dag_api: Api, dags: FakeDags, wait: str, sentence: str
+) -> None:
+    answer = await post(dag_api, f"/v1/jobs?wait={wait}", DAG)
+
+    assert answer.status == 422 and sentence in problem_in(answer).detail
+    assert dags.jobs == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        ("/v1/jobs/submit", "/v1/jobs/submit is a WebSocket: ask for an upgrade of the connection, or submit one job "),
+        ("/v1/jobs/dag1/watch", "/v1/jobs/{id}/watch is a WebSocket: ask for an upgrade of the connection"),
+    ],
+)
+async def test_a_plain_request_for_a_websocket_is_told_so(dag_api: Api, path: str, sentence: str) -> None:
+    answer = await dag_api.ask("GET", path)
+
+    assert (answer.status, answer.headers["upgrade"]) == (426, "websocket")
+    assert problem_in(answer).detail.startswith(sentence)

@@ -13,12 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from websockets.asyncio.client import connect
 
+from talka.client.dags import DagEnd
 from talka.client.requests import Problem, TooBusy
+from talka.errors import Unavailable
 from talka.web.api_limits import ApiLimits
 from talka.web.audit import ApiAudit
 from talka.web.auth import Tokens
 from talka.web.task_stream import Part, tasks_in
 from talka.work.dags.dag import BadDag, DagSettings, TaskSpec, encode_task
+from talka.work.lifecycle import JobState
 from tests.web.fake_control import LIMIT_S, Api, Apis
 from tests.web.fake_dags import FakeDags
 
@@ -420,3 +423,60 @@ async def test_how_many_came_is_put_down_at_the_end(apis: Apis, dags: FakeDags, 
         101,
         "2 jobs accepted, 1 refused",
     )
+
+
+# The end of a job, on the socket on which it was submitted.
+
+
+def asks_for_end(id: str) -> str:
+    return task_frame(id, tell_end=True)
+
+
+async def test_the_end_of_a_job_is_told_to_who_asks_for_it(dag_api: Api, dags: FakeDags) -> None:
+    async with submitting(dag_api) as websocket:
+        for frame in (asks_for_end("a"), task_frame("b"), asks_for_end("c")):
+            await websocket.send(frame)
+        told = [json.loads(await websocket.recv()) for _ in range(3)]
+        dags.end("dag3", DagEnd(JobState.FAILED, "it broke", {"dead": 1}))
+        dags.end("dag1", DagEnd(JobState.COMPLETED, "", {"completed": 1}))
+        ends = [json.loads(await websocket.recv()) for _ in range(2)]
+
+    assert told == [{"n": n, "id": f"dag{n + 1}", "state": "queued"} for n in range(3)]
+    assert ends == [
+        {"n": 2, "id": "dag3", "state": "failed", "has_ended": True, "reason": "it broke", "counts": {"dead": 1}},
+        {"n": 0, "id": "dag1", "state": "completed", "has_ended": True, "counts": {"completed": 1}},
+    ]
+    assert list(dags.ends) == ["dag1", "dag3"]
+
+
+async def test_an_end_that_cannot_be_told_is_told_as_a_problem(dag_api: Api, dags: FakeDags) -> None:
+    async with submitting(dag_api) as websocket:
+        await websocket.send(asks_for_end("a"))
+        await websocket.recv()
+        dags.end("dag1", Unavailable("this manager stops"))
+        end = json.loads(await websocket.recv())
+
+    assert (end["n"], end["id"], end["has_ended"], end["problem"]["detail"]) == (0, "dag1", True, "this manager stops")
+
+
+async def test_who_goes_waits_for_no_end_any_more(dag_api: Api, dags: FakeDags) -> None:
+    async with submitting(dag_api) as websocket:
+        await websocket.send(asks_for_end("a"))
+        await websocket.recv()
+        assert len(dags.ends["dag1"]) == 1
+    await dags.until(lambda: not dags.ends["dag1"])
+
+
+@pytest.mark.parametrize("dag_api", [ApiLimits(ends=2)], indirect=True)
+async def test_no_more_is_read_while_the_ends_of_too_many_are_waited_for(dag_api: Api, dags: FakeDags) -> None:
+    async with submitting(dag_api) as websocket:
+        for n in range(3):
+            await websocket.send(asks_for_end(f"t{n}"))
+        assert [json.loads(await websocket.recv())["n"] for _ in range(2)] == [0, 1]
+        for _ in range(5):
+            await dag_api.ask("GET", "/livez")
+        assert len(dags.jobs) == 2
+        dags.end("dag1", DagEnd(JobState.COMPLETED))
+        told = [json.loads(await websocket.recv()) for _ in range(2)]
+
+    assert {(one["n"], one.get("has_ended", False)) for one in told} == {(0, True), (2, False)}

@@ -33,6 +33,8 @@ from talka.wire.task_views import (
 from talka.work.dags.dag import DagHead, DagSettings, DagSpec, TaskSpec
 from talka.work.lifecycle import is_final
 
+WAIT_S: Final = 5.0
+"""For which a submission waits for the end of its job: less than a manager may take to answer at all."""
 STREAM_S: Final = 4 * 3600.0
 CHUNK_BYTES: Final = PART_BYTES // 4
 ANSWER_LIMIT_BYTES: Final = 64 * 1024 * 1024
@@ -48,6 +50,13 @@ class DagCalls(AnyJobCalls):
         """Submit a job once, however often it must be said. One with a schedule is put with `put_schedule` instead."""
         await self.learn()
         return await self._ask("POST", "/v1/jobs", DagFacts, value=spec, headers=key_header(key), patience_s=SUBMIT_S)
+
+    async def run_dag(self, spec: DagSpec, key: str = "") -> DagFacts:
+        """Submit a job once, and answer when it has ended: in one request, where it ends soon."""
+        await self.learn()
+        path = f"/v1/jobs?wait={WAIT_S:g}s"
+        facts = await self._ask("POST", path, DagFacts, value=spec, headers=key_header(key), patience_s=SUBMIT_S)
+        return facts if is_final(facts.state) else await self.wait_dag(facts.id)
 
     async def submit_dags(self, specs: Sequence[DagSpec], key: str = "") -> list[DagFacts | TalkaError]:
         """Many at once, each taken or refused for itself."""

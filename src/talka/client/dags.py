@@ -26,6 +26,7 @@ from talka.wire.task_views import (
     WhyView,
 )
 from talka.work.dags.dag import DagSettings, DagSpec, TaskSpec
+from talka.work.lifecycle import JobState
 
 DAG_LIMIT_BYTES: Final = 16 * 1024 * 1024
 """Of a body that holds whole dags. Larger ones are streamed."""
@@ -41,6 +42,7 @@ SUBMIT_FRAME_LIMIT_BYTES: Final = 1024 * 1024
 NO_SETTINGS: Final = DagSpec(name="any", tasks=()).settings
 
 Submitted: TypeAlias = Callable[[DagFacts | TalkaError], None]
+Ended: TypeAlias = "Callable[[DagEnd | TalkaError], None]"
 
 
 class DagsPage(msgspec.Struct, frozen=True):
@@ -68,15 +70,33 @@ class SubmitFrame(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     settings: DagSettings = NO_SETTINGS
     key: Annotated[str, msgspec.Meta(max_length=KEY_LIMIT)] = ""
     """Idempotency key of the submission."""
+    tell_end: bool = False
+    """Answer once more when the job has ended."""
 
 
 class SubmitAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """To the n-th frame of the connection, from 0 on; in the order in which they were done."""
+    """To the n-th frame of the connection, from 0 on; in the order in which they were done. One that asks to be told
+    the end of its job has two, if the job is taken."""
 
     n: int
     id: str = ""
     state: str = ""
     problem: Problem | None = None
+    """Why the job was not taken; with an id: why its end cannot be told."""
+    has_ended: bool = False
+    """This is the second answer."""
+    reason: str = ""
+    counts: dict[str, int] = {}
+    """Tasks by state, at the end."""
+
+
+class DagEnd(msgspec.Struct, frozen=True):
+    """How a job ended."""
+
+    state: JobState
+    reason: str = ""
+    counts: dict[str, int] = {}
+    """Tasks by state."""
 
 
 class DagControl(Protocol):
@@ -121,6 +141,10 @@ class DagControl(Protocol):
     def watch_dag(self, id: str) -> AsyncGenerator[DagFacts, None]:
         """How it stands whenever that changed, at most 20 times a second; the first at once, the last when it has
         ended."""
+
+    def at_end(self, id: str, told: Ended) -> Callable[[], None]:
+        """`told` is called once, in this thread, when the job has ended and that is on disk; soon where it has already.
+        What is returned gives that up."""
 
     async def dag_tasks(self, id: str, state: str, cursor: str, limit: int) -> TasksPage:
         """`state` is a TaskState, or empty for all."""

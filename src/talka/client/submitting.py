@@ -31,7 +31,7 @@ _answers: msgspec.json.Decoder[list[SubmitAnswer]] = msgspec.json.Decoder(list[S
 
 
 class Submitting:
-    """`async with` opens it, and waits for every answer at its end."""
+    """`async with` opens it, and waits at its end until every job is taken or refused."""
 
     def __init__(self, calls: "ApiCalls", *, submits_limit: int = SUBMITS_LIMIT, silent_s: float = SILENT_S) -> None:
         self._calls = calls
@@ -70,7 +70,16 @@ class Submitting:
         """
         if self._connection is None:
             raise Invalid("this was closed: open_submit opens another")
-        return await self._connection.submit(what, key)
+        answer, _ = await self._connection.submit(what, key)
+        return answer
+
+    async def run(self, what: DagSpec | TaskSpec, key: str = "") -> "asyncio.Future[SubmitAnswer]":
+        """The same, but the answer is that of its end: with its last state and its tasks by state."""
+        if self._connection is None:
+            raise Invalid("this was closed: open_submit opens another")
+        _, end = await self._connection.submit(what, key, tell_end=True)
+        assert end is not None
+        return end
 
     async def drain(self) -> None:
         """Until every submission was answered."""
@@ -112,6 +121,7 @@ class SubmitConnection(asyncio.Protocol):
         self._headers = headers
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, asyncio.Future[SubmitAnswer]] = {}
+        self._ends: dict[int, asyncio.Future[SubmitAnswer]] = {}
         self._sent = 0
         self._unsent = 0
         self._has_turn = False
@@ -125,18 +135,21 @@ class SubmitConnection(asyncio.Protocol):
 
     # -- what users do
 
-    async def submit(self, what: DagSpec | TaskSpec, key: str) -> "asyncio.Future[SubmitAnswer]":
+    async def submit(
+        self, what: DagSpec | TaskSpec, key: str, *, tell_end: bool = False
+    ) -> "tuple[asyncio.Future[SubmitAnswer], asyncio.Future[SubmitAnswer] | None]":
+        """Its answer; with `tell_end` also that of its end, which is the same error where the job is refused."""
         while len(self._waiting) >= self._submits_limit or not self._writable.is_set():
             self._flush()
             await self._room()
         if self._error is not None:
             raise self._error
         if isinstance(what, TaskSpec):
-            frame = SubmitFrame(task=what, key=key)
+            frame = SubmitFrame(task=what, key=key, tell_end=tell_end)
         elif what.schedule:
             raise Invalid(f"{what.name} has a schedule: put_schedule takes it")
         else:
-            frame = SubmitFrame(name=what.name, tasks=what.tasks, settings=what.settings, key=key)
+            frame = SubmitFrame(name=what.name, tasks=what.tasks, settings=what.settings, key=key, tell_end=tell_end)
         content = _encoder.encode(frame)
         if len(content) > SUBMIT_FRAME_LIMIT_BYTES:
             raise TooLarge(
@@ -144,6 +157,9 @@ class SubmitConnection(asyncio.Protocol):
             )
         answer: asyncio.Future[SubmitAnswer] = self._loop.create_future()
         self._waiting[self._sent] = answer
+        end: asyncio.Future[SubmitAnswer] | None = None
+        if tell_end:
+            end = self._ends[self._sent] = self._loop.create_future()
         self._sent += 1
         self._protocol.send_text(content)
         self._unsent += 1
@@ -154,7 +170,7 @@ class SubmitConnection(asyncio.Protocol):
             self._flush()
         elif self._unsent >= FLUSH_FRAMES:
             self._flush()
-        return answer
+        return answer, end
 
     async def drain(self) -> None:
         self._flush()
@@ -223,8 +239,9 @@ class SubmitConnection(asyncio.Protocol):
         )
         self._writable.set()
         self._has_room.set()
-        waiting, self._waiting = self._waiting, {}
-        for answer in waiting.values():
+        waiting = [*self._waiting.values(), *self._ends.values()]
+        self._waiting, self._ends = {}, {}
+        for answer in waiting:
             if not answer.done():
                 answer.set_exception(self._error)
                 answer.exception()  # whoever does not look at it does not want to know
@@ -266,15 +283,20 @@ class SubmitConnection(asyncio.Protocol):
             self._fail(f"sent answers that do not match the API: {error}")
             return
         for told in answers:
-            answer = self._waiting.pop(told.n, None)
-            if answer is None or answer.done():
-                continue
-            if told.problem is None:
-                answer.set_result(told)
-            else:
-                answer.set_exception(error_of(told.problem))
-                answer.exception()
+            if not told.has_ended:
+                self._answer(self._waiting.pop(told.n, None), told)
+            if told.has_ended or told.problem is not None:
+                self._answer(self._ends.pop(told.n, None), told)
         self._has_room.set()
+
+    def _answer(self, answer: "asyncio.Future[SubmitAnswer] | None", told: SubmitAnswer) -> None:
+        if answer is None or answer.done():
+            return
+        if told.problem is None:
+            answer.set_result(told)
+        else:
+            answer.set_exception(error_of(told.problem))
+            answer.exception()
 
     def _fail(self, what: str) -> None:
         assert self._transport is not None

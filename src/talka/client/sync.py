@@ -165,6 +165,10 @@ class Client:
         """Submit a job once, however often it must be said."""
         return self._wait(self._client.submit_dag(spec, key))
 
+    def run_dag(self, spec: DagSpec, key: str = "") -> DagFacts:
+        """Submit a job once, and answer when it has ended."""
+        return self._wait(self._client.run_dag(spec, key))
+
     def submit_dags(self, specs: Sequence[DagSpec], key: str = "") -> list[DagFacts | TalkaError]:
         """Many at once, each taken or refused for itself."""
         return self._wait(self._client.submit_dags(specs, key))

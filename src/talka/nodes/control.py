@@ -265,13 +265,13 @@ class ManagerControl:
     # -- besides
 
     def limiter(self, operation: str, client: str) -> float:
-        """Seconds to wait before this may be asked; 0: go on."""
+        """Seconds to wait before this may be asked; 0: go on. Whoever has no name is not counted, and only shed."""
         level = self._node.manager.level
         if is_shed(operation, level):
             self.refused["overload"] = self.refused.get("overload", 0) + 1
             return SHED_S
         self._limits.level = level
-        wait_ns = self._limits.check(boottime_ns(), operation, client)
+        wait_ns = self._limits.check(boottime_ns(), operation, client) if client else 0
         if wait_ns:
             self.refused["rate"] = self.refused.get("rate", 0) + 1
         return wait_ns / 1e9

@@ -1,5 +1,7 @@
 """What handlers are given, and how answers and problems look."""
 
+import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -23,7 +25,8 @@ RETRY_AFTER = "2"
 
 
 Limiter: TypeAlias = Callable[[str, str], float]
-"""(operation, client) to seconds to wait; 0: go on."""
+"""(operation, who is counted) to seconds to wait; 0: go on. Nobody is counted where no tokens are used: queues are the
+only bound then, and overload."""
 
 
 ANY_SUBMIT: Final = "submit_dag"
@@ -52,12 +55,6 @@ class ApiQuestion(NamedTuple):
     audit: ApiAudit | None = None
     limiter: Limiter = no_limit
     limits: ApiLimits = API_LIMITS
-
-    @property
-    def client(self) -> str:
-        """Whose requests are counted: a person's, or an address's."""
-        found = self.request.scope.get("client") or ("", 0)
-        return self.identity.name or str(found[0])
 
     @property
     def job(self) -> str:
@@ -89,6 +86,21 @@ Handler: TypeAlias = Callable[[ApiQuestion], Awaitable[Any]]
 
 def json_answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return Response(msgspec.json.encode(value), status, dict(headers or {}), "application/json")
+
+
+async def waited(kind: JobKind, facts: KindFacts, wait_s: float) -> KindFacts:
+    """A job that was taken, as it is at its end or after so long."""
+    if not wait_s:
+        return facts
+    try:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s), contextlib.aclosing(kind.watch(facts.id, False)) as updates:
+                async for update in updates:
+                    if update.is_last:
+                        break
+        return await kind.get(facts.id)
+    except TalkaError:
+        return facts  # it was taken, and that must be told, whatever became of the waiting
 
 
 def submitted(facts: KindFacts) -> Response:

@@ -28,6 +28,10 @@ class ApiLimits(msgspec.Struct, frozen=True):
     """WebSockets on which jobs are submitted."""
     submits: int = SUBMITS_LIMIT
     """Submissions of one WebSocket that wait for their answer, or to be told it."""
+    ends: int = 16_384
+    """Jobs of one WebSocket whose end is waited for: no more frames are read meanwhile."""
+    wait_s: float = 300
+    """Seconds for which a submission may wait for the end of its job."""
     watchers: int = 256
     first_s: float = 15
     """Seconds until a watched job is first heard of."""

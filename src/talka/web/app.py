@@ -21,6 +21,7 @@ from talka.errors import TalkaError, Unavailable
 from talka.report.tame import tame
 from talka.web import cluster, dags, job_routes
 from talka.web.answers import (
+    SUBMITS,
     ApiQuestion,
     Handler,
     Limiter,
@@ -77,6 +78,8 @@ def make_app(
     routes: list[BaseRoute] = []
     for operation in OPERATIONS:
         path = operation.path.replace("{task}", "{task:path}").replace("schedules/{name}", "schedules/{name:path}")
+        if operation.method == "WEBSOCKET":
+            routes.append(Route(path, needs_websocket(operation), methods=["GET"]))
         if operation.name == "watch":
             routes.append(WebSocketRoute(path, watch_endpoint(watches, operation, replay_guard)))
         elif operation.name == "submit_frames":
@@ -220,7 +223,7 @@ class ApiDoor:
         if operation.role is not None:
             identity.check(operation.role, operation.does)
             rate = rate_at_door(self.kinds, operation.name)
-            wait_s = self.limiter(rate, identity.name or source_of(scope))
+            wait_s = self.limiter(rate, identity.counted_as)
             if wait_s > 0:
                 raise TooBusy(f"too many requests to {operation.does}: try again later", wait_s)
         return identity
@@ -291,7 +294,7 @@ def timeout_of(request: Request, operation: ApiOperation, limits: ApiLimits) -> 
         return UPLOAD_TIMEOUT_S
     if operation.name == "submit" and type_of(request) == NDJSON:
         return STREAM_TIMEOUT_S  # whoever sends nothing for a while is cut off before
-    return limits.call_s
+    return limits.call_s + (limits.wait_s if operation.name in SUBMITS and "wait" in request.query_params else 0)
 
 
 def watch_endpoint(
@@ -321,6 +324,19 @@ class SubmitEndpoint:
             socket = await self._sockets.serve(receive, send, identity.name, is_batched=is_batched)
             text = f"{socket.accepted} jobs accepted, {socket.refused} refused"
             self._replay_guard.put_down(scope, self._operation, 101, text=text)
+
+
+def needs_websocket(operation: ApiOperation) -> Callable[[Request], object]:
+    """What a plain request is told where only a WebSocket is served."""
+
+    async def answer(request: Request) -> Response:
+        text = f"{operation.path} is a WebSocket: ask for an upgrade of the connection"
+        if operation.name == "submit_frames":
+            text += ", or submit one job with POST /v1/jobs"
+        problem = Problem("about:blank", "Upgrade required", 426, text, request.url.path)
+        return problem_answer(problem, {"upgrade": "websocket", "connection": "upgrade"})
+
+    return answer
 
 
 @contextlib.asynccontextmanager

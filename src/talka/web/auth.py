@@ -49,6 +49,12 @@ class Identity(NamedTuple):
     token: str = ""
     """The id of the token that was shown."""
 
+    @property
+    def counted_as(self) -> str:
+        """Whose requests are limited together: those of a token, or of a name whose tokens have no ids. Empty: no
+        tokens are used, and nothing is limited."""
+        return f"{self.name} {self.token}".strip()
+
     def check(self, least: Role, what: str) -> None:
         if not has_role(self.role, least):
             raise Forbidden(f"a {self.role} may not {what}: that takes the role {least}")

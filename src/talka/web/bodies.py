@@ -19,7 +19,9 @@ from talka.client.requests import (
     decoded_body,
 )
 from talka.errors import Invalid
+from talka.units import SECOND
 from talka.web.api_limits import API_LIMITS, ApiLimits
+from talka.work.durations import parse_duration
 
 BODY_TIMEOUT_S: Final = 120
 JSON: Final = "application/json"
@@ -92,6 +94,15 @@ def key_in(request: Request) -> str:
     if len(key) > KEY_LIMIT or not (key.isascii() and key.isprintable()):
         raise Invalid(f"an idempotency key has at most {KEY_LIMIT} printable ASCII characters")
     return key
+
+
+def wait_in(request: Request, most_s: float) -> float:
+    """Seconds that the client wants to wait for the end of the job it submits; 0: none."""
+    text = request.query_params.get("wait", "")
+    wait_s = parse_duration(text, what="wait") / SECOND if text else 0.0
+    if wait_s > most_s:
+        raise Invalid(f"wait = {text[:50]} is too long: wait at most {most_s:g} s, and watch the job after that")
+    return wait_s
 
 
 def page_in(request: Request, cursor_limit: int = CURSOR_LIMIT) -> tuple[str, int]:

@@ -12,8 +12,8 @@ from talka.client.dag_kind import check_not_scheduled
 from talka.client.dags import BULK_LIMIT, DAG_LIMIT_BYTES, ReplayRequest
 from talka.client.requests import KEY_LIMIT, Malformed, NoSuchSchedule, NoSuchTask, Problem, problem_of
 from talka.errors import Invalid, TalkaError
-from talka.web.answers import ApiQuestion, json_answer, submitted
-from talka.web.bodies import check_json, key_in, page_in, read_body, read_json, read_json_if_any
+from talka.web.answers import ApiQuestion, json_answer, submitted, waited
+from talka.web.bodies import check_json, key_in, page_in, read_body, read_json, read_json_if_any, wait_in
 from talka.wire.task_views import (
     DagFacts,
     EventsPage,
@@ -46,7 +46,9 @@ async def execute(asked: ApiQuestion) -> Response:
     check_json(asked.request)
     spec = decode_dag(translated(bytes(await read_body(asked.request, asked.limits.dag_bytes))))
     check_not_scheduled(spec)
-    return submitted(await dags.submit_dag(spec, key_in(asked.request), asked.identity.name))
+    wait_s = wait_in(asked.request, asked.limits.wait_s)
+    facts = await dags.submit_dag(spec, key_in(asked.request), asked.identity.name)
+    return submitted(await waited(await asked.kinds.of(facts.id), facts, wait_s))
 
 
 async def bulk(asked: ApiQuestion) -> list[DagFacts | Problem]:

@@ -11,7 +11,7 @@ from talka.client.load_kind import LoadKind
 from talka.client.requests import REASON_LIMIT, CancelRequest, NoResult, TooBusy, TooLarge, decoded_body
 from talka.client.sheets import JobSheet
 from talka.errors import Invalid
-from talka.web.answers import ApiQuestion, rate_at_door, submitted
+from talka.web.answers import ApiQuestion, rate_at_door, submitted, waited
 from talka.web.bodies import (
     CURSOR_LIMIT,
     NDJSON,
@@ -22,6 +22,7 @@ from talka.web.bodies import (
     read_bundle,
     read_json_if_any,
     type_of,
+    wait_in,
 )
 from talka.web.task_stream import submit_stream
 from talka.wire.orders import JobOrder, shown
@@ -69,13 +70,15 @@ async def submit(asked: ApiQuestion) -> Response:
     kind = asked.kinds.named(decoded_body(content, KindOfJob).kind)
     if rate_at_door(asked.kinds, "submit") != kind.bounds.rate:
         # Until now it could have been of a kind that is cheaper to take.
-        wait_s = asked.limiter(kind.bounds.rate, asked.client)
+        wait_s = asked.limiter(kind.bounds.rate, asked.identity.counted_as)
         if wait_s > 0:
             raise TooBusy(f"too many {kind.name} jobs were submitted: try again later", wait_s)
     most_bytes = kind.bounds.body_bytes
     if len(content) > most_bytes:
         raise TooLarge(f"the body has {len(content)} bytes: at most {most_bytes} are read of a {kind.name} job")
-    return submitted(await asked.kinds.submit(kind.name, content, key_in(request), asked.identity.name))
+    wait_s = wait_in(request, asked.limits.wait_s)
+    facts = await asked.kinds.submit(kind.name, content, key_in(request), asked.identity.name)
+    return submitted(await waited(await asked.kinds.of(facts.id), facts, wait_s))
 
 
 async def list_jobs(asked: ApiQuestion) -> AllJobsPage:

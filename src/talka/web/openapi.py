@@ -21,6 +21,7 @@ TITLES: Final = {
     404: "Not found",
     409: "Conflict",
     415: "The body is not JSON",
+    426: "Upgrade required",
     500: "Internal error",
 }
 ALWAYS: Final = (401, 403, 429, 503)
@@ -131,7 +132,14 @@ def responses(operation: ApiOperation, by_type: dict[str, Any]) -> dict[str, Any
     elif operation.answer is not None:
         good["content"] = {"application/json": {"schema": schema_of(operation.answer, by_type)}}
     status = 101 if operation.method == "WEBSOCKET" else operation.status
-    statuses = sorted({*operation.problems, *(ALWAYS if operation.role else ()), *([503] if status == 200 else [])})
+    statuses = sorted(
+        {
+            *([426] if status == 101 else []),
+            *operation.problems,
+            *(ALWAYS if operation.role else ()),
+            *([503] if status == 200 else []),
+        }
+    )
     problem = {"application/problem+json": {"schema": by_type[str(Problem)]}}
     has_body = operation.method != "HEAD"
     return {str(status): good} | {

@@ -91,6 +91,12 @@ LIMIT: Final = Parameter(
     "The most entries of the page.",
     {"type": "integer", "minimum": 1, "maximum": PAGE_LIMIT, "default": PAGE_DEFAULT},
 )
+WAIT: Final = Parameter(
+    "wait",
+    "query",
+    "Answer when the job has ended, or after so long, such as `30s`, at most 5 minutes. Its state tells which.",
+    {"type": "string"},
+)
 BODY: Final = (400, 408, 413, 415, 422)
 """Problems of whatever reads a body."""
 NO_DAGS: Final = 501
@@ -118,7 +124,7 @@ OPERATIONS: Final = (
         JOB,
         201,
         Either((JobOrder, DagSpec)),
-        (KEY,),
+        (KEY, WAIT),
         (*BODY, 409, NO_DAGS),
         needs_body=True,
         about=(
@@ -134,7 +140,7 @@ OPERATIONS: Final = (
         DagFacts,
         201,
         dict,
-        (KEY,),
+        (KEY, WAIT),
         (*BODY, 409, NO_DAGS),
         needs_body=True,
         about="Takes jobs for tasks, type for handler and dependsOn for depends_on, and needs no kind and no name.",
@@ -161,7 +167,8 @@ OPERATIONS: Final = (
         problems=(422, NO_DAGS),
         about=(
             'A WebSocket: each frame is a dag, or {"task": {…}} for a job of one task, with "key" beside it for an'
-            ' idempotency key. Answers are {"n", "id", "state"} or {"n", "problem"}, n counting frames from 0, in the'
+            ' idempotency key, and "tell_end": true for a second answer, {"n", "id", "state", "has_ended": true}, when'
+            ' the job has ended. Answers are {"n", "id", "state"} or {"n", "problem"}, n counting frames from 0, in the'
             " order in which they are done."
         ),
     ),

@@ -12,13 +12,13 @@ from starlette.responses import Response
 from starlette.types import Receive, Send
 
 from talka.client.dag_kind import DagKind
-from talka.client.dags import NO_SETTINGS, PART_BYTES, PART_TASKS, DagControl, SubmitAnswer, SubmitFrame
+from talka.client.dags import NO_SETTINGS, PART_BYTES, PART_TASKS, DagControl, DagEnd, SubmitAnswer, SubmitFrame
 from talka.client.kinds import JobDirectory
 from talka.client.requests import NoDags, TooBusy, TooLarge, TooSlow, problem_of
 from talka.errors import TalkaError, Unavailable
-from talka.web.answers import ApiQuestion, submitted
+from talka.web.answers import ApiQuestion, submitted, waited
 from talka.web.api_limits import API_LIMITS, ApiLimits
-from talka.web.bodies import key_in
+from talka.web.bodies import key_in, wait_in
 from talka.wire.task_views import DagFacts
 from talka.work.dags.dag import (
     TASKS_LIMIT,
@@ -58,7 +58,7 @@ class Part(NamedTuple):
 
 async def submit_stream(asked: ApiQuestion) -> Response:
     """The first line is the job without its tasks. Nothing of it is kept unless everything is right."""
-    dags, key = asked.dag_control, key_in(asked.request)
+    dags, key, wait_s = asked.dag_control, key_in(asked.request), wait_in(asked.request, asked.limits.wait_s)
     draft = ""
     is_ended = False
     try:
@@ -80,7 +80,7 @@ async def submit_stream(asked: ApiQuestion) -> Response:
         if draft and not is_ended:
             with contextlib.suppress(TalkaError):
                 await dags.drop_dag(draft)
-    return submitted(facts)
+    return submitted(await waited(await asked.kinds.of(facts.id), facts, wait_s))
 
 
 async def add(dags: DagControl, draft: str, part: Part, tasks: Sequence[TaskSpec], add_s: float) -> None:
@@ -159,7 +159,7 @@ class SubmitSockets:
             raise TooBusy(f"{self._limits.sockets} submit here already: try again later", 5)
         self._open += 1
         try:
-            socket = SubmitSocket(kind.dags, receive, send, by, self._limits.submits, is_batched=is_batched)
+            socket = SubmitSocket(kind.dags, receive, send, by, self._limits, is_batched=is_batched)
             await socket.serve()
             return socket
         finally:
@@ -167,12 +167,13 @@ class SubmitSockets:
 
 
 class SubmitSocket:
-    """One of them. It reads no further while too many wait for their answer, or to be told it."""
+    """One of them. It reads no further while too many wait for their answer, or to be told it, or for the end of their
+    job."""
 
     def __init__(
-        self, dags: DagControl, receive: Receive, send: Send, by: str, submits_limit: int, *, is_batched: bool
+        self, dags: DagControl, receive: Receive, send: Send, by: str, limits: ApiLimits, *, is_batched: bool
     ) -> None:
-        self._submits_limit = submits_limit
+        self._limits = limits
         self.frames = 0
         self.accepted = 0
         self.refused = 0
@@ -182,6 +183,8 @@ class SubmitSocket:
         self._by = by
         self._is_batched = is_batched
         self._open = 0
+        self._ends: dict[int, Callable[[], None]] = {}
+        """By the number of their frame, jobs whose end is waited for: how to give that up."""
         self._answers: list[bytes] = []
         self._has_answers = asyncio.Event()
         self._has_room = asyncio.Event()
@@ -197,6 +200,8 @@ class SubmitSocket:
             sender.cancel()
             reader.cancel()
             ends = await asyncio.gather(sender, reader, return_exceptions=True)
+            for give_up in self._ends.values():
+                give_up()
         for end in ends:
             # Whoever is gone hears nothing any more: what was taken is on disk.
             if isinstance(end, Exception) and not isinstance(end, OSError | TimeoutError):
@@ -204,7 +209,7 @@ class SubmitSocket:
 
     async def _read(self) -> None:
         receive, submit, by, done = self._receive, self._dags.submit_soon, self._by, self._done
-        submits_limit = self._submits_limit
+        submits_limit, ends_limit = self._limits.submits, self._limits.ends
         while True:
             message = await receive()
             if message["type"] != "websocket.receive":
@@ -213,23 +218,35 @@ class SubmitSocket:
             self.frames = n + 1
             self._open += 1
             try:
-                key, spec = submission_in(message.get("text") or message.get("bytes") or b"")
-                submit(spec, key, by, partial(done, n))
+                key, spec, tell_end = submission_in(message.get("text") or message.get("bytes") or b"")
+                submit(spec, key, by, partial(done, n, tell_end))
             except TalkaError as error:
-                done(n, error)
+                done(n, False, error)
             if not n % TURN:
                 await asyncio.sleep(0)  # frames that lie ready do not make others wait
-            while self._open >= submits_limit:
+            while self._open >= submits_limit or len(self._ends) >= ends_limit:
                 self._has_room.clear()
                 await self._has_room.wait()
 
-    def _done(self, n: int, answer: DagFacts | TalkaError) -> None:
-        if isinstance(answer, DagFacts):
-            self.accepted += 1
-            told = SubmitAnswer(n, answer.id, answer.state)
-        else:
+    def _done(self, n: int, tell_end: bool, answer: DagFacts | TalkaError) -> None:
+        if not isinstance(answer, DagFacts):
             self.refused += 1
-            told = SubmitAnswer(n, problem=problem_of(answer))
+            self._answer(SubmitAnswer(n, problem=problem_of(answer)))
+            return
+        self.accepted += 1
+        self._answer(SubmitAnswer(n, answer.id, answer.state))
+        if tell_end:
+            self._ends[n] = self._dags.at_end(answer.id, partial(self._ended, n, answer.id))
+
+    def _ended(self, n: int, id: str, end: DagEnd | TalkaError) -> None:
+        del self._ends[n]
+        self._open += 1  # until it is sent, as the answer before
+        if isinstance(end, DagEnd):
+            self._answer(SubmitAnswer(n, id, end.state, None, True, end.reason, end.counts))
+        else:
+            self._answer(SubmitAnswer(n, id, problem=problem_of(end), has_ended=True))
+
+    def _answer(self, told: SubmitAnswer) -> None:
         self._answers.append(_encoder.encode(told))
         if len(self._answers) == 1:
             self._has_answers.set()
@@ -250,8 +267,8 @@ class SubmitSocket:
             self._has_room.set()
 
 
-def submission_in(content: str | bytes) -> tuple[str, DagSpec]:
-    """Idempotency key and job of a frame."""
+def submission_in(content: str | bytes) -> tuple[str, DagSpec, bool]:
+    """Idempotency key and job of a frame, and whether its end is to be told."""
     frame = decoded(_frames, content, SubmitFrame)
     settings = frame.settings
     if settings is not NO_SETTINGS:
@@ -260,9 +277,9 @@ def submission_in(content: str | bytes) -> tuple[str, DagSpec]:
     if task is not None:
         if tasks:
             raise BadDag("the frame has a task and tasks: send one or the other")
-        return frame.key, DagSpec(name=frame.name or task.id, tasks=(task,), settings=settings)
+        return frame.key, DagSpec(name=frame.name or task.id, tasks=(task,), settings=settings), frame.tell_end
     if not tasks:
         raise BadDag("the frame has neither a task nor tasks")
     if not frame.name:
         raise BadDag("name is missing")
-    return frame.key, DagSpec(name=frame.name, tasks=tasks, settings=settings)
+    return frame.key, DagSpec(name=frame.name, tasks=tasks, settings=settings), frame.tell_end

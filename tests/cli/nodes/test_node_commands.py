@@ -9,11 +9,12 @@ import socket
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from talka.cli.nodes.life import Api, Life, ReadyWithWorker, brief_sentence, sentence
+from talka.cli.nodes.life import Api, Life, ReadyWithWorker, all_ready, brief_sentence, sentence
 from talka.cli.nodes.token import write_secretly
 from talka.client.kinds import JobDirectory
 from talka.client.load_kind import LoadKind
@@ -390,3 +391,18 @@ def test_a_limit_of_20_open_files_is_named_as_the_cause(words: list[str], tmp_pa
     assert "this process may" in told.stderr and "20 files" in told.stderr, told.stderr
     assert "ulimit -n" in told.stderr and "Traceback" not in told.stderr
     assert not (tmp_path / "data").exists() and not (tmp_path / "jobs.sqlite").exists()
+
+
+async def test_it_is_ready_when_the_worker_is_there_and_the_store_was_read() -> None:
+    worker = SimpleNamespace(is_registered=asyncio.Event())
+    manager = SimpleNamespace(dags=SimpleNamespace(loaded=asyncio.Event()))
+    ready = asyncio.create_task(all_ready(cast(ManagerNode, manager), cast(WorkerNode, worker)))
+    worker.is_registered.set()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not ready.done(), "whoever asks now is told that the store is still being read"
+    manager.dags.loaded.set()
+    await ready
+
+    manager.dags = None  # without a store nothing is read
+    await all_ready(cast(ManagerNode, manager), cast(WorkerNode, worker))

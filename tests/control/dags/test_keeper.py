@@ -137,7 +137,7 @@ def test_the_end_of_a_job_is_told_once_it_is_on_record(play: Play) -> None:
     assert play.keeper.job(id) is not None
     assert kinds(play.commits[-1]) == [Complete, MoveJob], "both or neither"
     play.commit()
-    assert play.ended == [DagEnded(id, JobState.COMPLETED, "")]
+    assert play.ended == [DagEnded(id, JobState.COMPLETED, "", {"completed": 1})]
     assert play.keeper.job(id) is None
 
 
@@ -861,7 +861,7 @@ def test_limits_hold_for_all_jobs_together(play: Play) -> None:
     assert play.why(second, "b").workers[0].constraint == "limit"
     play.done("a")
     assert play.names() == {"a", "b"}
-    assert play.ended == [DagEnded(first, JobState.COMPLETED, "")]
+    assert play.ended == [DagEnded(first, JobState.COMPLETED, "", {"completed": 1})]
 
 
 def test_a_task_that_holds_a_limit_is_handed_once_its_claim_is_durable(play: Play) -> None:

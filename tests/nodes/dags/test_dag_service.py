@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from talka.client.dags import DagEnd
 from talka.client.requests import Conflict, NoSuchJob, NoSuchSchedule, NoSuchTask, TooBusy, problem_of
 from talka.clock import boottime_ns, both_clocks, realtime_ns
 from talka.control.dags.keeper import DagKeeper
@@ -1137,3 +1138,65 @@ async def test_what_comes_after_its_end_is_nothing_to_it(node: Node) -> None:
     node.jobs.carry_out(ReadOutputs(1, (), ()))
     node.jobs.carry_out(CallAnswered(99, "x"))
     node.jobs._kept.on_committed([])
+
+
+# Ends of jobs.
+
+
+async def test_the_end_of_a_job_is_told_once_it_is_on_disk(node: Node) -> None:
+    node.beat()
+    facts = await node.jobs.submit_dag(dag({"a": ""}), "", "")
+    node.jobs.at_end(facts.id, node.done)
+    give_up = node.jobs.at_end(facts.id, node.done)
+    give_up()
+    give_up()
+    await node.finish("a")
+    await node.until(lambda: bool(node.told))
+    assert node.told == [DagEnd(JobState.COMPLETED, "", {"completed": 1})]
+    row = node.records.job(facts.id)
+    assert row is not None and row.state is JobState.COMPLETED
+
+
+async def test_the_end_of_a_job_that_has_ended_is_told_soon(node: Node) -> None:
+    node.beat()
+    facts = await node.jobs.submit_dag(dag({"a": ""}, ONCE), "", "")
+    await node.finish("a", "failed", error="it broke")
+    end = await node.ended(facts.id)
+    node.jobs.at_end(facts.id, node.done)
+    node.jobs.at_end("nobody", node.done)
+    await node.until(lambda: len(node.told) == 2)
+    assert node.told[0] == DagEnd(JobState.FAILED, end.reason, {"dead": 1})
+    assert isinstance(node.told[1], NoSuchJob)
+
+
+async def test_a_job_that_runs_again_is_waited_for_again(node: Node) -> None:
+    node.beat()
+    facts = await node.jobs.submit_dag(dag({"a": ""}, ONCE), "", "")
+    await node.finish("a", "failed")
+    await node.ended(facts.id)
+    node.jobs.at_end(facts.id, node.done)
+    again = asyncio.create_task(node.jobs.retry_dag(facts.id, RetryRequest()))
+    await again
+    told = len(node.told)  # of the first end, unless it was run again before that was read
+    await node.finish("a", count=2)
+    await node.ended(facts.id)
+    if not told:
+        await node.until(lambda: bool(node.told))
+    assert len(node.told) == 1
+
+
+async def test_who_waits_for_an_end_is_told_when_the_manager_stops(node_of: NodeOf) -> None:
+    node = await node_of()
+    facts = await node.jobs.submit_dag(dag({"a": ""}), "", "")
+    node.jobs.at_end(facts.id, node.done)
+    await node.jobs.close()
+    assert [str(one) for one in node.told] == ["this manager stops: ask again when it is back"]
+
+
+async def test_it_is_loaded_once_everything_was_read(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    await node.open()
+    assert not node.jobs.loaded.is_set()
+    await node.jobs.start()
+    assert node.jobs.loaded.is_set()
+    await node.jobs.close()

@@ -217,7 +217,7 @@ async def live_up(options: ManagerOptions, api: Api, worker_at: Callable[[str], 
         life.add_worker(worker)
 
         async def tell_ready() -> None:
-            await worker.is_registered.wait()
+            await all_ready(manager, worker)
             life.event("up", address=api.advertised, url=api.url, cores=worker.worker.facts.cores)
             if api.auth is None:
                 life.event("open")
@@ -229,6 +229,13 @@ async def live_up(options: ManagerOptions, api: Api, worker_at: Callable[[str], 
             return await life.run()
         finally:
             ready.cancel()
+
+
+async def all_ready(manager: ManagerNode, worker: WorkerNode) -> None:
+    """Until whoever is told so finds everything there: the worker, and what the store had."""
+    await worker.is_registered.wait()
+    if manager.dags is not None:
+        await manager.dags.loaded.wait()
 
 
 def calm_collector() -> None:

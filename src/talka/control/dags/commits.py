@@ -10,10 +10,9 @@ import msgspec
 
 from talka.control.dags.job import DagJob
 from talka.control.tasks.partition import WHOLE, Partition
-from talka.control.tasks.store_effects import CallAnswered, Commit
+from talka.control.tasks.store_effects import CallAnswered, Commit, DagEnded
 from talka.control.tasks.task import DagTask
 from talka.work.dags.records import Change
-from talka.work.lifecycle import JobState
 
 
 class After(msgspec.Struct):
@@ -24,7 +23,7 @@ class After(msgspec.Struct):
     """By worker, the fences of results that are durable now."""
     hand: list[tuple[DagTask, int]] = []
     """With the fence that was claimed: it may have another since."""
-    ended: list[tuple[DagJob, JobState, str]] = []
+    ended: list[tuple[DagJob, DagEnded]] = []
     """With how it ended: it may run again since."""
 
     def join(self, other: "After") -> None:
@@ -54,7 +53,7 @@ class Commits:
 
     def end(self, job: DagJob) -> None:
         """The job's end is among `changes`."""
-        self.after.ended.append((job, job.state, job.reason))
+        self.after.ended.append((job, DagEnded(job.row.id, job.state, job.reason, job.counts())))
         self._ending[job.row.number] += 1
 
     def is_ending(self, job: DagJob) -> bool:

@@ -31,7 +31,6 @@ from talka.control.tasks.partition import Partition
 from talka.control.tasks.store_effects import (
     CallAnswered,
     DagEffect,
-    DagEnded,
     ReadOutputs,
     WorkerDropped,
 )
@@ -382,8 +381,8 @@ class DagKeeper(KeeperEnd[DagEffect]):
         effects: list[DagEffect] = [*after.answers, *self._delivery.stored(after.took)]
         hand = [task for task, fence in after.hand if task.fence == fence and task.worker]
         effects += self._given(now, self._delivery.give(hand))
-        for job, state, reason in after.ended:
-            effects.append(DagEnded(job.row.id, state, reason))
+        for job, ended in after.ended:
+            effects.append(ended)
             if self._commits.ended(job) and job.is_over:  # nobody wanted it to run again meanwhile
                 self._forget(job)
         return effects + self._out(now)

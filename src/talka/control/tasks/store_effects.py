@@ -76,6 +76,8 @@ class DagEnded(msgspec.Struct, frozen=True):
     job: str
     state: JobState
     reason: str
+    counts: dict[str, int] = {}
+    """Its tasks by state."""
 
 
 StoreEffect: TypeAlias = Commit | ReadOutputs | RaiseEpoch | WorkerDropped | WorkerTooOld | CallAnswered | DagEnded

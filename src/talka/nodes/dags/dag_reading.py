@@ -4,17 +4,17 @@ Memory is ahead of the store by what is on its way there; an end is not shown be
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
-from talka.client.dags import DagsPage
+from talka.client.dags import DagEnd, DagsPage, Ended
 from talka.client.requests import NoSuchJob, NoSuchTask
 from talka.clock import boottime_ns
 from talka.control.dags.job import DagJob
 from talka.control.dags.keeper import DagKeeper
-from talka.errors import Invalid, Unavailable
+from talka.errors import Invalid, TalkaError, Unavailable
 from talka.nodes.dags.dag_views import (
     dead_letter,
     event_view,
@@ -24,6 +24,7 @@ from talka.nodes.dags.dag_views import (
     schedule_view,
     task_view,
 )
+from talka.nodes.dags.job_ends import JobEnds
 from talka.nodes.dags.kept_partitions import KeptPartitions
 from talka.store.dags.records import Store, StoreLost
 from talka.wire.task_views import (
@@ -60,13 +61,20 @@ class DagReading:
     def __init__(self, kept: KeptPartitions, store: Store, limits: ReadingLimits) -> None:
         self._kept = kept
         self.keepers = kept.keepers
-        self.is_loaded = False
-        """What the store had was read."""
+        self.loaded = asyncio.Event()
+        """Set once what the store had was read."""
         self.lost: StoreLost | None = None
         """Why this manager has its store no more."""
         self._opened_store = store
         self._reading = limits
         self._watchers: dict[str, set[asyncio.Future[None]]] = {}
+        self._ends = JobEnds()
+        self._late: set[asyncio.Task[None]] = set()
+        """Look up jobs that may have ended before their end was waited for."""
+
+    @property
+    def is_loaded(self) -> bool:
+        return self.loaded.is_set()
 
     def _check_loaded(self) -> Store:
         """Memory has a part of what there is until all was read, and a part would be told for the whole."""
@@ -156,6 +164,25 @@ class DagReading:
                 watchers.discard(ended)
                 if not watchers:
                     self._watchers.pop(id, None)
+
+    def at_end(self, id: str, told: Ended) -> Callable[[], None]:
+        give_up = self._ends.wait(id, told)
+        if self._job(id) is None:
+            late = asyncio.create_task(self._tell_late(id))
+            self._late.add(late)
+            late.add_done_callback(self._late.discard)
+        return give_up
+
+    async def _tell_late(self, id: str) -> None:
+        """It is not in memory: it has ended, or is not kept here."""
+        try:
+            self._keeper_of(id)
+            facts = await self.dag(id)
+        except TalkaError as error:
+            self._ends.tell(id, error)
+            return
+        if is_final(facts.state):  # else it runs again
+            self._ends.tell(id, DagEnd(facts.state, facts.reason, facts.counts))
 
     def _wake_watchers(self, id: str) -> None:
         """A job has ended: nobody need wait for the next look."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, assert_never
 
 import msgspec
 
-from talka.client.dags import Submitted
+from talka.client.dags import DagEnd, Submitted
 from talka.client.requests import Conflict, TooBusy
 from talka.clock import boottime_ns
 from talka.control.dags.job import DagJob, DagStep
@@ -123,7 +123,7 @@ class DagService(DagReading):
         kept = self._kept
         self._opened_store.start(CommitListener(kept.on_committed, self._has_problem, self._broken))
         await kept.load()
-        self.is_loaded = True
+        self.loaded.set()
         if kept.opened.reason:
             life = next(iter(self.keepers)).floor.life
             self._tell(new_life_event(self._opened_store.place, life, kept.opened.reason))
@@ -141,7 +141,9 @@ class DagService(DagReading):
         await asyncio.gather(*self._chores, return_exceptions=True)
         self._is_closed = True
         self._kept.stop()
-        self._answers.fail(Unavailable("this manager stops: ask again when it is back"))
+        stopping = Unavailable("this manager stops: ask again when it is back")
+        self._answers.fail(stopping)
+        self._ends.fail(stopping)
         await self._opened_store.drain()
         await self._kept.release()
         await self._opened_store.close()
@@ -171,6 +173,7 @@ class DagService(DagReading):
                 self._answers.answer(effect)
             case DagEnded(job=job, state=state, reason=reason):
                 self.counts[state] = self.counts.get(state, 0) + 1
+                self._ends.tell(job, DagEnd(state, reason, effect.counts))
                 self._wake_watchers(job)
                 if state is not JobState.COMPLETED:  # there may be thousands a second of those
                     self._tell(dag_ended_event(job, state, reason))
@@ -246,6 +249,7 @@ class DagService(DagReading):
         place = self._opened_store.place
         text = f"another manager has taken partition {partition} of the store {place}: the others go on here"
         self._answers.fail(type(error)(text), partition)
+        self._ends.fail(type(error)(text), lambda id: self.keepers.of_job(id) is None)
         self._tell({"event": "alarm", "kind": "store", "text": text})
 
     def _lose(self, error: StoreLost) -> None:
@@ -258,6 +262,7 @@ class DagService(DagReading):
         for chore in self._chores:
             chore.cancel()
         self._answers.fail(error)
+        self._ends.fail(error)
         self._tell({"event": "alarm", "kind": "store", "text": str(error)})
         self._on_broken(error)
 
