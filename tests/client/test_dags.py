@@ -86,7 +86,7 @@ async def test_a_stream_is_one_job(client: Client, dags: FakeDags) -> None:
     facts = await client.stream_dag("large", iter(tasks), DagSettings(on_failure="continue"), "k")
 
     [draft] = dags.drafts.values()
-    assert (facts.name, facts.tasks, draft.settings.on_failure, draft.key) == ("large", 2000, "continue", "k")
+    assert (facts.name, facts.tasks, draft.head.settings.on_failure, draft.key) == ("large", 2000, "continue", "k")
     assert [task.id for task in dags.jobs[facts.id].tasks] == [task.id for task in tasks]
     assert len(draft.parts) > 1
 

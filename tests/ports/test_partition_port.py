@@ -69,7 +69,7 @@ from talka.wire.tasks import (
     TaskProgress,
     TaskResult,
 )
-from talka.work.dags.dag import Bounds, DagSettings, DagSpec, Limit, TaskSpec, decode_task
+from talka.work.dags.dag import Bounds, DagHead, DagSpec, Limit, TaskSpec, decode_task
 from talka.work.dags.records import EPOCH_SHIFT, ClaimTask
 from talka.work.lifecycle import JobState
 from tests.nodes.dags.test_dag_service import Node
@@ -885,8 +885,8 @@ async def test_jobs_of_both_partitions_go_on_with_the_next_life_of_a_manager(nod
 async def test_each_partition_of_a_manager_is_lost_alone(node: Node) -> None:
     node.beat()
     kept, lost = [await submitted(node, name) for name in ("a", "b")]
-    draft = await node.jobs.begin_dag("d", DagSettings(), "", "me")
-    draft = await node.jobs.begin_dag("d", DagSettings(), "", "me") if shard_of(draft) % 2 == 0 else draft
+    draft = await node.jobs.begin_dag(DagHead(name="d"), "", "me")
+    draft = await node.jobs.begin_dag(DagHead(name="d"), "", "me") if shard_of(draft) % 2 == 0 else draft
     (lease,) = [lease for lease in node.records.leases("manager/1")]
     node.records.take("another", [lease])
 

@@ -354,10 +354,13 @@ def test_kept_runs_are_listed_and_shown(folders: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])
-def test_the_store_is_found_whole_by_its_check(folders: Path, how: str) -> None:
-    said = talka("store", "check", "--store", f"sqlite:///{folders / how / 'jobs.sqlite'}")
+def test_the_store_is_brought_to_this_version_and_found_whole(folders: Path, how: str) -> None:
+    place = ("--store", f"sqlite:///{folders / how / 'jobs.sqlite'}")
+    before = run("store", "check", *place)
+    talka("store", "migrate", *place)
 
-    assert "whole" in said
+    assert before.returncode == 2 and "run talka store migrate" in before.stdout + before.stderr
+    assert "whole" in talka("store", "check", *place)
 
 
 # Folders of a later version

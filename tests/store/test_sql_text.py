@@ -104,9 +104,9 @@ def test_every_section_is_one_statement_that_sqlite_understands(store: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("module", "version"), [("dags.sqlite_file", 3), ("history.sqlite", 2), ("history.postgres", 2)]
+    ("module", "version"), [("dags.sqlite_file", 4), ("history.sqlite", 2), ("history.postgres", 2)]
 )
-def test_a_store_opens_with_the_version_that_it_had_when_its_sql_was_many_files(module: str, version: int) -> None:
+def test_a_store_opens_with_the_version_of_its_last_migration(module: str, version: int) -> None:
     if module == "history.postgres":
         pytest.importorskip("asyncpg", reason="the package asyncpg is not installed")
     assert importlib.import_module(f"talka.store.{module}").QUERIES.version == version

@@ -29,7 +29,7 @@ from talka.wire.task_views import (
     TaskView,
     WhyView,
 )
-from talka.work.dags.dag import DagSettings, DagSpec, TaskSpec, checked
+from talka.work.dags.dag import DagHead, DagSpec, TaskSpec, checked
 from talka.work.lifecycle import JobState, TaskState
 
 NULL = msgspec.Raw(b"null")
@@ -46,8 +46,8 @@ class FakeDag:
 
 
 class Draft:
-    def __init__(self, name: str, settings: DagSettings, key: str, by: str) -> None:
-        self.name, self.settings, self.key, self.by = name, settings, key, by
+    def __init__(self, head: DagHead, key: str, by: str) -> None:
+        self.head, self.key, self.by = head, key, by
         self.tasks: list[TaskSpec] = []
         self.known: dict[str, int] = {}
         self.parts: list[int] = []
@@ -149,10 +149,10 @@ class FakeDags:
         for one in reversed(some) if last_first else some:
             self._answer(*one)
 
-    async def begin_dag(self, name: str, settings: DagSettings, key: str, by: str) -> str:
-        await self._note("begin_dag", name, key, by)
+    async def begin_dag(self, head: DagHead, key: str, by: str) -> str:
+        await self._note("begin_dag", head.name, key, by)
         draft = f"draft{len(self.drafts) + 1}"
-        self.drafts[draft] = Draft(name, settings, key, by)
+        self.drafts[draft] = Draft(head, key, by)
         return draft
 
     async def add_tasks(self, draft: str, tasks: Sequence[TaskSpec]) -> int:
@@ -168,7 +168,10 @@ class FakeDags:
     async def end_dag(self, draft: str) -> DagFacts:
         await self._note("end_dag", draft)
         found = self.drafts[draft]
-        spec = DagSpec(name=found.name, tasks=tuple(found.tasks), settings=found.settings)
+        head = found.head
+        spec = DagSpec(
+            name=head.name, tasks=tuple(found.tasks), settings=head.settings, params=head.params, values=head.values
+        )
         return self._accept(spec, found.key, found.by)
 
     async def drop_dag(self, draft: str) -> None:

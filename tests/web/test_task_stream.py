@@ -19,8 +19,8 @@ from talka.errors import Unavailable
 from talka.web.api_limits import ApiLimits
 from talka.web.audit import ApiAudit
 from talka.web.auth import Tokens
-from talka.web.task_stream import Part, tasks_in
-from talka.work.dags.dag import BadDag, DagSettings, TaskSpec, encode_task
+from talka.web.task_stream import Part, submission_in, tasks_in
+from talka.work.dags.dag import BadDag, DagSettings, Param, TaskSpec, encode_task
 from talka.work.lifecycle import JobState
 from tests.web.fake_control import LIMIT_S, Api, Apis
 from tests.web.fake_dags import FakeDags
@@ -57,7 +57,7 @@ async def test_a_streamed_job_is_what_its_lines_say(dag_api: Api, dags: FakeDags
 
     [draft] = dags.drafts.values()
     assert (answer.status, answer.headers["location"]) == (201, "/v1/jobs/dag1")
-    assert (draft.name, draft.settings, draft.key) == ("nightly", DagSettings(on_failure="continue"), "k")
+    assert (draft.head.name, draft.head.settings, draft.key) == ("nightly", DagSettings(on_failure="continue"), "k")
     assert [(task.id, task.depends_on) for task in draft.tasks] == [("a", ()), ("b", ("a",))]
     assert dags.dropped == []
 
@@ -480,3 +480,20 @@ async def test_no_more_is_read_while_the_ends_of_too_many_are_waited_for(dag_api
         told = [json.loads(await websocket.recv()) for _ in range(2)]
 
     assert {(one["n"], one.get("has_ended", False)) for one in told} == {(0, True), (2, False)}
+
+
+async def test_a_streamed_job_has_params(dag_api: Api, dags: FakeDags) -> None:
+    head = {"kind": "dag", "name": "n", "params": {"day": {"type": "date"}}, "values": {"day": "2026-11-16"}}
+
+    answer = await send(dag_api, lines(head, {"id": "a", "handler": "etl", "config": "${day}"}))
+
+    [draft] = dags.drafts.values()
+    assert answer.status == 201
+    assert (draft.head.params, draft.head.values) == ({"day": Param("date")}, {"day": "2026-11-16"})
+
+
+def test_a_frame_has_params() -> None:
+    frame = {"name": "n", "params": {"n": {"type": "int"}}, "values": {"n": 1}}
+    for more in ({"task": {"id": "a", "handler": "h"}}, {"tasks": [{"id": "a", "handler": "h"}]}):
+        _, spec, _ = submission_in(json.dumps(frame | more))
+        assert (spec.params, spec.values) == ({"n": Param("int")}, {"n": 1})

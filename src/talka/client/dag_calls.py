@@ -1,7 +1,7 @@
 """The calls of `DagControl` over HTTP."""
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 from urllib.parse import quote
@@ -30,7 +30,8 @@ from talka.wire.task_views import (
     TaskView,
     WhyView,
 )
-from talka.work.dags.dag import DagHead, DagSettings, DagSpec, TaskSpec
+from talka.work.dags.dag import DagHead, DagSettings, DagSpec, Param, ParamValue, TaskSpec
+from talka.work.dags.params import NO_PARAMS, NO_VALUES
 from talka.work.lifecycle import is_final
 
 WAIT_S: Final = 5.0
@@ -78,14 +79,18 @@ class DagCalls(AnyJobCalls):
         tasks: Iterable[TaskSpec] | AsyncIterable[TaskSpec],
         settings: DagSettings | None = None,
         key: str = "",
+        *,
+        params: Mapping[str, Param] = NO_PARAMS,
+        values: Mapping[str, ParamValue] = NO_VALUES,
     ) -> DagFacts:
-        """Submit a job of any size. Tasks depend on those before them, and are read as fast as they are taken.
+        """Submit a job of any size. Tasks depend on those before them, and are read as fast as they are taken; where
+        they have placeholders, they are filled with `values` of `params`.
 
         It is sent once: whoever wants to try again has the tasks. With the same key it is the same job.
         """
         await self.learn()
         address = self.next_address
-        head = DagHead(name=name, settings=settings or DagSettings())
+        head = DagHead(name=name, settings=settings or DagSettings(), params=dict(params), values=dict(values))
         answer = await call(
             address,
             "POST",

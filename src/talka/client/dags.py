@@ -25,7 +25,7 @@ from talka.wire.task_views import (
     TaskView,
     WhyView,
 )
-from talka.work.dags.dag import DagSettings, DagSpec, TaskSpec
+from talka.work.dags.dag import DagHead, DagSettings, DagSpec, Params, ParamValues, TaskSpec
 from talka.work.lifecycle import JobState
 
 DAG_LIMIT_BYTES: Final = 16 * 1024 * 1024
@@ -72,6 +72,8 @@ class SubmitFrame(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Idempotency key of the submission."""
     tell_end: bool = False
     """Answer once more when the job has ended."""
+    params: Params = {}
+    values: ParamValues = {}
 
 
 class SubmitAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -107,16 +109,16 @@ class DagControl(Protocol):
     """
 
     async def submit_dag(self, spec: DagSpec, key: str, by: str) -> DagFacts:
-        """Accept a job: from the answer on it is on disk. Raises BadDag.
+        """Accept a job, filled with its values: from the answer on it is on disk. Raises BadDag.
 
-        `key` is the submitter's idempotency key, empty for none: the same spec with the same key is the same job,
-        another spec a Conflict. `spec.schedule` is empty: see `put_schedule`.
+        `key` is the submitter's idempotency key, empty for none: the same spec with the same values and the same key is
+        the same job, another one a Conflict. `spec.schedule` is empty: see `put_schedule`.
         """
 
     def submit_soon(self, spec: DagSpec, key: str, by: str, done: Submitted) -> None:
         """The same for callers that wait for many. `done` is called once, in this thread, possibly at once."""
 
-    async def begin_dag(self, name: str, settings: DagSettings, key: str, by: str) -> str:
+    async def begin_dag(self, head: DagHead, key: str, by: str) -> str:
         """A job whose tasks follow in parts: the name of its draft. It is not listed and runs nothing before its end.
 
         Drafts that nobody adds to for some minutes are dropped. With a key that is known `end_dag` answers the job of

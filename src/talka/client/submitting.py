@@ -149,7 +149,15 @@ class SubmitConnection(asyncio.Protocol):
         elif what.schedule:
             raise Invalid(f"{what.name} has a schedule: put_schedule takes it")
         else:
-            frame = SubmitFrame(name=what.name, tasks=what.tasks, settings=what.settings, key=key, tell_end=tell_end)
+            frame = SubmitFrame(
+                name=what.name,
+                tasks=what.tasks,
+                settings=what.settings,
+                key=key,
+                params=what.params,
+                values=what.values,
+                tell_end=tell_end,
+            )
         content = _encoder.encode(frame)
         if len(content) > SUBMIT_FRAME_LIMIT_BYTES:
             raise TooLarge(

@@ -31,7 +31,8 @@ from talka.wire.task_views import (
     WhyView,
 )
 from talka.wire.views import ClusterView, JobFacts, JobUpdate, WorkerView
-from talka.work.dags.dag import DagSettings, DagSpec, TaskSpec
+from talka.work.dags.dag import DagSettings, DagSpec, Param, ParamValue, TaskSpec
+from talka.work.dags.params import NO_PARAMS, NO_VALUES
 from talka.work.dsl import Workflow
 
 JOBS_LIMIT: Final = 10_000
@@ -174,10 +175,18 @@ class Client:
         return self._wait(self._client.submit_dags(specs, key))
 
     def stream_dag(
-        self, name: str, tasks: Iterable[TaskSpec], settings: DagSettings | None = None, key: str = ""
+        self,
+        name: str,
+        tasks: Iterable[TaskSpec],
+        settings: DagSettings | None = None,
+        key: str = "",
+        *,
+        params: Mapping[str, Param] = NO_PARAMS,
+        values: Mapping[str, ParamValue] = NO_VALUES,
     ) -> DagFacts:
-        """Submit a job of any size. Tasks depend on those before them."""
-        return self._wait(self._client.stream_dag(name, tasks, settings, key))
+        """Submit a job of any size. Tasks depend on those before them; where they have placeholders, they are filled
+        with `values` of `params`."""
+        return self._wait(self._client.stream_dag(name, tasks, settings, key, params=params, values=values))
 
     def submit_many(self, jobs: Iterable[DagSpec | TaskSpec]) -> list[SubmitAnswer]:
         """Many on one connection, none of which waits for the one before. Raises what the first was refused with that

@@ -68,7 +68,7 @@ async def submit_stream(asked: ApiQuestion) -> Response:
                 if head_at is None:
                     continue
                 head = at_line(part.number + head_at, decode_head, part.lines[head_at])
-                draft = await dags.begin_dag(head.name, head.settings, key, asked.identity.name)
+                draft = await dags.begin_dag(head, key, asked.identity.name)
                 part = Part(part.number + head_at + 1, part.lines[head_at + 1 :])
             if tasks := tasks_in(part):
                 await add(dags, draft, part, tasks, asked.limits.add_s)
@@ -277,9 +277,13 @@ def submission_in(content: str | bytes) -> tuple[str, DagSpec, bool]:
     if task is not None:
         if tasks:
             raise BadDag("the frame has a task and tasks: send one or the other")
-        return frame.key, DagSpec(name=frame.name or task.id, tasks=(task,), settings=settings), frame.tell_end
+        return frame.key, spec_in(frame, frame.name or task.id, (task,)), frame.tell_end
     if not tasks:
         raise BadDag("the frame has neither a task nor tasks")
     if not frame.name:
         raise BadDag("name is missing")
-    return frame.key, DagSpec(name=frame.name, tasks=tasks, settings=settings), frame.tell_end
+    return frame.key, spec_in(frame, frame.name, tasks), frame.tell_end
+
+
+def spec_in(frame: SubmitFrame, name: str, tasks: tuple[TaskSpec, ...]) -> DagSpec:
+    return DagSpec(name=name, tasks=tasks, settings=frame.settings, params=frame.params, values=frame.values)

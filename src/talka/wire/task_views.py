@@ -24,6 +24,8 @@ class DagFacts(msgspec.Struct, frozen=True):
     """Ready tasks of all jobs that come before its first one, while none of its own runs."""
     exit_code: int | None = None
     """Null until it has ended: 0 completed, 6 partial, 8 any other end."""
+    params: dict[str, bool | int | float | str] = {}
+    """With which values it runs, and what a schedule gave."""
 
 
 class TaskView(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from talka.control.tasks.schedules import after_run, ahead_text, due, jump_text, mended, run_key
+from talka.control.tasks.schedules import after_run, ahead_text, due, due_values, jump_text, mended, run_key
 from talka.work.dags.cron import LAST_MS, Cron
 from talka.work.dags.records import ScheduleRow
 
@@ -20,6 +20,10 @@ def row(next_ms: int, cron: str = "*/5 * * * *", **more: str) -> ScheduleRow:
 def test_a_schedule_is_due_from_its_instant_on() -> None:
     rows = [row(NOON_MS - 1), row(NOON_MS), row(NOON_MS + 1)]
     assert due(rows, NOON_MS) == rows[:2]
+
+
+def test_a_job_of_a_schedule_is_given_the_instant_it_was_due_and_its_date() -> None:
+    assert due_values(NOON_MS) == {"scheduled_for": "2026-09-21T14:13:20+00:00", "scheduled_day": "2026-09-21"}
 
 
 def test_a_clock_that_was_30_days_ahead_for_a_moment_silences_no_schedule() -> None:

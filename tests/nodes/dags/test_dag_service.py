@@ -58,7 +58,7 @@ from talka.wire.tasks import (
     TaskResult,
     WorkerMessage,
 )
-from talka.work.dags.dag import BadDag, DagSettings, DagSpec, Limit, Retry, TaskSpec
+from talka.work.dags.dag import BadDag, DagHead, DagSettings, DagSpec, Limit, Param, Retry, TaskSpec
 from talka.work.dags.records import PutSchedule, ScheduleRow
 from talka.work.lifecycle import JobState, TaskState, is_final
 
@@ -343,7 +343,7 @@ async def test_what_there_is_no_room_for_is_too_busy(node: Node) -> None:
         await node.jobs.submit_dag(dag({"a": ""}), "", "")
     assert caught.value.retry_after_s == dag_requests.BUSY_S
     with pytest.raises(TooBusy):
-        await node.jobs.begin_dag("n", DagSettings(), "", "")
+        await node.jobs.begin_dag(DagHead(name="n"), "", "")
 
 
 async def test_while_the_store_takes_nothing_nothing_is_accepted(
@@ -397,17 +397,111 @@ async def test_a_task_whose_key_was_done_before_has_that_output(node: Node) -> N
     node.jobs.submit_soon(dag({"soon": {"key": "ka"}}), "", "", node.done)
     await node.until(lambda: bool(node.told))
     assert (await node.ended(node.told[0].id)).state is JobState.COMPLETED
-    draft = await node.jobs.begin_dag("n", DagSettings(), "", "")
+    draft = await node.jobs.begin_dag(DagHead(name="n"), "", "")
     await node.jobs.add_tasks(draft, specs({"part": {"key": "ka"}}))
     await node.jobs.end_dag(draft)
     assert (await node.ended(draft)).state is JobState.COMPLETED
+
+
+# Params.
+
+
+def dated(**more: Any) -> DagSpec:
+    config = msgspec.Raw(b'{"day":"${day}","parts":"${parts}"}')
+    params = {"day": Param("date"), "parts": Param("int", 4)}
+    return dag({"a": {"config": config}}, params=params, **more)
+
+
+async def test_a_job_is_filled_before_it_is_kept_and_shows_with_which_values_it_runs(node: Node) -> None:
+    node.beat()
+    facts = await node.jobs.submit_dag(dated(values={"day": "2026-11-16"}), "", "")
+    wanted = {"day": "2026-11-16", "parts": 4}
+    assert facts.params == wanted
+    assert msgspec.json.decode((await node.handed("a")).config) == wanted
+    await node.finish("a")
+    assert (await node.ended(facts.id)).params == wanted, "also from the store"
+    assert (await node.jobs.dags("", "", 5)).items[0].params == wanted
+
+
+async def test_a_job_that_cannot_be_filled_is_refused(node: Node) -> None:
+    with pytest.raises(BadDag, match="param day has no default and is not given"):
+        await node.jobs.submit_dag(dated(), "", "")
+    node.jobs.submit_soon(dated(values={"day": "monday"}), "", "", node.done)
+    assert [str(error) for error in node.told] == ['param day: "monday" is not a date: write it as 2026-11-16']
+    assert not node.keeper.jobs
+
+
+async def test_with_other_values_it_is_another_order_and_with_the_same_ones_the_same(node: Node) -> None:
+    first = await node.jobs.submit_dag(dated(values={"day": "2026-11-16", "parts": 4}), "k", "")
+    again = await node.jobs.submit_dag(dated(values={"day": "2026-11-16", "parts": "4"}), "k", "")
+    default = await node.jobs.submit_dag(dated(values={"day": "2026-11-16"}), "k", "")
+    assert first.id == again.id == default.id
+    with pytest.raises(Conflict, match="was used for another job"):
+        await node.jobs.submit_dag(dated(values={"day": "2026-11-17"}), "k", "")
+    node.jobs.submit_soon(dated(values={"day": "2026-11-17"}), "k", "", node.done)
+    await node.until(lambda: bool(node.told))
+    assert isinstance(node.told[0], Conflict)
+
+
+async def test_a_job_that_comes_in_parts_is_filled_part_by_part(node: Node) -> None:
+    node.beat()
+
+    async def stream(n: int) -> DagFacts:
+        draft = await node.jobs.begin_dag(DagHead(name="n", params={"n": Param("int")}, values={"n": n}), "k", "")
+        for id in "ab":
+            await node.jobs.add_tasks(draft, specs({id: {"config": msgspec.Raw(b'"${n}"')}}))
+        return await node.jobs.end_dag(draft)
+
+    facts = await stream(7)
+    assert facts.params == {"n": 7}
+    assert [(await node.handed(id)).config for id in "ab"] == [b"7", b"7"]
+    assert (await stream(7)).id == facts.id
+    with pytest.raises(Conflict, match="was used for another job"):
+        await stream(8)
+
+
+async def test_a_part_or_a_head_that_cannot_be_filled_is_refused(node: Node) -> None:
+    with pytest.raises(BadDag, match='there is no param "n"'):
+        await node.jobs.begin_dag(DagHead(name="n", values={"n": 1}), "", "")
+    draft = await node.jobs.begin_dag(DagHead(name="n"), "", "")
+    with pytest.raises(BadDag, match="task b: its config has") as caught:
+        await node.jobs.add_tasks(draft, specs({"a": "", "b": {"config": msgspec.Raw(b'"${n}"')}}))
+    assert caught.value.index == 1
+
+
+async def test_a_schedule_is_kept_unfilled_and_filled_for_each_instant(idle_node: Node) -> None:
+    node = idle_node
+    config = msgspec.Raw(b'["${scheduled_for}","${scheduled_day}","${n}"]')
+    spec = dag({"a": {"config": config}}, schedule=RARELY, params={"n": Param("int")}, values={"n": "3"})
+    await node.jobs.put_schedule(spec, "")
+    (row,) = node.records.schedules()
+    node.beat()
+    for number, (due_ms, day) in enumerate([(86_400_000, "1970-01-02"), (2 * 86_400_000, "1970-01-03")], 1):
+        node.records.apply([PutSchedule(msgspec.structs.replace(row, next_ms=due_ms))])
+        await node.jobs.follow_schedules()
+        instant = f"{day}T00:00:00+00:00"
+        assert msgspec.json.decode((await node.handed("a", number)).config) == [instant, day, 3]
+    newest, _ = (await node.jobs.dags("", "", 5)).items
+    assert newest.params == {"n": 3, "scheduled_for": instant, "scheduled_day": day}
+
+
+async def test_a_schedule_that_cannot_be_filled_is_refused_when_it_is_put(idle_node: Node) -> None:
+    config = msgspec.Raw(b'["${scheduled_for}","${n}"]')
+    with pytest.raises(BadDag, match="param n has no default and is not given"):
+        await idle_node.jobs.put_schedule(
+            dag({"a": {"config": config}}, schedule=RARELY, params={"n": Param("int")}), ""
+        )
+    with pytest.raises(BadDag, match="there is no such param"):
+        await idle_node.jobs.put_schedule(dag({"a": {"config": config}}, schedule=RARELY), "")
+    with pytest.raises(BadDag, match="scheduled_for}, which only a pipeline with a schedule has"):
+        await idle_node.jobs.submit_dag(dag({"a": {"config": config}}, params={"n": Param("int", 1)}), "", "")
 
 
 # Drafts.
 
 
 async def test_a_job_comes_in_parts(node: Node) -> None:
-    draft = await node.jobs.begin_dag("n", DagSettings(), "", "me")
+    draft = await node.jobs.begin_dag(DagHead(name="n"), "", "me")
     assert await node.jobs.add_tasks(draft, specs({"a": "", "b": ""})) == 2
     assert await node.jobs.add_tasks(draft, specs({"c": "ab"})) == 3
     for asking in (node.jobs.dag(draft), node.jobs.dag_tasks(draft, "", "", 5), node.jobs.cancel_dag(draft, "")):
@@ -422,20 +516,20 @@ async def test_a_job_comes_in_parts(node: Node) -> None:
 
 
 async def test_a_draft_that_is_dropped_or_cannot_be_ended_is_gone(node: Node) -> None:
-    draft = await node.jobs.begin_dag("n", DagSettings(), "k", "")
+    draft = await node.jobs.begin_dag(DagHead(name="n"), "k", "")
     await node.jobs.add_tasks(draft, specs({"a": ""}))
     await node.jobs.drop_dag(draft)
     await node.jobs.drop_dag(draft)
     with pytest.raises(Invalid):
         await node.jobs.end_dag(draft)
-    empty = await node.jobs.begin_dag("n", DagSettings(), "k", "")
+    empty = await node.jobs.begin_dag(DagHead(name="n"), "k", "")
     with pytest.raises(Invalid, match="has no tasks"):
         await node.jobs.end_dag(empty)
     assert not node.keeper.jobs
 
 
 async def test_a_draft_whose_keys_cannot_be_read_is_dropped(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    draft = await node.jobs.begin_dag("n", DagSettings(), "", "")
+    draft = await node.jobs.begin_dag(DagHead(name="n"), "", "")
     await node.jobs.add_tasks(draft, specs({"a": {"key": "k"}}))
 
     def fail(keys: Any) -> Any:
@@ -449,11 +543,11 @@ async def test_a_draft_whose_keys_cannot_be_read_is_dropped(node: Node, monkeypa
 
 async def test_so_many_are_streamed_at_a_time(node_of: NodeOf) -> None:
     node = await node_of(drafts=1)
-    draft = await node.jobs.begin_dag("n", DagSettings(), "", "")
+    draft = await node.jobs.begin_dag(DagHead(name="n"), "", "")
     with pytest.raises(TooBusy, match="are being streamed already"):
-        await node.jobs.begin_dag("n", DagSettings(), "", "")
+        await node.jobs.begin_dag(DagHead(name="n"), "", "")
     await node.jobs.drop_dag(draft)
-    await node.jobs.begin_dag("n", DagSettings(), "", "")
+    await node.jobs.begin_dag(DagHead(name="n"), "", "")
 
 
 async def test_a_stream_with_a_key_that_is_known_is_that_job_if_it_is_the_same(
@@ -462,12 +556,12 @@ async def test_a_stream_with_a_key_that_is_known_is_that_job_if_it_is_the_same(
     node = await node_of(page=1)
 
     async def stream(*parts: dict[str, Any], name: str = "n") -> DagFacts:
-        draft = await node.jobs.begin_dag(name, DagSettings(), "k", "")
+        draft = await node.jobs.begin_dag(DagHead(name=name), "k", "")
         for part in parts:
             await node.jobs.add_tasks(draft, specs(part))
         return await node.jobs.end_dag(draft)
 
-    draft = await node.jobs.begin_dag("n", DagSettings(), "k", "")
+    draft = await node.jobs.begin_dag(DagHead(name="n"), "k", "")
     with pytest.raises(Conflict, match="is being streamed just now"):
         await stream()
     await node.jobs.add_tasks(draft, specs({"a": "", "b": "a"}))
@@ -481,14 +575,14 @@ async def test_a_stream_with_a_key_that_is_known_is_that_job_if_it_is_the_same(
         await stream({"a": "", "b": "a"}, name="other")
     with pytest.raises(Conflict):
         await node.jobs.submit_dag(dag({"a": "", "b": "a"}), "k", "")
-    shadow = await node.jobs.begin_dag("n", DagSettings(), "k", "")
+    shadow = await node.jobs.begin_dag(DagHead(name="n"), "k", "")
     await node.jobs.drop_dag(shadow)
     assert len(node.keeper.jobs) == 1
 
 
 async def test_a_draft_that_nobody_adds_to_is_dropped(node_of: NodeOf) -> None:
     node = await node_of(silence_s=-1.0)
-    await node.jobs.begin_dag("n", DagSettings(), "", "")
+    await node.jobs.begin_dag(DagHead(name="n"), "", "")
     await node.jobs.sweep()
     assert not node.keeper.jobs
 

@@ -134,6 +134,13 @@ async def test_jobs_without_a_key_are_not_found_by_the_empty_one(store: Store) -
     assert await store.job_by_key("") is None
 
 
+async def test_the_values_that_a_job_runs_with_are_kept(store: Store) -> None:
+    with_params = job(1, params=b'{"day":"2026-11-16"}')
+    await store.apply([PutJob(with_params), PutJob(job(2))])
+    assert await store.job("job-1") == with_params
+    assert [row.params for row in await store.live_jobs()] == [with_params.params, b""]
+
+
 @pytest.mark.parametrize(
     "again",
     [PutJob(job(1, id="other")), PutJob(job(2, id="job-1")), PutJob(job(2, key="monday")), PutTasks((task(0),))],

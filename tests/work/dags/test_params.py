@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from talka.errors import Invalid
-from talka.work.dags.dag import CONFIG_LIMIT_BYTES, BadDag, DagSpec, Param, TaskSpec, decode_dag
+from talka.work.dags.dag import CONFIG_LIMIT_BYTES, BadDag, DagHead, DagSpec, Param, TaskSpec, decode_dag
 from talka.work.dags.params import (
     SCHEDULE_SAMPLES,
     BadPlaceholder,
@@ -16,7 +16,10 @@ from talka.work.dags.params import (
     text_of,
     try_filling,
     typed,
+    values_for,
+    values_in,
     values_of,
+    values_text,
 )
 
 
@@ -326,3 +329,23 @@ def test_a_param_that_cannot_be_read_is_told(params: bytes, text: str) -> None:
     with pytest.raises(BadDag, match="params") as caught:
         decode_dag(b'{"kind":"dag","name":"n","tasks":[{"id":"a","handler":"h"}],"params":' + params + b"}")
     assert text in str(caught.value)
+
+
+def test_all_values_of_a_job_together_have_a_limit() -> None:
+    params = {name: Param() for name in "abc"}
+    assert problems_of(spec_of(None, **params), dict.fromkeys("abc", "x" * 4000)) == [
+        ("values", "the values of all params have more than 8,192 bytes: put long ones into files")
+    ]
+
+
+def test_values_of_a_job_whose_tasks_follow() -> None:
+    head = DagHead(name="n", params={"n": Param("int")}, values={"n": "1"})
+    assert values_for(head) == {"n": 1}
+    with pytest.raises(BadDag, match="param n has no default"):
+        values_for(msgspec.structs.replace(head, values={}))
+
+
+def test_values_are_kept_as_json_whatever_their_order() -> None:
+    assert values_text({"b": 1, "a": True}) == values_text({"a": True, "b": 1}) == b'{"a":true,"b":1}'
+    assert values_in(b'{"a":true,"b":1.0}') == {"a": True, "b": 1.0}
+    assert (values_text({}), values_in(b"")) == (b"", {})

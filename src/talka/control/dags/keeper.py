@@ -42,6 +42,7 @@ from talka.wire.attempts import NOWHERE, StoreLife
 from talka.wire.task_views import WhyView
 from talka.wire.tasks import Done, Held, TaskProgress, TaskResult, WorkerMessage
 from talka.work.dags.dag import DagSettings, DagSpec, TaskSpec, checked
+from talka.work.dags.params import values_text
 from talka.work.dags.records import (
     EPOCH_SHIFT,
     DropJob,
@@ -160,24 +161,36 @@ class DagKeeper(KeeperEnd[DagEffect]):
         digest: str = "",
         keyed: Mapping[str, tuple[bytes, str]] = NO_KEYS,
     ) -> list[DagEffect]:
-        """`keyed`: output and blob of tasks that completed before, by their idempotency keys."""
+        """`keyed`: output and blob of tasks that completed before, by their idempotency keys. The spec is filled."""
         self.shelf.check_room(jobs=1, tasks=len(spec.tasks))
         self.shelf.check_key(key)
         depends_on = checked(spec.tasks)
         tasks, state = len(spec.tasks), JobState.RUNNING
-        job = self.shelf.new_job(now, spec.name, spec.settings, state, tasks=tasks, key=key, digest=digest, by=by)
+        params = values_text(spec.values)
+        job = self.shelf.new_job(
+            now, spec.name, spec.settings, state, tasks=tasks, key=key, digest=digest, by=by, params=params
+        )
         self._commits.changes.append(PutJob(job.row))
         self._add_tasks(now, job, spec.tasks, depends_on)
         self._start(now, job, keyed)
         return self.confirm(now, call, job.row.id)
 
     def begin(
-        self, now: int, name: str, settings: DagSettings, *, key: str = "", by: str = "", digest: str = ""
+        self,
+        now: int,
+        name: str,
+        settings: DagSettings,
+        *,
+        key: str = "",
+        by: str = "",
+        digest: str = "",
+        params: bytes = b"",
     ) -> str:
         """A job whose tasks come in parts: the name of the draft, which is the id of the job to be."""
         self.shelf.check_room(jobs=1, tasks=1)
         self.shelf.check_key(key)
-        job = self.shelf.new_job(now, name, settings, JobState.SUBMITTED, key=key, digest=digest, by=by)
+        state = JobState.SUBMITTED
+        job = self.shelf.new_job(now, name, settings, state, key=key, digest=digest, by=by, params=params)
         self.shelf.drafts[job.row.id] = job
         return job.row.id
 

@@ -67,6 +67,7 @@ class DagShelf:
         key: str = "",
         digest: str = "",
         by: str = "",
+        params: bytes = b"",
     ) -> DagJob:
         at_ms = self._wall_ms(now)
         row = JobRow(
@@ -81,6 +82,7 @@ class DagShelf:
             key=key,
             digest=digest,
             submitted_by=by,
+            params=params,
         )
         self._number += self.partition.count
         return self.put(row, settings)

@@ -4,6 +4,7 @@ Decision: docs/decisions/0034-no-clock-decides-who-has-the-store.md.
 """
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
@@ -11,6 +12,7 @@ import msgspec
 from talka.errors import Invalid
 from talka.units import SECOND
 from talka.work.dags.cron import LAST_MS, Cron
+from talka.work.dags.dag import ParamValue
 from talka.work.dags.records import ScheduleRow
 
 UNITS: Final = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
@@ -24,6 +26,12 @@ def run_key(row: ScheduleRow) -> str:
     """Of the job that is submitted when a schedule is due: the same until the row has changed, so that it is one job
     also when the manager dies in between. An instant that comes twice, because the clock went back, is another job."""
     return f"schedule/{row.name}/{row.next_ms}/{row.last_job}"
+
+
+def due_values(due_ms: int) -> dict[str, ParamValue]:
+    """What a schedule gives the job that it submits: the instant it was due, and its date."""
+    at = datetime.fromtimestamp(due_ms // 1000, UTC)
+    return {"scheduled_for": at.isoformat(), "scheduled_day": at.date().isoformat()}
 
 
 def after_run(row: ScheduleRow, now_ms: int, last_job: str) -> ScheduleRow:

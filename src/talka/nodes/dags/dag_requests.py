@@ -12,6 +12,7 @@ from talka.control.tasks.store_effects import CallAnswered
 from talka.errors import Invalid, TalkaError
 from talka.wire.task_views import DagFacts
 from talka.work.dags.dag import TaskSpec, encode_task
+from talka.work.dags.params import Filler
 from talka.work.dags.records import JobRow
 
 SILENCE_S: Final = 300.0
@@ -26,7 +27,8 @@ Waiting: TypeAlias = "Submitted | asyncio.Future[str]"
 class DagDraft:
     """A job whose tasks come in parts."""
 
-    def __init__(self, known: JobRow | None, at_s: float) -> None:
+    def __init__(self, known: JobRow | None, at_s: float, filler: Filler) -> None:
+        self.filler = filler
         self.known = known
         """The job that has its key already, which it has to be the same as."""
         self.touched_at_s = at_s
@@ -35,6 +37,13 @@ class DagDraft:
         """Idempotency keys of its tasks."""
         self.digest = hashlib.sha256()
         """Of its tasks, where there is something to compare it with."""
+
+    def filled(self, tasks: Sequence[TaskSpec]) -> Sequence[TaskSpec]:
+        """A part of it. Raises `BadDag`."""
+        found = self.filler.tasks(tasks)
+        if self.filler.problems:
+            raise self.filler.problems[0]
+        return found
 
     def add(self, tasks: Sequence[TaskSpec]) -> int:
         """How many there are now."""
@@ -58,8 +67,9 @@ class DagDrafts:
         if len(self._drafts) >= self._limit:
             raise TooBusy(f"{self._limit} jobs are being streamed already: try again later", BUSY_S)
 
-    def open(self, id: str, known: JobRow | None, at_s: float) -> None:
-        self._drafts[id] = DagDraft(known, at_s)
+    def open(self, id: str, known: JobRow | None, at_s: float, filler: Filler) -> None:
+        """`filler` of its tasks."""
+        self._drafts[id] = DagDraft(known, at_s, filler)
 
     def find(self, id: str, at_s: float) -> DagDraft:
         """One of which more comes now."""

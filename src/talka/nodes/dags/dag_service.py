@@ -43,7 +43,8 @@ from talka.nodes.dags.store_upkeep import StoreUpkeep, UpkeepLimits
 from talka.nodes.member_events import Event
 from talka.store.dags.records import CommitListener, Store, StoreLost, StoreTaken
 from talka.wire.task_views import DagFacts, RetryRequest, ScheduleView, SkipRequest
-from talka.work.dags.dag import DagSettings, DagSpec, TaskSpec
+from talka.work.dags.dag import BadDag, DagHead, DagSpec, TaskSpec, identity_of
+from talka.work.dags.params import Filler, filled, values_for, values_text
 from talka.work.dags.records import JobRow
 from talka.work.lifecycle import JobState, TaskState, is_final
 
@@ -100,7 +101,7 @@ class DagService(DagReading):
         self._on_broken = on_broken
         self._limits = limits
         self._upkeep = StoreUpkeep(store, node.clock, limits.upkeep)
-        self._schedules = ScheduleKeeper(store, self.submit_dag, tell)
+        self._schedules = ScheduleKeeper(store, self.submit_filled, tell)
         self._lease_problem = ""
         """Why the lease could not be renewed the last time."""
         self._is_problem_told = False
@@ -348,9 +349,13 @@ class DagService(DagReading):
     # -- the port: submitting
 
     async def submit_dag(self, spec: DagSpec, key: str, by: str) -> DagFacts:
+        return await self.submit_filled(filled(spec), key, by)
+
+    async def submit_filled(self, spec: DagSpec, key: str, by: str) -> DagFacts:
+        """As `submit_dag`, of what `filled` gave: other values are another order."""
         digest = ""
         if key:
-            digest = hashlib.sha256(msgspec.json.encode(spec)).hexdigest()
+            digest = hashlib.sha256(identity_of(spec)).hexdigest()
             known = await self._row_of(key)
             if known is not None:
                 if known.digest != digest:
@@ -385,8 +390,13 @@ class DagService(DagReading):
         return {key: (one.output, one.blob) for key, one in found.items()}
 
     def submit_soon(self, spec: DagSpec, key: str, by: str, done: Submitted) -> None:
+        try:
+            spec = filled(spec)
+        except BadDag as error:
+            done(error)
+            return
         if key or any([task.key for task in spec.tasks]):
-            task = asyncio.ensure_future(self.submit_dag(spec, key, by))
+            task = asyncio.ensure_future(self.submit_filled(spec, key, by))
             task.add_done_callback(lambda ended: done(_result_of(ended)))
             return
         call = next(self._answers.calls)
@@ -400,24 +410,31 @@ class DagService(DagReading):
         self._answers.wait(call, done, keeper.partition.number)
         self._do(effects)
 
-    async def begin_dag(self, name: str, settings: DagSettings, key: str, by: str) -> str:
+    async def begin_dag(self, head: DagHead, key: str, by: str) -> str:
         self._drafts.check_room()
         self._check_store()
+        values = values_for(head)
+        params = values_text(values)
+        name, settings = head.name, head.settings
         known = await self._row_of(key) if key else None
         keeper = self._keeper_for(key)
         if known is None:
-            id = self._asked(lambda _: keeper.begin(boottime_ns(), name, settings, key=key, by=by, digest=STREAMED), 0)
+            now, digest = boottime_ns(), STREAMED
+            id = self._asked(
+                lambda _: keeper.begin(now, name, settings, key=key, by=by, digest=digest, params=params), 0
+            )
         elif self._is_draft(known.id):
             raise Conflict(f"a job with the key {key!r} is being streamed just now: wait for it, or use another key")
-        elif (known.name, known.settings) != (name, msgspec.json.encode(settings)):
+        elif (known.name, known.settings, known.params) != (name, msgspec.json.encode(settings), params):
             raise Conflict(f"the key {key!r} was used for another job, {known.id}: use a key of its own")
         else:
             id = f"{known.id}-{next(self._answers.calls)}"  # nothing is written of it
-        self._drafts.open(id, known, self._loop_time())
+        self._drafts.open(id, known, self._loop_time(), Filler(values))
         return id
 
     async def add_tasks(self, draft: str, tasks: Sequence[TaskSpec]) -> int:
         found = self._drafts.find(draft, self._loop_time())
+        tasks = found.filled(tasks)
         if found.known is None:
             keeper = self._keeper_of(draft)
             await self._call(keeper, lambda call: keeper.add(boottime_ns(), call, draft, tasks))

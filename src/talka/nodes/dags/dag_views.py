@@ -16,6 +16,7 @@ from talka.wire.task_views import (
 )
 from talka.wire.views import instant_text
 from talka.work.dags.dag import TaskSpec
+from talka.work.dags.params import values_in
 from talka.work.dags.records import AttemptRow, EventRow, JobRow, LogRow, ScheduleRow, TaskRow
 from talka.work.lifecycle import JobState, is_final
 from talka.work.outcome import ExitCode
@@ -46,6 +47,7 @@ def facts_of(row: JobRow, counts: dict[str, int]) -> DagFacts:
         tasks=row.tasks,
         counts=counts,
         exit_code=exit_code_of(row.state),
+        params=values_in(row.params),
     )
 
 
@@ -65,6 +67,7 @@ def live_facts(job: DagJob, position: int | None) -> DagFacts:
         counts=job.counts(),
         position=position,
         exit_code=None,
+        params=values_in(row.params),
     )
 
 

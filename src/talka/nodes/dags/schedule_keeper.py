@@ -12,7 +12,7 @@ import msgspec
 from talka.client.requests import NoSuchSchedule
 from talka.clock import both_clocks, realtime_ns
 from talka.control.tasks.partition import LEASE
-from talka.control.tasks.schedules import after_run, ahead_text, due, jump_text, mended, run_key
+from talka.control.tasks.schedules import after_run, ahead_text, due, due_values, jump_text, mended, run_key
 from talka.errors import Invalid
 from talka.nodes.dags.dag_views import schedule_view
 from talka.nodes.member_events import Event
@@ -21,6 +21,7 @@ from talka.units import MILLISECOND, SECOND
 from talka.wire.task_views import DagFacts, ScheduleView
 from talka.work.dags.cron import Cron
 from talka.work.dags.dag import DagSpec, checked
+from talka.work.dags.params import SCHEDULE_SAMPLES, filled
 from talka.work.dags.records import DropSchedule, PutSchedule, ScheduleRow
 
 MEND_NS: Final = 60 * SECOND
@@ -54,7 +55,7 @@ class ScheduleKeeper:
 
     async def put(self, spec: DagSpec, by: str) -> ScheduleView:
         cron = Cron.parse(spec.schedule)
-        checked(spec.tasks)
+        checked(filled(spec, {}, SCHEDULE_SAMPLES).tasks)
         content = msgspec.json.encode(msgspec.structs.replace(spec, schedule=""))
         next_ms = cron.next_after(realtime_ns() // MILLISECOND)
         row = ScheduleRow(name=spec.name, cron=spec.schedule, spec=content, next_ms=next_ms, submitted_by=by)
@@ -90,7 +91,7 @@ class ScheduleKeeper:
         """The key makes it one job for each instant, also when this manager dies in between."""
         last = row.last_job
         try:
-            spec = msgspec.json.decode(row.spec, type=DagSpec)
+            spec = filled(msgspec.json.decode(row.spec, type=DagSpec), {}, due_values(row.next_ms))
             last = (await self._submit(spec, run_key(row), row.submitted_by)).id
         except (Invalid, msgspec.MsgspecError) as error:  # the next one may do better; this one never will
             text = f"the schedule {row.name} could not be followed: {error}"

@@ -141,6 +141,10 @@ ALTER TABLE talka_jobs ADD COLUMN ended_age_ms INTEGER;  -- how old the store wa
 DROP INDEX talka_ended_jobs;
 CREATE INDEX talka_ended_jobs ON talka_jobs (ended_age_ms, ended_ms, number) WHERE state >= 7;
 
+-- migration: 4
+-- Values that a job was filled with, as JSON.
+ALTER TABLE talka_jobs ADD COLUMN params BLOB NOT NULL DEFAULT x'';
+
 -- name: tables
 SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\_%' ESCAPE '\';
 
@@ -153,8 +157,8 @@ INSERT INTO talka_tasks_version (version) VALUES (:version);
 -- name: put_job
 INSERT INTO talka_jobs
     (number, id, name, state, submitted_ms, settings, tasks, key, digest, submitted_by, started_ms, ended_ms, reason,
-     counts)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+     counts, params)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: move_job
 UPDATE talka_jobs
@@ -169,19 +173,19 @@ WHERE number = ?;
 
 -- name: job
 SELECT number, id, name, state, submitted_ms, settings, tasks, key, digest, submitted_by, started_ms, ended_ms, reason,
-    counts
+    counts, params
 FROM talka_jobs
 WHERE id = :id;
 
 -- name: job_by_key
 SELECT number, id, name, state, submitted_ms, settings, tasks, key, digest, submitted_by, started_ms, ended_ms, reason,
-    counts
+    counts, params
 FROM talka_jobs
 WHERE key = :key AND key <> '';
 
 -- name: jobs
 SELECT number, id, name, state, submitted_ms, settings, tasks, key, digest, submitted_by, started_ms, ended_ms, reason,
-    counts
+    counts, params
 FROM talka_jobs
 WHERE number < :before AND (:states = '[]' OR state IN (SELECT value FROM json_each(:states)))
 ORDER BY number DESC
@@ -189,7 +193,7 @@ LIMIT :limit;
 
 -- name: live_jobs
 SELECT number, id, name, state, submitted_ms, settings, tasks, key, digest, submitted_by, started_ms, ended_ms, reason,
-    counts
+    counts, params
 FROM talka_jobs
 WHERE state < 7
 ORDER BY number;

@@ -19,6 +19,7 @@ from talka.work.dags.dag import (
     CONFIG_LIMIT_BYTES,
     PROBLEMS_LIMIT,
     BadDag,
+    DagHead,
     DagSpec,
     Param,
     ParamType,
@@ -43,6 +44,8 @@ SAMPLES: Final[Mapping[ParamType, ParamValue]] = {
 }
 """In the place of values that are missing or wrong, and told, so that the rest can be looked at."""
 TEXT_LIMIT: Final = 4096
+VALUES_LIMIT_BYTES: Final = 8192
+"""Of all values of one job, as JSON: they are shown wherever the job is."""
 LOWEST: Final = -(1 << 63)
 HIGHEST: Final = (1 << 63) - 1
 LARGEST: Final = sys.float_info.max
@@ -64,7 +67,9 @@ class FillLimits(NamedTuple):
 
 
 FILL_LIMITS: Final = FillLimits()
+_values: Final = msgspec.json.Decoder(dict[str, bool | int | float | str])
 NO_VALUES: Final[Mapping[str, ParamValue]] = {}
+NO_PARAMS: Final[Mapping[str, Param]] = {}
 
 
 class BadPlaceholder(BadDag):
@@ -85,6 +90,8 @@ def filled(
 
     Raises `BadDag`, with the first of what is wrong. What comes out must not be filled again: `$${` is gone from it.
     """
+    if not (spec.params or spec.values or values or builtin or any(map(may_be_filled, spec.tasks))):
+        return spec  # as most are, and of those there may be many
     found, problems = try_filling(spec, values, builtin, limits=limits)
     if problems:
         raise problems[0]
@@ -109,6 +116,14 @@ def try_filling(
     tasks = filler.tasks(spec.tasks)
     problems = [*problems, *filler.problems][: limits.problems]
     return msgspec.structs.replace(spec, tasks=tasks, params={}, values=resolved), problems
+
+
+def values_for(spec: DagSpec | DagHead) -> dict[str, ParamValue]:
+    """Of a job whose tasks follow. Raises `BadDag`, with the first of what is wrong."""
+    found, problems = values_of(spec.params, spec.values)
+    if problems:
+        raise problems[0]
+    return found
 
 
 def values_of(
@@ -139,6 +154,9 @@ def values_of(
     for name in given:
         if name not in params:
             problems.append(BadDag(f"there is no param {shown(name)}{_others(name, params)}", field=f"values.{name}"))
+    if len(values_text(found)) > VALUES_LIMIT_BYTES:
+        text = f"the values of all params have more than {VALUES_LIMIT_BYTES:,} bytes: put long ones into files"
+        problems.append(BadDag(text, field="values"))
     return {**found, **builtin}, problems
 
 
@@ -148,6 +166,15 @@ def typed(param: Param, value: ParamValue) -> ParamValue:
     if param.choices and found not in [READERS[param.type](choice) for choice in param.choices]:
         raise Invalid(f"{shown(value)} is not one of {', '.join(text_of(choice) for choice in param.choices)}")
     return found
+
+
+def values_text(values: Mapping[str, ParamValue]) -> bytes:
+    """As a job's record has them: JSON, or nothing where there are none. `values_in` reads it."""
+    return msgspec.json.encode(values, order="sorted") if values else b""
+
+
+def values_in(content: bytes) -> dict[str, ParamValue]:
+    return _values.decode(content) if content else {}
 
 
 def text_of(value: ParamValue) -> str:
@@ -247,6 +274,11 @@ def _others(name: str, names: Mapping[str, object]) -> str:
 # Placeholders.
 
 
+def may_be_filled(task: TaskSpec) -> bool:
+    """Whether the task may have placeholders."""
+    return has_placeholder(bytes(task.config)) or "${" in task.key
+
+
 def has_placeholder(content: bytes) -> bool:
     """Whether a config may have some: JSON can also write the dollar by its number."""
     return b"${" in content or b"\\u00" in content
@@ -274,7 +306,7 @@ class Filler:
     def tasks(self, tasks: Sequence[TaskSpec]) -> tuple[TaskSpec, ...]:
         """Those with placeholders anew. Ends early once there are too many problems."""
         found = tuple(tasks)
-        wanted = [index for index, task in enumerate(found) if has_placeholder(bytes(task.config)) or "${" in task.key]
+        wanted = [index for index, task in enumerate(found) if may_be_filled(task)]
         if not wanted:
             return found
         changed = list(found)

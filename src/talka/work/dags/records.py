@@ -38,6 +38,8 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     counts: dict[str, int] = {}
     """Tasks by state, once the job has ended."""
+    params: bytes = b""
+    """Values that it was filled with, as JSON; empty: none."""
 
 
 class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
