@@ -14,6 +14,7 @@ import pytest
 import talka
 from talka.cli.demo.command import running_demo_server
 from talka.cli.main import talka as command
+from talka.work.dags.endings import ENDINGS
 from tests import processes
 from tests.processes import TALKA
 
@@ -281,6 +282,13 @@ def test_the_glossary_has_twelve_words() -> None:
 
 def test_the_map_fits_on_200_lines() -> None:
     assert (ROOT / "ARCHITECTURE.md").read_text().count("\n") <= 200
+
+
+def test_the_page_shows_the_table_of_endings() -> None:
+    table = (ROOT / "docs" / "pipelines.md").read_text().partition("| the last attempt |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| ([^:|]+): ([^|]*) \| (\w+)", table, re.MULTILINE)
+    shown = {name: (re.findall(r"SIG[A-Z]+", ends), tries) for name, ends, tries in rows}
+    assert shown == {row.name: (list(row.signals), str(row.tries or "never")) for row in ENDINGS}
 
 
 def test_classes_that_decisions_name_are_in_the_code() -> None:

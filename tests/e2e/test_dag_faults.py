@@ -34,6 +34,66 @@ def waited_s(lines: list[Line], killed_ns: int) -> float:
     return (min(line.at_ns for line in lines if line.at_ns > killed_ns) - killed_ns) / 1e9
 
 
+ENDS = """
+
+command("ends", ["sh", "-c", '''
+read -r given
+echo "began $TALKA_JOB $TALKA_TASK $TALKA_FENCE $TALKA_ATTEMPT $$ $(date +%s%N) " >> "$LEDGER"
+case "$given" in
+  *exit*) exit 7 ;;
+  *fault*) kill -SEGV $$ ;;
+  *stop*) kill -TERM $$ ;;
+esac
+'''])
+"""
+"""A command that ends as its config says. To go after HANDLERS."""
+
+
+def test_functions_and_commands_are_given_up_by_one_table(tmp_path: Path) -> None:
+    def chain(**tasks: dict[str, object]) -> list[dict[str, object]]:
+        # One after the other: a core that dies takes with it what else is in it, and that costs others nothing.
+        names = list(tasks)
+        return [{"id": name, "depends_on": names[:place][-1:], **tasks[name]} for place, name in enumerate(names)]
+
+    with dag_cluster(tmp_path, 1, 1, handlers=HANDLERS + ENDS) as cluster:
+        job = cluster.dag(
+            "endings",
+            *chain(
+                exits={"handler": "ends", "config": "exit"},
+                faults={"handler": "ends", "config": "fault"},
+                core_exits={"handler": "end", "config": "exit"},
+                core_faults={"handler": "end", "config": "segfault"},
+                raises={"handler": "wrong"},
+                exits_twice={"handler": "ends", "config": "exit", "retry": {"max": 1, "backoff": 0}},
+                core_faults_twice={"handler": "end", "config": "segfault", "retry": {"max": 1, "backoff": 0}},
+                exits_often={"handler": "ends", "config": "exit", "retry": {"max": 4, "backoff": 0}},
+                core_faults_often={"handler": "end", "config": "segfault", "retry": {"max": 4, "backoff": 0}},
+            ),
+            settings={"on_failure": "continue"},
+        )
+        cluster.wait_for_end(job)
+        stopped = cluster.dag("stopped", {"id": "stops", "handler": "ends", "config": "stop"})
+        cluster.wait_for_lines(6, job=stopped, task="stops")
+        cluster.talka("jobs", "cancel", stopped)
+        cluster.wait_for_end(stopped)
+        tasks, state = cluster.tasks(job), cluster.tasks(stopped)["stops"]["state"]
+
+    assert {name: task["state"] for name, task in tasks.items()} == dict.fromkeys(tasks, "dead")
+    attempts = {name: (task["attempts"], task["cause"]) for name, task in tasks.items()}
+    assert attempts == {
+        "exits": (3, "exit"),
+        "faults": (2, "SIGSEGV"),
+        "core_exits": (3, "exit"),
+        "core_faults": (2, "SIGSEGV"),
+        "raises": (4, "ValueError"),
+        "exits_twice": (2, "exit"),
+        "core_faults_twice": (2, "SIGSEGV"),
+        "exits_often": (5, "exit"),
+        "core_faults_often": (5, "SIGSEGV"),
+    }
+    assert state == "cancelled", "SIGTERM from outside is nobody's failure"
+
+
 # talka up
 
 

@@ -38,7 +38,7 @@ class HandlerTask(Protocol):
 
     @property
     def config(self) -> Any:
-        """The config of the task, as it was submitted."""
+        """The config of the task, as it was submitted; `{}` where nothing was."""
 
     @property
     def inputs(self) -> Mapping[str, Any]:

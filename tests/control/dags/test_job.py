@@ -233,6 +233,7 @@ def test_a_task_that_died_among_others_runs_alone_next() -> None:
     story.fail("a", "died", signal="SIGTERM", alone=True)
     story.pass_time(1)
     story.fail("a", "died", signal="SIGSEGV", alone=True)
+    story.pass_time(1)
     story.fail("a", "died", signal="SIGSEGV", alone=True)
     assert story["a"].state is TaskState.DEAD
     assert (story["a"].attempts, story["a"].deaths) == (4, 2)

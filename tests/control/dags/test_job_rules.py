@@ -4,7 +4,6 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -83,32 +82,6 @@ def test_a_verdict_has_a_cause_and_a_sentence_also_when_the_result_has_none() ->
 # A process that dies.
 
 
-@pytest.mark.parametrize(
-    ("fields", "deaths"),
-    [
-        ({"signal": "SIGSEGV"}, 2),
-        ({"signal": "SIGILL"}, 2),
-        ({"signal": "SIGBUS"}, 2),
-        ({"signal": "SIGFPE"}, 2),
-        ({"signal": "SIGKILL"}, 3),
-        ({"signal": "SIGABRT"}, 3),
-        ({"signal": "SIGKILL", "cause": "oom"}, 3),
-        ({"exit_code": 1}, 3),
-    ],
-    ids=["segv", "ill", "bus", "fpe", "kill", "abrt", "oom", "exit"],
-)
-def test_a_task_that_kills_its_process_alone_is_given_up(fields: dict[str, Any], deaths: int) -> None:
-    task = a_task()
-    states = []
-    for _ in range(deaths):
-        verdict = judge(task, ended("died", alone=True, **fields), Retry(max=0))
-        states.append(verdict.state)
-        assert verdict.wait_ns == 0
-    assert states == [None] * (deaths - 1) + [TaskState.DEAD]
-    assert (task.deaths, task.failures) == (deaths, 0)
-    assert f"{deaths} processes died" in verdict.error
-
-
 def test_a_death_among_others_is_not_counted() -> None:
     task = a_task()
     assert judge(task, ended("died", signal="SIGSEGV"), Retry(max=0)).state is None
@@ -120,17 +93,6 @@ def test_a_task_that_was_to_run_alone_did_whatever_its_worker_says() -> None:
     task.alone = True
     assert judge(task, ended("died", signal="SIGSEGV")).state is None
     assert judge(task, ended("died", signal="SIGSEGV")).state is TaskState.DEAD
-
-
-@pytest.mark.parametrize("signal", ["SIGTERM", "SIGINT"])
-def test_a_process_that_somebody_told_to_stop_is_never_held_against_its_task(signal: str) -> None:
-    task = a_task()
-    for attempt in range(1, 40):
-        task.attempts = attempt
-        verdict = judge(task, ended("died", signal=signal, alone=True), Retry(max=0))
-        assert verdict.state is None
-        assert verdict.wait_ns <= 60 * SECOND
-    assert (task.deaths, task.failures) == (0, 0)
 
 
 # A worker that cannot.

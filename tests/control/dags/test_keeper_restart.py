@@ -11,7 +11,7 @@ from talka.control.dags.keeper_limits import KeeperLimits
 from talka.control.tasks import delivery
 from talka.errors import Invalid
 from talka.wire.tasks import AskHeld, HandlerProgress, Held, Recall, TaskProgress
-from talka.work.dags.dag import Limit, Retry
+from talka.work.dags.dag import EMPTY, Limit, Retry
 from talka.work.dags.records import Complete, DropJob
 from talka.work.lifecycle import JobState, TaskState
 from tests.control.dag_play import DagPlay
@@ -371,7 +371,7 @@ def test_what_is_read_twice_counts_once(play: Play) -> None:
     play.change(id, "resume")
     play.release()
     assert len(play.fetches) == 2
-    assert play.keeper._delivery.specs_bytes == delivery.SPEC_BYTES + len(b"null")
+    assert play.keeper._delivery.specs_bytes == delivery.SPEC_BYTES + len(EMPTY)
 
 
 # Whatever happens, in any order.

@@ -15,7 +15,7 @@ from talka.wire.attempts import NOWHERE
 from talka.wire.framing import FRAME_LIMIT_BYTES
 from talka.wire.jobs import encode
 from talka.wire.tasks import BATCH_LIMIT_BYTES, AssignTasks, HandlerProgress, TaskInputs, TaskProgress, TaskResult
-from talka.work.dags.dag import CONFIG_LIMIT_BYTES, OUTPUT_LIMIT_BYTES, Bounds, Retry, Timeouts
+from talka.work.dags.dag import CONFIG_LIMIT_BYTES, EMPTY, OUTPUT_LIMIT_BYTES, Bounds, Retry, Timeouts
 from talka.work.lifecycle import JobState, TaskState
 
 Play = Any
@@ -159,9 +159,9 @@ def test_specs_of_tasks_that_ended_leave_memory(play: Play) -> None:
     id = play.submit({"a": "", "b": ""})
     play.submit({"c": {"config": msgspec.Raw(b"[1,2]")}})
     sizes = play.keeper._delivery
-    assert sizes.specs_bytes == 3 * delivery.SPEC_BYTES + 2 * len(b"null") + len(b"[1,2]")
+    assert sizes.specs_bytes == 3 * delivery.SPEC_BYTES + 2 * len(EMPTY) + len(b"[1,2]")
     play.done("c")
-    assert sizes.specs_bytes == 2 * (delivery.SPEC_BYTES + len(b"null"))
+    assert sizes.specs_bytes == 2 * (delivery.SPEC_BYTES + len(EMPTY))
     play.change(id, "cancel", "")
     play.result(play.fence("a"), "cancelled")
     play.result(play.fence("b"), "cancelled")

@@ -216,6 +216,44 @@ def test_commands_are_run() -> None:
     assert run.tasks["b"].cause == "exit"
 
 
+def test_commands_are_given_up_by_the_table_of_endings_and_by_what_was_written() -> None:
+    module = ModuleType("handlers")
+    lines = ['command("seven", ["sh", "-c", "exit 7"])', 'command("fault", ["sh", "-c", "kill -SEGV $$"])']
+    exec("\n".join(["from talka.work.handlers import command", *lines]), vars(module))
+    dag = Dag("endings", on_failure="continue")
+    dag.task("exit", "seven")
+    dag.task("fault", "fault")
+    dag.task("once-more", "seven", retry={"max": 1})
+    dag.task("often", "fault", retry={"max": 4})
+
+    tasks = run_dag_inline(dag, module).tasks
+
+    assert {name: task.attempts for name, task in tasks.items()} == {
+        "exit": 3,
+        "fault": 2,
+        "once-more": 2,
+        "often": 5,
+    }
+
+
+def test_a_task_without_a_config_has_an_empty_one_whatever_runs_it() -> None:
+    module = ModuleType("handlers")
+    lines = ['command("cat", ["cat"])', 'handler("plain")(lambda task: task.config)']
+    exec("\n".join(["from talka.work.handlers import command, handler", *lines]), vars(module))
+    dag = Dag("nothing")
+    dag.task("function", "plain")
+    dag.task("command", "cat")
+    dag.task("written", "plain", {"a": 1})
+
+    run = run_dag_inline(dag, module)
+
+    assert run.outputs == {
+        "function": {},
+        "command": {"config": {}, "inputs": {}, "checkpoint": None},
+        "written": {"a": 1},
+    }
+
+
 def test_without_a_running_loop_handlers_run_in_the_thread_that_calls() -> None:
     seen: list[threading.Thread] = []
     dag = Dag("here")
@@ -243,7 +281,7 @@ async def test_what_goes_wrong_beside_a_running_loop_is_raised_there() -> None:
 def test_a_spec_as_it_is_submitted_can_be_run() -> None:
     run = run_dag_inline(DagSpec(name="n", tasks=(TaskSpec(id="a", handler="h"),)), {"h": lambda task: task.config})
 
-    assert isinstance(run, InlineRun) and run.outputs == {"a": None}
+    assert isinstance(run, InlineRun) and run.outputs == {"a": {}}
 
 
 def test_a_handler_that_is_missing_is_told_before_anything_runs() -> None:

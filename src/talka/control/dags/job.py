@@ -22,13 +22,14 @@ from talka.control.dags.rows import (
     queue_timeout_text,
     total_timeout_text,
 )
-from talka.control.tasks.retries import STOPPED, TOLD_TO_STOP, RetryVerdict, judged, longest_wait_ns
+from talka.control.tasks.retries import STOPPED, RetryVerdict, ending_of_result, judged, longest_wait_ns
 from talka.control.tasks.task import DagTask
 from talka.control.tasks.timers import QUEUE, WAKE, Timers
 from talka.errors import Invalid
 from talka.units import MILLISECOND, NEVER
 from talka.wire.tasks import TaskResult
 from talka.work.dags.dag import DagSettings, TaskSpec
+from talka.work.dags.endings import TOLD_TO_STOP
 from talka.work.dags.records import Change, ClaimTask, Complete, EventRow, JobRow, MoveJob, PutEvent, Release
 from talka.work.durations import format_duration, parse_duration
 from talka.work.lifecycle import JobState, TaskState, begin_again, is_final, move
@@ -215,7 +216,8 @@ class DagJob(DagBook):
             # A result may be here before the spec was read again: the job's own rules hold then.
             policy = task.policy or self._terms.usual
             verdict = judged(task, policy, result, self._rng)
-            if result.outcome == "died" and verdict.state is None and result.signal not in TOLD_TO_STOP:
+            is_suspect = result.outcome == "died" and ending_of_result(result) is not TOLD_TO_STOP
+            if is_suspect and verdict.state is None:
                 self._terms.isolate(task)
         return self._after_attempt(now, task, verdict, result)
 

@@ -1,9 +1,10 @@
 """What follows from an attempt that did not complete its task, and what a spec says about that: pure rules.
 
-A task that kills its process whenever it is alone in it is given up; one that died among others is not to blame yet,
-and runs alone from then on.
+How many attempts may fail is in one table (`work.dags.endings`), unless the task or its job says it. A task that died
+among others is not to blame yet, and runs alone from then on.
 
-Decisions: docs/decisions/0023-a-core-that-dies.md, docs/decisions/0024-corner-cases-of-tasks.md.
+Decisions: docs/decisions/0023-a-core-that-dies.md, docs/decisions/0024-corner-cases-of-tasks.md,
+docs/decisions/0046-one-table-of-endings.md.
 """
 
 from functools import lru_cache
@@ -16,6 +17,7 @@ from talka.control.tasks.task import DagTask, Needs, Policy
 from talka.units import MILLISECOND
 from talka.wire.tasks import TaskResult
 from talka.work.dags.dag import DagSettings, Duration, Retry, TaskSpec, Timeouts, bytes_of
+from talka.work.dags.endings import TOLD_TO_STOP, Ending, ending_of
 from talka.work.durations import parse_duration
 from talka.work.lifecycle import TaskState
 from talka.work.retry import LONGEST_DELAY_NS, RetryPolicy, delay
@@ -27,10 +29,6 @@ REFUSED: Final = RetryPolicy(attempts=None, base_ns=100 * MILLISECOND, cap_ns=30
 """A refused task waits a little, so that the worker that refused is not asked all ten times in a moment."""
 STOPPED: Final = RetryPolicy(attempts=None, base_ns=10 * MILLISECOND, cap_ns=60_000 * MILLISECOND)
 """A task that was told to stop by somebody else is never given up for that, so its tries must grow rare."""
-FAULTS: Final = ("SIGSEGV", "SIGILL", "SIGBUS", "SIGFPE")
-FAULT_DEATHS: Final = 2
-DEATHS: Final = 3
-TOLD_TO_STOP: Final = ("SIGTERM", "SIGINT")
 
 
 class RetryVerdict(msgspec.Struct, frozen=True):
@@ -132,31 +130,39 @@ def judged(task: DagTask, policy: Policy, result: TaskResult, rng: Random) -> Re
         if task.refusals > REFUSALS_LIMIT:
             return RetryVerdict(TaskState.FAILED, "refused", f"{task.refusals} workers refused it: {error}")
         return RetryVerdict(None, "refused", error, delay(REFUSED, task.refusals, 0, rng))
-    if result.outcome == "died":
-        return _after_death(task, result, cause, error, rng)
     if result.outcome == "cancelled":
         # Nobody here asked for it: its worker did, on its own way out.
         return RetryVerdict(None, "cancelled", error, delay(STOPPED, max(1, task.attempts), 0, rng))
-    task.failures += 1
+    ending = ending_of_result(result)
+    if ending is TOLD_TO_STOP:
+        return RetryVerdict(None, cause, error, delay(STOPPED, max(1, task.attempts), 0, rng))
+    if result.outcome == "died":
+        if not (result.alone or task.alone):
+            return RetryVerdict(None, cause, error)
+        task.deaths += 1
+    else:
+        task.failures += 1
     for name in result.classes:
         if name in policy.never:
             return RetryVerdict(TaskState.DEAD, cause, error)
-    if task.failures > policy.retries:
+    counted = task.failures + task.deaths
+    if counted >= _tries(policy, ending):
+        if result.outcome == "died":
+            error = f"{error} ({task.deaths} processes died with nothing else in them)"
         return RetryVerdict(TaskState.DEAD, cause, error)
-    wait_ns = 0 if policy.backoff is None else delay(policy.backoff, task.failures, 0, rng)
+    wait_ns = 0 if policy.backoff is None else delay(policy.backoff, counted, 0, rng)
     return RetryVerdict(None, cause, error, wait_ns)
 
 
-def _after_death(task: DagTask, result: TaskResult, cause: str, error: str, rng: Random) -> RetryVerdict:
-    if result.signal in TOLD_TO_STOP:
-        return RetryVerdict(None, cause, error, delay(STOPPED, max(1, task.attempts), 0, rng))
-    if not (result.alone or task.alone):
-        return RetryVerdict(None, cause, error)
-    task.deaths += 1
-    limit = FAULT_DEATHS if result.signal in FAULTS else DEATHS
-    if task.deaths >= limit:
-        return RetryVerdict(TaskState.DEAD, cause, f"{error} ({task.deaths} processes died with nothing else in them)")
-    return RetryVerdict(None, cause, error)
+def ending_of_result(result: TaskResult) -> Ending:
+    """Of an attempt that failed, died or took too long."""
+    return ending_of(has_died=result.outcome == "died", signal=result.signal, exit_code=result.exit_code)
+
+
+def _tries(policy: Policy, ending: Ending) -> int:
+    """Whoever wrote a number means every way to fail."""
+    assert ending.tries is not None
+    return ending.tries if policy.retries is None else policy.retries + 1
 
 
 def _told(result: TaskResult) -> str:

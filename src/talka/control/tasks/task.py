@@ -36,7 +36,8 @@ class Needs(msgspec.Struct, frozen=True):
 class Policy(msgspec.Struct, frozen=True):
     """How long a task may take and what follows when it fails, its own and the job's put together. Shared."""
 
-    retries: int
+    retries: int | None
+    """None: nothing is said, and the table of endings counts."""
     backoff: RetryPolicy | None
     """None: it is tried again at once."""
     never: tuple[str, ...]

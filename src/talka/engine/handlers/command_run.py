@@ -16,7 +16,7 @@ import msgspec
 
 from talka.clock import monotonic_ns
 from talka.engine.containment import signal_name
-from talka.engine.handlers.handler_run import NULL, HandlerRun, failure
+from talka.engine.handlers.handler_run import NO_CONFIG, NULL, HandlerRun, failure
 from talka.engine.handlers.kin import FENCE, kin
 from talka.engine.waits import within
 from talka.wire.tasks import LOG_LINE_LIMIT, TaskResult
@@ -59,7 +59,7 @@ async def run_command(
 def given(attempt: HandlerRun) -> bytes:
     handed = attempt.handed
     inputs = {name: msgspec.Raw(content) for name, content in handed.inputs.items()}
-    config, checkpoint = msgspec.Raw(handed.config or NULL), msgspec.Raw(handed.checkpoint or NULL)
+    config, checkpoint = msgspec.Raw(handed.config or NO_CONFIG), msgspec.Raw(handed.checkpoint or NULL)
     return msgspec.json.encode({"config": config, "inputs": inputs, "checkpoint": checkpoint})
 
 

@@ -21,6 +21,7 @@ DETAILS_LIMIT_BYTES: Final = 64 * 1024
 WORD_LIMIT: Final = 200
 CLASSES_LIMIT: Final = 32
 NULL: Final = b"null"
+NO_CONFIG: Final = b"{}"
 
 Reason = Literal["cancelled", "timeout"]
 
@@ -54,7 +55,7 @@ class HandlerRun:
 
     @cached_property
     def config(self) -> object:
-        return msgspec.json.decode(self.handed.config or NULL)
+        return msgspec.json.decode(self.handed.config or NO_CONFIG)
 
     @cached_property
     def inputs(self) -> dict[str, object]:

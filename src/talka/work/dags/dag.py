@@ -35,6 +35,8 @@ SIZE_LIMIT_BYTES: Final = 1 << 60
 MISSING: Final = -1
 """Where an index should be."""
 NULL: Final = msgspec.Raw(b"null")
+EMPTY: Final = msgspec.Raw(b"{}")
+"""What a handler is given as its config where nothing was written."""
 
 TaskId = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"\A[A-Za-z0-9._:@/\[\]-]+\Z")]
 Word = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
@@ -51,8 +53,8 @@ ParamValues = Annotated[dict[ParamName, ParamValue], msgspec.Meta(max_length=PAR
 class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """After the n-th failure it waits between nothing and `backoff · factor^(n − 1)`, at most `cap`."""
 
-    max: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 3
-    """Tries after the first one."""
+    max: Annotated[int, msgspec.Meta(ge=0, le=1000)] | None = None
+    """Tries after the first one, whichever way they fail. None: as many as the table of endings says."""
     backoff: Duration = 1.0
     factor: Annotated[float, msgspec.Meta(ge=1, le=100)] = 2.0
     cap: Duration = 60.0
@@ -94,7 +96,7 @@ class TaskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
     id: TaskId
     handler: Word
-    config: msgspec.Raw = NULL
+    config: msgspec.Raw = EMPTY
     """Any JSON. Read by the handler alone."""
     depends_on: tuple[TaskId, ...] = ()
     priority: Annotated[int, msgspec.Meta(ge=1, le=10)] = 5

@@ -126,7 +126,7 @@ class Dag:
         fields: dict[str, Any] = {
             "id": id,
             "handler": handler if isinstance(handler, str) else _handler_name(handler, problems),
-            "config": config,
+            "config": {} if config is None else config,
             "depends_on": self._ids(after, problems),
             "priority": priority,
             "retry": retry,
