@@ -29,7 +29,9 @@ from talka.wire.task_views import (
     LogLineView,
     LogPage,
     Reason,
+    RetryPlan,
     RetryRequest,
+    RetryTask,
     ScheduleView,
     SkipRequest,
     TasksPage,
@@ -160,6 +162,10 @@ class FakeClient:
     async def retry_dag(self, id: str, request: RetryRequest) -> DagFacts:
         self.note("retry_dag", id, request)
         return self.facts
+
+    async def retry_plan(self, id: str, request: RetryRequest) -> RetryPlan:
+        self.note("retry_plan", id, request)
+        return RetryPlan([RetryTask("load", TaskState.DEAD), RetryTask("report", TaskState.SKIPPED)], 1)
 
     async def skip_dag(self, id: str, request: SkipRequest) -> DagFacts:
         self.note("skip_dag", id, request)
@@ -587,6 +593,21 @@ def test_tasks_are_run_again_with_another_config(command: Any, cluster: FakeClie
     assert {name: json.loads(bytes(value)) for name, value in request.config.items()} == {"load": {"rows": [1]}}
     command("jobs", "retry", "job1")
     assert cluster.asked[-1] == ("retry_dag", "job1", RetryRequest())
+
+
+def test_what_would_be_run_again_from_a_task_on_is_listed_and_nothing_is_run(command: Any, cluster: FakeClient) -> None:
+    code, out, _ = command("jobs", "retry", "job1", "--from", "load", "--dry-run")
+    assert code == 0
+    assert [line.split() for line in out.splitlines()[1:3]] == [["load", "dead"], ["report", "skipped"]]
+    assert "… and 1 more" in out and "3 tasks would be run again. Nothing was changed." in out
+    document = json.loads(command("jobs", "retry", "job1", "--from", "load", "--dry-run", "--json").out)
+    assert document == {
+        "tasks": [{"id": "load", "state": "dead"}, {"id": "report", "state": "skipped"}],
+        "left_out": 1,
+    }
+    assert cluster.asked == [("retry_plan", "job1", RetryRequest(("load",)))] * 2
+    command("jobs", "retry", "job1", "scan", "--from", "load")
+    assert cluster.asked[-1] == ("retry_dag", "job1", RetryRequest(("scan", "load")))
 
 
 @pytest.mark.parametrize(

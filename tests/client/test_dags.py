@@ -329,6 +329,8 @@ async def test_every_change_of_the_port_can_be_made(client: Client, dags: FakeDa
     assert (await client.cancel_dag("dag1", "enough")).reason == "enough"
     await client.retry_dag("dag1")
     await client.retry_dag("dag1", RetryRequest(("a",), {"a": msgspec.Raw(b"[1]")}))
+    plan = await client.retry_plan("dag1", RetryRequest(("a",)))
+    assert [(task.id, task.state) for task in plan.tasks] == [("a", "completed")]
     await client.skip_dag("dag1", SkipRequest(("a",)))
     await client.replay("dag1/x/y")
     await client.replay("dag1/a", msgspec.Raw(b'{"n":1}'))
@@ -338,9 +340,10 @@ async def test_every_change_of_the_port_can_be_made(client: Client, dags: FakeDa
     with pytest.raises(NoSuchSchedule):
         await client.drop_schedule("every night/1")
 
-    assert dags.asked[3:8] == [
+    assert dags.asked[3:9] == [
         ("retry_dag", "dag1"),
         ("retry_dag", "dag1", "a", "a=[1]"),
+        ("retry_plan", "dag1", "a"),
         ("skip_dag", "dag1", "a"),
         ("replay", "dag1/x/y", ""),
         ("replay", "dag1/a", '{"n":1}'),

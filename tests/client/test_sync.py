@@ -184,6 +184,7 @@ def test_dags_are_looked_at_and_changed(dag_client: tuple[talka.Client, FakeDags
     assert client.pause_dag(id).state == JobState.PAUSED
     assert client.resume_dag(id).state == JobState.RUNNING
     assert client.retry_dag(id).state == JobState.RUNNING
+    assert client.retry_plan(id).tasks[0].id == "a"
     assert client.skip_dag(id, SkipRequest(("a",))).id == id
     assert client.replay(f"{id}/a").id == id
     assert client.cancel_dag(id, "enough").reason == "enough"

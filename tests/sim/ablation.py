@@ -147,7 +147,7 @@ ROWS: Final = (
         has_forger=True,
     ),
     _jobs("variables travel open (`sealed_variables`)", "sealed_variables", ("variables",), 2),
-    _dags("handlers go on while their worker is frozen (`core_deadline`)", "core_deadline", ("D5", "D6"), 57),
+    _dags("handlers go on while their worker is frozen (`core_deadline`)", "core_deadline", ("D5", "D6"), 97),
     _jobs("everybody may say everything (`role_table`)", "role_table", ("role",), 1, has_hostile=True),
     _dags("dag jobs: everybody may say everything (`role_table`)", "role_table", ("role",), 1, has_hostile=True),
     _dags("workers tell of each other's attempts (`own_attempts`)", "own_attempts", ("D2", "D4"), 1, has_hostile=True),
@@ -179,7 +179,7 @@ ROWS: Final = (
         is_of_dags=True,
     ),
     _dags("dag jobs: told before it is durable (`commit_first`)", "commit_first", ("D1", "D3", "D5", "D6"), 2),
-    _dags("a manager writes to a store that another took (`store_fence`)", "store_fence", ("D1", "D2", "D7"), 5),
+    _dags("a manager writes to a store that another took (`store_fence`)", "store_fence", ("D1", "D2", "D7"), 8),
     _dags("schedules of a clock that was ahead stay (`schedule_mending`)", "schedule_mending", ("D10",), 14),
     _dags("ended jobs are dropped by the clock of the day (`aged_retention`)", "aged_retention", ("D1", "D11"), 14),
 )

@@ -22,7 +22,9 @@ from talka.wire.task_views import (
     QueuesView,
     QueueView,
     Reason,
+    RetryPlan,
     RetryRequest,
+    RetryTask,
     ScheduleView,
     SkipRequest,
     TasksPage,
@@ -278,6 +280,11 @@ class FakeDags:
             "retry_dag", id, *request.tasks, *(f"{k}={bytes(v).decode()}" for k, v in request.config.items())
         )
         return self._job(id).move(JobState.RUNNING)
+
+    async def retry_plan(self, id: str, request: RetryRequest) -> RetryPlan:
+        await self._note("retry_plan", id, *request.tasks)
+        self._job(id)
+        return RetryPlan([RetryTask("a", TaskState.COMPLETED)])
 
     async def skip_dag(self, id: str, request: SkipRequest) -> DagFacts:
         await self._note("skip_dag", id, *request.tasks)

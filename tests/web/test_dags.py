@@ -320,7 +320,7 @@ async def test_a_job_is_shown_to_people_whichever_kind_it_is(dag_api: Api, dags:
     ("method", "path"),
     [
         *(("GET", path) for path in ("tasks", "tasks/a", "tasks/a/why", "tasks/a/logs", "events", "graph")),
-        *(("POST", path) for path in ("pause", "resume", "retry")),
+        *(("POST", path) for path in ("pause", "resume", "retry", "retry/plan")),
     ],
     ids=str,
 )
@@ -441,6 +441,17 @@ async def test_a_change_is_passed_on(
 
     assert (answer.status, dags.asked) == (200, [asked])
     assert json.loads(answer.body)["id"] == "dag1"
+
+
+async def test_what_a_retry_would_run_again_is_answered(dag_api: Api, dags: FakeDags) -> None:
+    dags.add("dag1", [TaskSpec("a", "etl")])
+
+    answer = await post(dag_api, "/v1/jobs/dag1/retry/plan", {"tasks": ["a"]})
+    strange = await post(dag_api, "/v1/jobs/dag1/retry/plan", {"task": "a"})
+
+    assert (answer.status, dags.asked) == (200, [("retry_plan", "dag1", "a")])
+    assert json.loads(answer.body) == {"tasks": [{"id": "a", "state": "completed"}], "left_out": 0}
+    assert strange.status == 422
 
 
 async def test_a_load_job_is_cancelled_where_it_is(dag_api: Api) -> None:

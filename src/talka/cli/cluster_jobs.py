@@ -299,14 +299,25 @@ def resume(id: str, as_json: bool, **where: Any) -> int:
     "Run tasks of a pipeline again, and all tasks that depend on them. Without TASK: all tasks that did not complete.",
     ("talka jobs retry k7fw2xq9bd", "every task that did not complete"),
     ("talka jobs retry k7fw2xq9bd clean[3]", "one, and all that depends on it"),
+    ("talka jobs retry k7fw2xq9bd --from clean[3] --dry-run", "which tasks those are; nothing is run"),
     ("talka jobs retry k7fw2xq9bd load --config load='{\"rows\": 10}'", "with another config"),
 )
 @click.argument("id", metavar="ID")
 @click.argument("tasks", metavar="[TASK]...", nargs=-1)
+@click.option("--from", "first", multiple=True, metavar="TASK", help="From this task on, as TASK. Repeatable.")
+@click.option("--dry-run", is_flag=True, help="Only list what would be run again.")
 @click.option("--config", "configs", multiple=True, metavar="TASK=JSON", help="A new config for a task. Repeatable.")
 @json_option
 @api_options
-def retry(id: str, tasks: tuple[str, ...], configs: tuple[str, ...], as_json: bool, **where: Any) -> int:
+def retry(
+    id: str,
+    tasks: tuple[str, ...],
+    first: tuple[str, ...],
+    dry_run: bool,
+    configs: tuple[str, ...],
+    as_json: bool,
+    **where: Any,
+) -> int:
     import msgspec
 
     from talka.wire.task_views import RetryRequest
@@ -317,7 +328,13 @@ def retry(id: str, tasks: tuple[str, ...], configs: tuple[str, ...], as_json: bo
         if not equals or not task:
             raise Invalid(f"--config {text!r} names no task: write TASK=JSON")
         changed[task] = checked_json(f"--config {task}", value)
-    facts = asked(where, lambda client: client.retry_dag(id, RetryRequest(tasks, changed)))
+    request = RetryRequest((*tasks, *first), changed)
+    if dry_run:
+        from talka.cli.pipelines import show_retry
+
+        show_retry(where, id, request, as_json=as_json)
+        return 0
+    facts = asked(where, lambda client: client.retry_dag(id, request))
     return ordered(facts, as_json, f"talka jobs watch {id} shows it")
 
 

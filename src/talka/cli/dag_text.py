@@ -27,6 +27,7 @@ from talka.wire.task_views import (
     DeadLetter,
     GraphView,
     LogLineView,
+    RetryPlan,
     ScheduleView,
     TaskView,
     WhyView,
@@ -97,6 +98,13 @@ def why_text(task: str, why: WhyView) -> str:
         return sentence
     rows = [(reason.worker, reason.constraint or "none", reason.text) for reason in why.workers]
     return f"{sentence}\n\n{table(('WORKER', 'CONSTRAINT', 'WHY'), rows)}"
+
+
+def retry_text(plan: RetryPlan) -> str:
+    count = len(plan.tasks) + plan.left_out
+    rows = table(("TASK", "NOW"), [(task.id, task.state) for task in plan.tasks])
+    more = f"\n… and {plan.left_out:,} more" if plan.left_out else ""
+    return f"{rows}{more}\n\n{counted_text(count, 'task')} would be run again. Nothing was changed."
 
 
 def log_text(line: LogLineView) -> str:

@@ -32,7 +32,7 @@ from talka.errors import Invalid, TalkaError
 from talka.nodes.local import signals_to
 from talka.report.tame import tame_json
 from talka.units import SECOND
-from talka.wire.task_views import DagFacts, GraphView, TaskView
+from talka.wire.task_views import DagFacts, GraphView, RetryRequest, TaskView
 from talka.work.dags.dag import NULL, DagSpec
 from talka.work.lifecycle import TaskState, is_final
 from talka.work.outcome import ExitCode
@@ -346,6 +346,11 @@ async def some_of(client: Client, facts: DagFacts, states: Sequence[TaskState], 
 def show_task(where: dict[str, Any], id: str, task: str, *, as_json: bool) -> None:
     view = asked(where, lambda client: client.dag_task(id, task))
     say(json_of(view) if as_json else dag_text.task_text(view))
+
+
+def show_retry(where: dict[str, Any], id: str, request: RetryRequest, *, as_json: bool) -> None:
+    plan = asked(where, lambda client: client.retry_plan(id, request))
+    say(json_of(plan) if as_json else dag_text.retry_text(plan))
 
 
 def show_why(where: dict[str, Any], id: str, task: str, *, as_json: bool) -> None:

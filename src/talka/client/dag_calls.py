@@ -23,6 +23,7 @@ from talka.wire.task_views import (
     GraphView,
     LogPage,
     QueuesView,
+    RetryPlan,
     RetryRequest,
     ScheduleView,
     SkipRequest,
@@ -182,6 +183,11 @@ class DagCalls(AnyJobCalls):
     async def retry_dag(self, id: str, request: RetryRequest | None = None) -> DagFacts:
         """None: everything that did not complete."""
         return await self._ask("POST", f"/v1/jobs/{job_part(id)}/retry", DagFacts, value=request or RetryRequest())
+
+    async def retry_plan(self, id: str, request: RetryRequest | None = None) -> RetryPlan:
+        """What `retry_dag` would run again. Changes nothing."""
+        path = f"/v1/jobs/{job_part(id)}/retry/plan"
+        return await self._ask("POST", path, RetryPlan, value=request or RetryRequest(), limit_bytes=ANSWER_LIMIT_BYTES)
 
     async def skip_dag(self, id: str, request: SkipRequest) -> DagFacts:
         return await self._ask("POST", f"/v1/jobs/{job_part(id)}/skip", DagFacts, value=request)

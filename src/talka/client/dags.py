@@ -18,6 +18,7 @@ from talka.wire.task_views import (
     GraphView,
     LogPage,
     QueuesView,
+    RetryPlan,
     RetryRequest,
     ScheduleView,
     SkipRequest,
@@ -164,6 +165,9 @@ class DagControl(Protocol):
     async def pause_dag(self, id: str) -> DagFacts: ...
     async def resume_dag(self, id: str) -> DagFacts: ...
     async def retry_dag(self, id: str, request: RetryRequest) -> DagFacts: ...
+    async def retry_plan(self, id: str, request: RetryRequest) -> RetryPlan:
+        """What `retry_dag` would run again now. Changes nothing."""
+
     async def skip_dag(self, id: str, request: SkipRequest) -> DagFacts: ...
 
     async def queues(self) -> QueuesView: ...

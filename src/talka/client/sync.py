@@ -24,6 +24,7 @@ from talka.wire.task_views import (
     GraphView,
     LogPage,
     QueuesView,
+    RetryPlan,
     RetryRequest,
     ScheduleView,
     SkipRequest,
@@ -246,6 +247,10 @@ class Client:
     def resume_dag(self, id: str) -> DagFacts:
         """Start tasks of a paused dag job again."""
         return self._wait(self._client.resume_dag(id))
+
+    def retry_plan(self, id: str, request: RetryRequest | None = None) -> RetryPlan:
+        """What `retry_dag` would run again. Changes nothing."""
+        return self._wait(self._client.retry_plan(id, request))
 
     def retry_dag(self, id: str, request: RetryRequest | None = None) -> DagFacts:
         """Run tasks of a dag job again that failed; `request` can name them."""

@@ -127,6 +127,7 @@ def all_handlers() -> dict[str, Handler]:
         "pause": dags.pause,
         "resume": dags.resume,
         "retry": dags.retry,
+        "retry_plan": dags.retry_plan,
         "skip": dags.skip,
         "queues": lambda asked: asked.dag_control.queues(),
         "dead_letters": lambda asked: asked.dag_control.dead_letters(*page_in(asked.request)),

@@ -19,6 +19,7 @@ from talka.wire.task_views import (
     EventsPage,
     GraphView,
     LogPage,
+    RetryPlan,
     RetryRequest,
     SkipRequest,
     TasksPage,
@@ -163,6 +164,11 @@ async def retry(asked: ApiQuestion) -> DagFacts:
         if len(bytes(config)) > CONFIG_LIMIT_BYTES:
             raise Invalid(f"the config of task {id[:ID_LIMIT]} has more than {CONFIG_LIMIT_BYTES} bytes")
     return await dags.retry_dag(job, request)
+
+
+async def retry_plan(asked: ApiQuestion) -> RetryPlan:
+    dags, job = await asked.job_dags(), asked.job
+    return await dags.retry_plan(job, await read_json_if_any(asked.request, RetryRequest(), CHANGE_LIMIT_BYTES))
 
 
 async def skip(asked: ApiQuestion) -> DagFacts:

@@ -17,6 +17,7 @@ from talka.wire.task_views import (
     GraphView,
     LogPage,
     QueuesView,
+    RetryPlan,
     RetryRequest,
     ScheduleView,
     SkipRequest,
@@ -274,6 +275,15 @@ OPERATIONS: Final = (
         DagFacts,
         body=RetryRequest,
         problems=(*BODY, 404, 409, NO_DAGS),
+    ),
+    ApiOperation(
+        "retry_plan",
+        "POST",
+        "/v1/jobs/{id}/retry/plan",
+        "look at what a retry would run again",
+        RetryPlan,
+        body=RetryRequest,
+        problems=(*BODY, 404, NO_DAGS),
     ),
     ApiOperation(
         "skip",

@@ -172,6 +172,21 @@ class RetryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """New configs by task id."""
 
 
+class RetryTask(msgspec.Struct, frozen=True):
+    """A task that a retry would run again."""
+
+    id: str
+    state: TaskState
+    """As it is now."""
+
+
+class RetryPlan(msgspec.Struct, frozen=True):
+    """What a retry would run again, in the order of the job. At most 10,000 tasks; `left_out` says how many more."""
+
+    tasks: list[RetryTask]
+    left_out: int = 0
+
+
 class SkipRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Do not run these: what waits for them goes on without their output."""
 

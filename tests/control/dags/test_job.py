@@ -475,6 +475,21 @@ def test_what_did_not_complete_runs_again_with_all_that_follows() -> None:
     assert story.end() == (JobState.COMPLETED, "")
 
 
+def test_what_would_run_again_is_told_and_nothing_is_changed() -> None:
+    story = Story({"a": "", "b": "a", "c": "", "d": "bc"}, retry=ONCE, on_failure="continue")
+    story.done("a")
+    story.fail("b")
+    story.done("c", "d")
+    story.end()
+    story.changes.clear()
+    told = {ids: [task.id for task in story.job.again(ids)] for ids in [(), ("a",), ("c",), ("d", "c")]}
+    assert told == {(): ["b", "d"], ("a",): ["a", "b", "d"], ("c",): ["c", "d"], ("d", "c"): ["c", "d"]}
+    assert [task.id for task in story.job.again((), ["c"])] == ["b", "c", "d"]
+    assert story.changes == [] and story.states() == "a:completed b:dead c:completed d:completed"
+    story.take(story.job.rerun(story.now, ["c"]))
+    assert story.states() == "a:completed b:dead c:ready d:pending", "as was told"
+
+
 def test_a_named_task_runs_again_with_another_config() -> None:
     story = Story({"a": {"config": msgspec.Raw(b"1")}, "b": "a", "c": ""})
     story.done("a", "b", "c")

@@ -782,6 +782,45 @@ async def test_a_job_that_has_ended_is_run_again(node: Node) -> None:
         await node.jobs.retry_dag("nothing", RetryRequest())
 
 
+async def test_what_would_run_again_is_told_of_jobs_that_run_and_that_have_ended(node: Node) -> None:
+    node.beat()
+    tasks = {"a": "", "b": "a", "c": "a"}
+    facts = await node.jobs.submit_dag(dag(tasks, DagSettings(retry=Retry(max=0), on_failure="continue")), "", "")
+    await node.handed("a")
+    with pytest.raises(Invalid, match="task a is running"):
+        await node.jobs.retry_plan(facts.id, RetryRequest(("a",)))
+    await node.finish("a")
+    await node.finish("b", "failed")
+    await node.finish("c")
+    await node.ended(facts.id)
+
+    failed = await node.jobs.retry_plan(facts.id, RetryRequest())
+    first = await node.jobs.retry_plan(facts.id, RetryRequest(("a",)))
+
+    assert [(task.id, task.state) for task in failed.tasks] == [("b", TaskState.DEAD)]
+    assert [task.id for task in first.tasks] == ["a", "b", "c"] and first.left_out == 0
+    with pytest.raises(Invalid, match="has no task z"):
+        await node.jobs.retry_plan(facts.id, RetryRequest(("z",)))
+    with pytest.raises(NoSuchJob):
+        await node.jobs.retry_plan("nothing", RetryRequest())
+    assert not node.keeper.jobs and (await node.jobs.dag(facts.id)).state is JobState.PARTIAL
+
+
+async def test_a_plan_of_a_retry_names_so_many_tasks_and_counts_the_others(node_of: NodeOf) -> None:
+    node = await node_of(reading=ReadingLimits(retry=2))
+    node.beat()
+    facts = await node.jobs.submit_dag(dag({"a": "", "b": "a", "c": "a"}), "", "")
+    await node.handed("a")
+    await node.finish("a")
+    await node.handed("b")
+    await node.handed("c")
+    await node.finish("b")
+    await node.finish("c")
+    await node.ended(facts.id)
+    plan = await node.jobs.retry_plan(facts.id, RetryRequest(("a",)))
+    assert ([task.id for task in plan.tasks], plan.left_out) == (["a", "b"], 1)
+
+
 async def test_a_job_that_ends_while_it_is_asked_to_run_again_is_to_be_asked_again(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,8 +15,9 @@ from talka.errors import Invalid, Unavailable
 from talka.units import MILLISECOND
 from talka.work.dags.dag import DagSettings, TaskSpec, encode_task
 from talka.work.dags.records import TASK_STATES, JobRow, LiveTask, Reset, TaskRow
-from talka.work.lifecycle import TaskState, begin_again, is_final, move
+from talka.work.lifecycle import JobState, TaskState, begin_again, is_final, move
 
+STOPPING: Final = (JobState.CANCELLING, JobState.COMPLETING)
 ENDED: Final = frozenset(state for state in TaskState if is_final(state))
 FAILED: Final = (TaskState.DEAD, TaskState.FAILED, TaskState.TIMEOUT)
 
@@ -170,18 +171,26 @@ class DagBook:
             raise Invalid(f"job {self.row.id} has no task {missing}: see its tasks")
         return found
 
-    def _again(self, ids: Sequence[str], configs: Mapping[str, msgspec.Raw]) -> list[tuple[DagTask, TaskSpec | None]]:
-        """Which tasks are run again, with their new specs if they get any, or why they cannot be."""
-        chosen = self._named([*ids, *configs])
+    def again(self, ids: Sequence[str], others: Iterable[str] = ()) -> list[DagTask]:
+        """Which tasks are run again with these and `others`, in the order of the job, or why they cannot be: all that
+        depends on them too; no `ids`: all that ended without being completed."""
+        if self.state is JobState.SUBMITTED or self.state in STOPPING:
+            raise Invalid(f"job {self.row.id} is {self.state}: nothing of it can be run again now")
+        chosen = self._named([*ids, *others])
         if not ids:
             chosen += [task for task in self.tasks if task.state in ENDED and task.state is not _COMPLETED]
         if not chosen:
             raise Invalid(f"no task of job {self.row.id} ended without being completed: name those to be run again")
-        again: list[tuple[DagTask, TaskSpec | None]] = []
-        for index in self._dependents.downstream([task.index for task in chosen]):
-            task = self.tasks[index]
+        tasks = [self.tasks[index] for index in self._dependents.downstream([task.index for task in chosen])]
+        for task in tasks:
             if task.worker or (task.state is _COMPLETED and not task.is_settled):
                 raise Invalid(f"task {task.id} is running: wait for it, or cancel the job")
+        return tasks
+
+    def _again(self, ids: Sequence[str], configs: Mapping[str, msgspec.Raw]) -> list[tuple[DagTask, TaskSpec | None]]:
+        """With their new specs if they get any."""
+        again: list[tuple[DagTask, TaskSpec | None]] = []
+        for task in self.again(ids, configs):
             config = configs.get(task.id)
             if config is not None and task.spec is None:
                 raise Unavailable(f"the spec of task {task.id} is not in memory: ask again in a moment")

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from talka.control.dags.book import ENDED, FAILED, DagBook
+from talka.control.dags.book import ENDED, FAILED, STOPPING, DagBook
 from talka.control.dags.rows import (
     again_text,
     attempt_of,
@@ -38,7 +38,6 @@ AT_ONCE: Final = 10_000
 """Tasks that become ready or are cancelled in one step; the others follow in ticks, so that no step takes long."""
 ERROR_KEPT: Final = 300
 """Characters of an error that stay in memory; all of them are in its row."""
-STOPPING: Final = (JobState.CANCELLING, JobState.COMPLETING)
 
 _PENDING, _READY, _ASSIGNED, _RUNNING = TaskState.PENDING, TaskState.READY, TaskState.ASSIGNED, TaskState.RUNNING
 
@@ -282,8 +281,6 @@ class DagJob(DagBook):
     def rerun(self, now: int, ids: Sequence[str], configs: Mapping[str, msgspec.Raw] | None = None) -> DagStep:
         """Run these and all that depends on them once more; none named: all that ended without being completed. The
         specs of those that get another config must be in memory (`loaded`)."""
-        if self.state is JobState.SUBMITTED or self.state in STOPPING:
-            raise Invalid(f"job {self.row.id} is {self.state}: nothing of it can be run again now")
         again = self._again(ids, configs or {})
         step = DagStep()
         for task, spec in again:

@@ -5,6 +5,7 @@ Memory is ahead of the store by what is on its way there; an end is not shown be
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
+from random import Random
 from typing import Final, NamedTuple
 
 import msgspec
@@ -36,22 +37,29 @@ from talka.wire.task_views import (
     GraphView,
     LogPage,
     QueuesView,
+    RetryPlan,
+    RetryRequest,
+    RetryTask,
     ScheduleView,
     TasksPage,
     TaskView,
     WhyView,
 )
 from talka.wire.views import instant_text
-from talka.work.dags.records import AttemptRow, JobRow, TaskKey, TaskRow
+from talka.work.dags.dag import DagSettings
+from talka.work.dags.records import AttemptRow, JobRow, LiveTask, TaskKey, TaskRow
 from talka.work.lifecycle import JobState, TaskState, is_final
 
 GRAPH_LIMIT: Final = 10_000
+RETRY_LIMIT: Final = 10_000
+"""Tasks that a plan of a retry names."""
 WATCH_S: Final = 0.05
 NEWEST: Final = 1 << 62
 
 
 class ReadingLimits(NamedTuple):
     graph: int = GRAPH_LIMIT
+    retry: int = RETRY_LIMIT
     watch_s: float = WATCH_S
 
 
@@ -259,6 +267,16 @@ class DagReading:
         _, found = await self._task(id, task)
         return self._keeper_of(id).why(boottime_ns(), id, task, found.index, found.state)
 
+    async def retry_plan(self, id: str, request: RetryRequest) -> RetryPlan:
+        self._check_loaded()
+        job = self._job(id)
+        if job is None or self._is_draft(id):
+            row = await self._row(id)
+            job = ended_job(row, await self._store.live_tasks(row.number, -1, row.tasks + 1))
+        limit = self._reading.retry
+        tasks = job.again(request.tasks, request.config)
+        return RetryPlan([RetryTask(task.id, task.state) for task in tasks[:limit]], max(0, len(tasks) - limit))
+
     async def task_logs(self, id: str, task: str, cursor: str, limit: int) -> LogPage:
         row, found = await self._task(id, task)
         after = _number(cursor) if cursor else 0
@@ -296,6 +314,14 @@ class DagReading:
 
     async def schedules(self) -> list[ScheduleView]:
         return [schedule_view(row) for row in await self._store.schedules()]
+
+
+def ended_job(row: JobRow, live: Sequence[LiveTask]) -> DagJob:
+    """As the store has it, to be looked at: nothing runs in it."""
+    job = DagJob(row, msgspec.json.decode(row.settings, type=DagSettings), Random(0), lambda now: 0)
+    job.restore(0, live)
+    job.restored(0)
+    return job
 
 
 def _number(text: str) -> int:

@@ -34,6 +34,7 @@ LEAST: Final[dict[str, UserRole | None]] = {
     "pause": "submitter",
     "resume": "submitter",
     "retry": "submitter",
+    "retry_plan": "submitter",
     "skip": "submitter",
     "queues": "viewer",
     "dead_letters": "viewer",
