@@ -718,7 +718,7 @@ def test_files_in_the_document_are_what_they_say(folder: Path) -> None:
     [yaml] = shown("yaml")
     (folder / "nightly.yaml").write_text(yaml)
     assert len(read_pipeline(folder / "nightly.yaml").tasks) == 3
-    dag, handlers = shown("py")
+    dag, _, handlers = shown("py")
     (folder / "nightly.py").write_text(dag)
     found = pipelines.pipeline_of("nightly.py")
     assert found is not None and len(found.tasks) == 52
