@@ -271,6 +271,48 @@ def test_settings_of_load_tests_are_refused_as_flags_and_ignored_elsewhere(
     assert command("submit", "etl.yaml").code == 0
 
 
+# Params.
+
+
+DATED = "name: etl\nparams:\n  day: {type: date}\ntasks:\n  - {id: load, handler: work, config: {day: '${day}'}}\n"
+
+
+def test_values_of_params_are_given_on_the_command_line(folder: Path, command: Any, cluster: FakeClient) -> None:
+    (folder / "dated.yaml").write_text(DATED)
+    assert command("submit", "dated.yaml", "--detach", "--param", "day=2026-11-16").code == 0
+    [(_, spec, _)] = cluster.asked
+    assert spec.values == {"day": "2026-11-16"} and spec.params["day"].type == "date"
+
+
+def test_values_that_are_missing_unknown_or_of_another_type_are_told_and_nothing_is_sent(
+    folder: Path, command: Any, cluster: FakeClient
+) -> None:
+    (folder / "dated.yaml").write_text(DATED)
+    code, out, err = command("submit", "dated.yaml", "--param", "dy=1", "--param", "x=a=b")
+    assert (code, out) == (3, "")
+    assert 'dated.yaml:3: there is no param "dy" (did you mean day?)' in err
+    assert "dated.yaml:3: param day has no default and is not given: --param day=DATE gives it" in err
+    code, _, err = command("submit", "dated.yaml", "--param", "day=16.11.2026")
+    assert code == 3 and 'dated.yaml:3: param day: "16.11.2026" is not a date' in err
+    assert cluster.asked == []
+
+
+def test_param_that_is_none_is_a_mistake_of_the_command_line(
+    file: Path, folder: Path, command: Any, cluster: FakeClient
+) -> None:
+    (folder / "shop.py").write_text(LOAD_TEST)
+    for words, text in (
+        (["etl.yaml", "--param", "day"], '--param "day" names no value: write --param NAME=VALUE'),
+        (["etl.yaml", "--param", "=1"], '--param "=1" names no value'),
+        (["etl.yaml", "--param", "a=1", "--param", "a=2"], "--param a is given twice"),
+        (["shop.py", "--param", "a=1"], "--param is for pipelines, and shop.py is a load test"),
+        (["http://127.0.0.1:9/", "--param", "a=1"], "--param is for pipelines"),
+    ):
+        code, out, err = command("submit", *words)
+        assert (code, out) == (2, "") and text in err
+    assert cluster.asked == []
+
+
 # Submitted and followed.
 
 
@@ -715,9 +757,11 @@ def shown(language: str) -> list[str]:
 
 
 def test_files_in_the_document_are_what_they_say(folder: Path) -> None:
-    [yaml] = shown("yaml")
+    yaml, with_params = shown("yaml")
     (folder / "nightly.yaml").write_text(yaml)
     assert len(read_pipeline(folder / "nightly.yaml").tasks) == 3
+    (folder / "params.yaml").write_text(with_params)
+    assert read_pipeline(folder / "params.yaml", {"day": "2026-11-16"}).values == {"day": "2026-11-16"}
     dag, _, handlers = shown("py")
     (folder / "nightly.py").write_text(dag)
     found = pipelines.pipeline_of("nightly.py")

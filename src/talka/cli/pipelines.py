@@ -5,7 +5,7 @@ import ast
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,7 +33,9 @@ from talka.nodes.local import signals_to
 from talka.report.tame import tame_json
 from talka.units import SECOND
 from talka.wire.task_views import DagFacts, GraphView, RetryRequest, TaskView
-from talka.work.dags.dag import NULL, DagSpec
+from talka.work.dags.dag import NULL, DagSpec, ParamValue
+from talka.work.dags.params import NO_VALUES
+from talka.work.durations import shown
 from talka.work.lifecycle import TaskState, is_final
 from talka.work.outcome import ExitCode
 from talka.work.specs import BadWorkflows
@@ -74,18 +76,31 @@ class TwoKinds(Invalid):
 # What a target is.
 
 
-def pipeline_of(target: str) -> DagSpec | None:
-    """The pipeline that the target is, checked; None where it is a load test."""
+def pipeline_of(target: str, values: Mapping[str, ParamValue] = NO_VALUES) -> DagSpec | None:
+    """The pipeline that the target is, checked, with values of its params; None where it is a load test."""
     if is_url(target):
         return None
     if target.lower().endswith(SUFFIXES):
-        return read_pipeline(Path(target))
+        return read_pipeline(Path(target), values)
     file, names = file_and_names(target)
     if not Path(file).is_file() or not holds_pipeline(Path(file), names):
         return None
     if len(names) > 1:
         raise NoSuchFile(f"{target}: a job is one pipeline: name one of {', '.join(names)}")
-    return read_pipeline(Path(target))
+    return read_pipeline(Path(target), values)
+
+
+def values_in(params: Sequence[str]) -> dict[str, ParamValue]:
+    """Of `--param NAME=VALUE`, as text."""
+    found: dict[str, ParamValue] = {}
+    for param in params:
+        name, sign, value = param.partition("=")
+        if not name or not sign:
+            raise BadSetting(f"--param {shown(param)} names no value: write --param NAME=VALUE")
+        if name in found:
+            raise BadSetting(f"--param {name} is given twice: leave one of them out")
+        found[name] = value
+    return found
 
 
 def holds_pipeline(file: Path, names: Sequence[str]) -> bool:

@@ -10,6 +10,7 @@ from talka.cli.command import command, option, options
 from talka.cli.output import ResultFile, harmless, say
 
 LOAD, REQUEST, RESULT, RUNNING = "Load (replaces what the file says)", "Request (of a URL)", "Result", "Running"
+PIPELINE = "Pipeline"
 
 # Nothing is checked by this type; shells complete names of files for it.
 target = click.argument("target", type=click.Path(readable=False), metavar="TARGET")
@@ -51,6 +52,7 @@ html = option(RESULT, "--html", "FILE", "Write a page to open, print or send.")
 env = option(
     RUNNING, "--env", "NAME[=VALUE]", "A variable for the test; without VALUE, your own. Repeatable.", multiple=True
 )
+param = option(PIPELINE, "--param", "NAME=VALUE", "A value of one of the pipeline's params. Repeatable.", multiple=True)
 more_result_options = options(
     html,
     summary,

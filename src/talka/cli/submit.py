@@ -13,6 +13,7 @@ from talka.cli.run import (
     env,
     load_options,
     more_result_options,
+    param,
     request_options,
     running_options,
     target,
@@ -37,6 +38,7 @@ WATCHED: Final = ("json", "html", "junit", "summary", "outputs", "keep", "store"
     ("talka submit shop.py --env SHOP_TOKEN --cores 32", "with a variable, on at most 32 cores"),
     ("talka submit shop.py --detach", "prints the job's id and leaves"),
     ("talka submit etl.yaml", "a pipeline: its tasks run where their handlers are"),
+    ("talka submit etl.yaml --param day=2026-11-16", "with a value of one of its params"),
 )
 @target
 @load_options
@@ -53,6 +55,7 @@ WATCHED: Final = ("json", "html", "junit", "summary", "outputs", "keep", "store"
 @more_result_options
 @api_options
 @option(CLUSTER, "--key", "KEY", "Submitted twice with the same key, it is still one job.")
+@param
 @option(CLUSTER, "--priority", "N", "In the queue, from 1 to 10, the highest (5).")
 @option(CLUSTER, "--detach", None, "Print the job's id and leave it to the cluster.", is_flag=True)
 @option(CLUSTER, "--logs", None, "Show what the test prints on the workers, on stderr.", is_flag=True)
@@ -60,14 +63,16 @@ WATCHED: Final = ("json", "html", "junit", "summary", "outputs", "keep", "store"
 @option(RUNNING, "--workers-have", "MODULE", "The test imports it, and every worker has it. Repeatable.", multiple=True)
 @running_options
 @env
-def submit(target: str, env: tuple[str, ...], key: str | None, detach: bool, logs: bool, **flags: Any) -> int:
+def submit(
+    target: str, env: tuple[str, ...], key: str | None, detach: bool, logs: bool, param: tuple[str, ...], **flags: Any
+) -> int:
     from talka.cli.config import pass_variables, read_settings
     from talka.cli.url_request import take_request
 
     request = take_request(flags, target)
     settings = read_settings(flags)
     variables = pass_variables(env)
-    pipeline = pipeline_in(target, settings, env)
+    pipeline = pipeline_in(target, settings, env, param)
     if pipeline is not None:
         from talka.cli.pipelines import submit_pipeline
 
@@ -95,17 +100,21 @@ def submit(target: str, env: tuple[str, ...], key: str | None, detach: bool, log
     return followed(job, reporting, "Ctrl-C cancels it and still reports, a second one leaves it at once")
 
 
-def pipeline_in(target: str, settings: "CliSettings", env: tuple[str, ...]) -> "DagSpec | None":
+def pipeline_in(target: str, settings: "CliSettings", env: tuple[str, ...], param: tuple[str, ...]) -> "DagSpec | None":
     """The pipeline that the target is, or None: then it is a load test."""
-    if target.startswith(("http://", "https://")):
+    if target.startswith(("http://", "https://")) and not param:
         return None
-    from talka.cli.pipelines import check_settings, pipeline_of
+    from talka.cli.config import BadSetting
+    from talka.cli.pipelines import check_settings, pipeline_of, values_in
 
+    values = values_in(param)
     # What the user's file prints when it is imported must not mix with the result.
     with contextlib.redirect_stdout(sys.stderr):
-        found = pipeline_of(target)
+        found = pipeline_of(target, values)
     if found is not None:
         check_settings(target, settings, env)
+    elif param:
+        raise BadSetting(f"--param is for pipelines, and {target} is a load test: leave it out")
     return found
 
 

@@ -294,3 +294,22 @@ def test_a_handler_that_is_missing_is_told_before_anything_runs() -> None:
         run_dag_inline(dag, {})
     with pytest.raises(Invalid, match="at_once = 0 lets nothing run"):
         run_dag_inline(dag, {"ad": add}, at_once=0)
+
+
+def test_configs_are_filled_with_values() -> None:
+    dag = Dag("n", params={"n": {"type": "int"}, "more": {"type": "int", "default": 1}})
+    dag.task("sum", "add", "${more}", after=[dag.task("one", "add", "${n}")])
+
+    assert run_dag_inline(dag, HANDLERS, values={"n": "5"}).outputs == {"one": 5, "sum": 6}
+    assert run_dag_inline(dag.spec(), HANDLERS, values={"n": 7}).outputs == {"one": 7, "sum": 8}
+    with pytest.raises(Invalid, match="param n has no default and is not given"):
+        run_dag_inline(dag, HANDLERS)
+
+
+def test_a_scheduled_one_is_given_samples_of_what_its_schedule_gives() -> None:
+    dag = Dag("n", schedule="@daily")
+    dag.task("a", "config", ["${scheduled_day}", "${scheduled_for}"])
+
+    run = run_dag_inline(dag, {"config": lambda task: task.config})
+
+    assert run.outputs == {"a": ["2026-01-01", "2026-01-01T00:00:00+00:00"]}

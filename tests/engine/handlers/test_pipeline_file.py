@@ -10,7 +10,8 @@ import pytest
 from talka.engine.handlers.pipeline_file import read_pipeline
 from talka.engine.handlers.positions import read_located
 from talka.engine.loader import NoSuchFile
-from talka.work.dags.dag import DagSettings, DagSpec, Limit, Retry, TaskSpec, Timeouts
+from talka.work.dags.dag import DagSettings, DagSpec, Limit, Param, Retry, TaskSpec, Timeouts
+from talka.work.dags.params import filled
 from talka.work.dags.pipeline import BadPipeline
 from talka.work.specs import BadWorkflows
 
@@ -322,3 +323,120 @@ def test_every_kind_of_mistake_in_python_gets_a_sentence_with_its_line(
     (found,) = told_of(file_of(tmp_path, content, name))
 
     assert found.startswith(told)
+
+
+# Params.
+
+WITH_PARAMS = """\
+name: nightly
+params:
+  day: {type: date}
+  parts: {type: int, default: 4, choices: [2, 4]}
+tasks:
+  - id: extract
+    handler: fetch
+    config:
+      day: ${day}
+      parts: [ "${parts}" ]
+"""
+
+
+def told_with(path: Path, **values: str) -> list[str]:
+    with pytest.raises(BadWorkflows) as caught:
+        read_pipeline(path, values)
+    return [f"{problem.line}: {problem.text}" for problem in caught.value.problems]
+
+
+def test_a_file_declares_params_and_is_given_values(tmp_path: Path) -> None:
+    path = file_of(tmp_path, WITH_PARAMS)
+    params = {"day": Param("date"), "parts": Param("int", 4, (2, 4))}
+
+    assert read_pipeline(path).params == params, "which values it is given is said later"
+    spec = read_pipeline(path, {"day": "2026-11-16"})
+
+    assert (spec.params, spec.values) == (params, {"day": "2026-11-16"})
+    assert msgspec.json.decode(filled(spec).tasks[0].config) == {"day": "2026-11-16", "parts": [4]}
+
+
+def test_a_file_without_params_may_say_so(tmp_path: Path) -> None:
+    assert read_pipeline(file_of(tmp_path, WITHOUT.replace("PARAMS", "params:"))).params == {}
+    assert read_pipeline(file_of(tmp_path, WITHOUT.replace("PARAMS", "params: {}"))).params == {}
+
+
+def test_everything_wrong_with_values_is_told_at_the_line_of_its_param(tmp_path: Path) -> None:
+    assert told_with(file_of(tmp_path, WITH_PARAMS), parts="3", dy="1") == [
+        "3: param day has no default and is not given: --param day=DATE gives it",
+        '3: there is no param "dy" (did you mean day?)',
+        '4: param parts: "3" is not one of 2, 4',
+    ]
+
+
+def test_placeholders_are_told_at_their_own_line_with_all_else(tmp_path: Path) -> None:
+    text = """\
+name: n
+params:
+  scheduled_day: {}
+  n: {type: number, default: 1}
+  m: {typ: int}
+  b: {type: bool, default: "yes"}
+  x: 5
+tasks:
+  - id: a
+    handler: h
+    key: a-${nn}
+    config:
+      - "${n} ${m}"
+      - in: [ "${${n}", {deep: "${scheduled_for}"} ]
+        "${n}": 1
+  - {id: b, handler: h, depends_on: [z], config: "${q}"}
+"""
+    wrong = "there is no such param"
+    assert told_of(file_of(tmp_path, text)) == [
+        "3: param scheduled_day: schedules give this one: choose another name",
+        '4: param "n": type: "number" is not one of string, int, float, bool, date',
+        '5: param "m": unknown field "typ" (did you mean type?)',
+        '6: param b: its default "yes" is neither true nor false',
+        '7: param "x": must have fields, such as type, default, choices',
+        f"11: task a: its key has ${{nn}}, and {wrong} (did you mean n?); $${{ stands for the text ${{ itself",
+        "14: task a: its config has ${ without a name and a }: $${ stands for the text itself",
+        "14: task a: its config has ${scheduled_for}, which only a pipeline with a schedule has",
+        "15: task a: its config has ${n} in the name of a field: only values are filled",
+        "16: task b: depends on z, but there is no such task",
+        f"16: task b: its config has ${{q}}, and {wrong}: there are n, m, b, x; $${{ stands for the text ${{ itself",
+    ]
+
+
+WITHOUT = """\
+name: n
+PARAMS
+tasks:
+  - {id: a, handler: h}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("params: [a]", "2: params: must have a field for each param, such as day: {type: date}"),
+        ("params: {a: {choices: [" + "1, " * 100 + "1]}}", '2: param "a": choices: must have at most 100 entries'),
+        ("params: {" + ", ".join(f"p{n}: {{}}" for n in range(101)) + "}", "2: params: must have at most 100 entries"),
+        ("values: {a: 1}", "2: values: is not of the pipeline but of one submission"),
+    ],
+)
+def test_params_that_cannot_be_are_told(text: str, told: str, tmp_path: Path) -> None:
+    [problem] = told_of(file_of(tmp_path, WITHOUT.replace("PARAMS", text)))
+    assert problem.startswith(told)
+
+
+def test_with_a_schedule_what_it_gives_can_be_named(tmp_path: Path) -> None:
+    text = WITHOUT.replace("PARAMS", 'schedule: "@daily"').replace(
+        "handler: h", 'handler: h, config: "${scheduled_day}"'
+    )
+    assert read_pipeline(file_of(tmp_path, text), {}).schedule == "@daily"
+
+
+def test_a_value_that_fills_too_much_is_told_at_its_task(tmp_path: Path) -> None:
+    config = '"' + "${s}" * 1000 + '"'
+    text = WITHOUT.replace("PARAMS", "params: {s: {}}").replace("handler: h", f"handler: h, config: {config}")
+    [problem] = told_with(file_of(tmp_path, text), s="x" * 300)
+    assert problem.startswith("4: task a: its config is too large once it is filled")

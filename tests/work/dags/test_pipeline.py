@@ -1,12 +1,14 @@
 """The builder of dag jobs."""
 
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from talka.work.dags.dag import Bounds, DagSettings, DagSpec, Limit, Retry, TaskSpec, Timeouts, checked
+from talka.work.dags.dag import Bounds, DagSettings, DagSpec, Limit, Param, Retry, TaskSpec, Timeouts, checked
+from talka.work.dags.params import filled
 from talka.work.dags.pipeline import BadPipeline, Dag
 from talka.work.handlers import handler
 from talka.work.specs import BadWorkflows
@@ -201,3 +203,64 @@ def test_all_mistakes_are_told_at_once_and_circles_once_the_tasks_can_be_read() 
     dag.task("a", "h", after="b")
     dag.task("b", "h", after="a")
     assert problems_of(dag) == ["task a: waits for itself: a → b → a"]
+
+
+# Params.
+
+
+def dated() -> Dag:
+    params = {"day": Param("date"), "since": {"type": "date", "default": date(2026, 1, 1)}}
+    dag = Dag("dated", params=params)
+    dag.task("a", "h", {"day": "${day}", "since": "${since}"})
+    return dag
+
+
+def test_params_are_declared_and_given_values() -> None:
+    assert dated().spec().params == {"day": Param("date"), "since": Param("date", "2026-01-01")}
+
+    spec = dated().spec({"day": date(2026, 11, 16)})
+
+    assert spec.values == {"day": "2026-11-16"}
+    assert msgspec.json.decode(filled(spec).tasks[0].config) == {"day": "2026-11-16", "since": "2026-01-01"}
+
+
+def test_values_are_submitted_with_it() -> None:
+    class Client:
+        def submit_dag(self, spec: DagSpec, key: str = "") -> tuple[DagSpec, str]:
+            return spec, key
+
+    spec, key = dated().submit(Client(), "k", values={"day": "2026-11-16"})
+    assert (spec.values, key) == ({"day": "2026-11-16"}, "k")
+    with pytest.raises(BadPipeline, match="param day has no default and is not given"):
+        dated().submit(Client())
+
+
+def test_what_is_wrong_with_params_and_placeholders_is_told_at_its_line() -> None:
+    dag = Dag("n", params={"a": {"typ": "int"}})
+    dag.task("t", "h", "${a} ${b} ${scheduled_day}")
+    assert problems_of(dag) == [
+        'Dag n: params: [...]: unknown field "typ" (did you mean type?)',
+        "task t: its config has ${b}, and there is no such param: there are a; $${ stands for the text ${ itself",
+        "task t: its config has ${scheduled_day}, which only a pipeline with a schedule has",
+    ]
+    assert problems_of(Dag("n", params={1: object()})) == [  # type: ignore[dict-item]
+        "Dag n: its params hold what JSON cannot: Encoding objects of type object is unsupported",
+        'Dag n: has no tasks: write dag.task("id", "handler")',
+    ]
+    assert problems_of(Dag("n", params=[]))[0].startswith("Dag n: has no tasks")  # type: ignore[arg-type]
+    assert problems_of(Dag("n", params=["a"]))[0] == "Dag n: params: must be an object, not a list"  # type: ignore[arg-type]
+
+
+def test_a_schedule_gives_its_instant() -> None:
+    dag = Dag("n", schedule="@daily")
+    dag.task("t", "h", "${scheduled_for}")
+    assert dag.spec().schedule == "@daily"
+
+
+def test_a_value_without_a_param_is_told_where_the_dag_is() -> None:
+    dag = Dag("n")
+    dag.task("t", "h")
+    with pytest.raises(BadPipeline) as caught:
+        dag.spec({"x": 1})
+    [problem] = caught.value.problems
+    assert (problem.text, problem.line) == ('Dag n: there is no param "x": the pipeline has none', dag.line)

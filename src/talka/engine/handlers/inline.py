@@ -12,6 +12,7 @@ import inspect
 import selectors
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
+from datetime import date
 from random import Random
 from types import ModuleType
 from typing import Any, Final, TypeVar, TypeVarTuple
@@ -26,7 +27,8 @@ from talka.engine.handlers.handler_run import HandlerRun, run_async, run_plain
 from talka.errors import Invalid
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.tasks import HandedTask, TaskLine, TaskResult
-from talka.work.dags.dag import DagSpec, checked
+from talka.work.dags.dag import DagSpec, ParamValue, checked
+from talka.work.dags.params import NO_VALUES, SCHEDULE_SAMPLES, filled, plain
 from talka.work.dags.pipeline import Dag
 from talka.work.dags.records import JobRow
 from talka.work.handlers import HandlerSpec, handlers_of
@@ -81,10 +83,11 @@ def run_dag_inline(
     *,
     seed: int = 0,
     at_once: int = AT_ONCE,
+    values: Mapping[str, ParamValue | date] = NO_VALUES,
 ) -> InlineRun:
     """Runs the job to its end. `handlers` is the module that declares them, or functions by the names of handlers.
-    `at_once`: how many async ones run side by side."""
-    spec = dag.spec() if isinstance(dag, Dag) else dag
+    `at_once`: how many async ones run side by side; `values`: of the params of the job."""
+    spec = filled_now(dag, values)
     known = handlers_of(handlers) if isinstance(handlers, ModuleType) else _specs(handlers)
     for task in spec.tasks:
         if task.handler not in known:
@@ -99,6 +102,12 @@ def run_dag_inline(
     # Beside a loop that runs already, as in an async test, which waits.
     with ThreadPoolExecutor(1) as threads:
         return threads.submit(_in_loop, run).result()
+
+
+def filled_now(dag: Dag | DagSpec, values: Mapping[str, ParamValue | date]) -> DagSpec:
+    """What a schedule would give are samples: the same run is the same whenever it is made."""
+    spec = dag.spec(values) if isinstance(dag, Dag) else dag
+    return filled(spec, plain(values), SCHEDULE_SAMPLES if spec.schedule else NO_VALUES)
 
 
 def _specs(handlers: Mapping[str, Callable[..., Any]]) -> dict[str, HandlerSpec]:

@@ -1,6 +1,7 @@
 """Reads a pipeline from a file: YAML, JSON, or Python that builds a `Dag`. Everything wrong is said with file and
 line."""
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -14,9 +15,12 @@ from talka.engine.loader import NoSuchFile, import_file
 from talka.errors import Invalid
 from talka.work.dags.cron import Cron
 from talka.work.dags.dag import (
+    PARAMS_LIMIT,
     BadDag,
     DagSettings,
     DagSpec,
+    Param,
+    ParamValue,
     TaskSpec,
     decode_task,
     examined,
@@ -24,6 +28,7 @@ from talka.work.dags.dag import (
     settings_problems,
     unknown_field,
 )
+from talka.work.dags.params import NO_VALUES, SCHEDULE_SAMPLES, BadPlaceholder, try_filling
 from talka.work.dags.pipeline import BadPipeline, Dag
 from talka.work.durations import shown
 from talka.work.inspection import no_such
@@ -33,19 +38,27 @@ SIZE_LIMIT_BYTES: Final = 16 * 1024 * 1024
 PROBLEMS_LIMIT: Final = 100
 SUFFIXES: Final = (".yaml", ".yml", ".json", ".py")
 NAME: Final = next(field.type for field in msgspec.structs.fields(DagSpec) if field.name == "name")
+NOT_IN_FILES: Final = frozenset({"values"})
+"""Fields of a submission that say something about this one time."""
+NOT_IN_FILE: Final = "is not of the pipeline but of one submission: declare params with defaults, and give --param"
 FILLERS: Final = {"handler": "unknown", "key": "unknown"}
 """In the place of what is missing or wrong, and told, so that the rest can be looked at."""
 
 
-def read_pipeline(path: Path, size_limit_bytes: int = SIZE_LIMIT_BYTES) -> DagSpec:
-    """The job that the file describes, checked. `FILE.py:name` names one of several in a Python file."""
+def read_pipeline(
+    path: Path, values: Mapping[str, ParamValue] | None = None, size_limit_bytes: int = SIZE_LIMIT_BYTES
+) -> DagSpec:
+    """The job that the file describes, checked. `FILE.py:name` names one of several in a Python file.
+
+    `values` of its params are checked with it, and are in what is given back; None: they come later.
+    """
     path, name = _split(path)
     if not path.exists():
         raise NoSuchFile(f"there is no file {path}")
     if path.is_dir():
         raise NoSuchFile(f"{path} is a folder: name a pipeline file, which ends in {', '.join(SUFFIXES)}")
     if path.suffix == ".py":
-        return _dag_of(path, name).spec()
+        return _dag_of(path, name).spec(values)
     if path.suffix not in SUFFIXES:
         raise BadPipeline([SpecProblem(f"is not a pipeline: its name must end in {', '.join(SUFFIXES)}", str(path))])
     text = _text_of(path, size_limit_bytes)
@@ -54,7 +67,7 @@ def read_pipeline(path: Path, size_limit_bytes: int = SIZE_LIMIT_BYTES) -> DagSp
         problems = [SpecProblem("is empty: write name and tasks", str(path), 1)]
     if root is None:
         raise BadPipeline(problems)
-    reader = PipelineReader(str(path), problems)
+    reader = PipelineReader(str(path), problems, values)
     spec = reader.read(root)
     if reader.problems or spec is None:
         # As they stand in the file, whichever way they were found.
@@ -113,9 +126,10 @@ def _text_of(path: Path, limit_bytes: int) -> str:
 class PipelineReader:
     """Reads a file's values into a job, and collects what is wrong with them."""
 
-    def __init__(self, file: str, problems: list[SpecProblem]) -> None:
+    def __init__(self, file: str, problems: list[SpecProblem], values: Mapping[str, ParamValue] | None = None) -> None:
         self.file = file
         self.problems = problems
+        self._values = values
 
     def complain(self, text: str, line: int) -> None:
         self.problems.append(SpecProblem(text, self.file, line))
@@ -124,6 +138,9 @@ class PipelineReader:
         if not isinstance(root.value, dict):
             self.complain("a pipeline has fields: begin with name: and tasks:", root.line)
             return None
+        for field in NOT_IN_FILES & root.value.keys():
+            if root.value[field][1].plain():
+                self.complain(f"{field}: {NOT_IN_FILE}", root.value[field][0])
         self.unknown(root, DagSpec, "", also="kind")
         for field in ("name", "tasks"):
             if field not in root.value:
@@ -136,11 +153,19 @@ class PipelineReader:
             self.leaf(name, NAME, "name")
         settings = self.settings(root)
         schedule = self.schedule(root)
-        tasks = self.tasks(root)
+        params = self.params(root)
+        tasks = self.tasks(root, params, SCHEDULE_SAMPLES if schedule else NO_VALUES)
         if self.problems:
             return None
         assert name is not None and isinstance(name.value, str)
-        return DagSpec(name=name.value, tasks=tuple(tasks), settings=settings, schedule=schedule)
+        return DagSpec(
+            name=name.value,
+            tasks=tuple(tasks),
+            settings=settings,
+            schedule=schedule,
+            params=params,
+            values=dict(self._values or {}),
+        )
 
     def field(self, located: Located, name: str) -> Located | None:
         return located.value[name][1] if isinstance(located.value, dict) and name in located.value else None
@@ -169,7 +194,45 @@ class PipelineReader:
             self.complain(str(error), located.line)
         return located.value
 
-    def tasks(self, root: Located) -> list[TaskSpec]:
+    def params(self, root: Located) -> dict[str, Param]:
+        located = self.field(root, "params")
+        if located is None or located.value is None:
+            return {}
+        if not isinstance(located.value, dict):
+            self.complain("params: must have a field for each param, such as day: {type: date}", located.line)
+            return {}
+        if len(located.value) > PARAMS_LIMIT:
+            self.complain(f"params: must have at most {PARAMS_LIMIT} entries", located.line)
+            return {}
+        found: dict[str, Param] = {}
+        for name, (_, item) in located.value.items():
+            found[name] = Param()  # there is one of this name, whatever is wrong with it
+            before = len(self.problems)
+            fields = self.struct(item, Param, f"param {shown(name)}")
+            if len(self.problems) == before:
+                found[name] = msgspec.convert(fields, Param)
+        return found
+
+    def filled(
+        self,
+        root: Located,
+        tasks: list[TaskSpec],
+        places: list[Located],
+        params: dict[str, Param],
+        builtin: Mapping[str, ParamValue],
+    ) -> None:
+        """What is wrong with params, their values and the placeholders of tasks."""
+        spec = DagSpec(name="any", tasks=tuple(tasks), params=params)
+        for problem in try_filling(spec, self._values or {}, builtin, is_sample=self._values is None)[1]:
+            field = problem.field
+            if problem.index >= 0:
+                located = places[problem.index].at(field)
+                self.complain(str(problem), line_of(located, problem))
+                continue
+            # Values are not in the file: what they are for is.
+            self.complain(str(problem), root.at(field.replace("values", "params", 1)).line)
+
+    def tasks(self, root: Located, params: dict[str, Param], builtin: Mapping[str, ParamValue]) -> list[TaskSpec]:
         located = self.field(root, "tasks")
         if located is None:
             return []
@@ -188,6 +251,7 @@ class PipelineReader:
         for problem in examined(found)[1]:
             line = places[problem.index].at(problem.field).line if problem.index >= 0 else located.line
             self.complain(str(problem), line)
+        self.filled(root, found, places, params, builtin)
         return found
 
     def task(self, located: Located, number: int) -> TaskSpec | None:
@@ -249,7 +313,7 @@ class PipelineReader:
         try:
             msgspec.convert(located.plain(), kind)
         except msgspec.ValidationError as error:
-            path, text = explained(error, DagSpec)
+            path, text = explained(error, DagSpec, label)
             self.complain(f"{label}{path}: {text}", located.at(path).line)
             return False
         return True
@@ -259,6 +323,26 @@ class PipelineReader:
         for key, (line, _) in located.value.items():
             if key not in kind.__struct_fields__ and key != also:
                 self.complain(f"{label}: {unknown_field(key, kind)}" if label else unknown_field(key, kind), line)
+
+
+def line_of(located: Located, problem: BadDag) -> int:
+    """Of the text with the placeholder that the problem is about."""
+    if not isinstance(problem, BadPlaceholder) or not problem.placeholder:
+        return located.line
+    open_ones = [located]
+    while open_ones:
+        found = open_ones.pop()
+        if isinstance(found.value, str):
+            if problem.placeholder in found.value and not problem.is_name:
+                return found.line
+        elif isinstance(found.value, list):
+            open_ones += reversed(found.value)
+        elif isinstance(found.value, dict):
+            for key, (line, item) in reversed(found.value.items()):
+                if problem.is_name and problem.placeholder in key:
+                    return line
+                open_ones.append(item)
+    return located.line
 
 
 @cache

@@ -544,9 +544,9 @@ def decoded(decoder: "msgspec.json.Decoder[Spec]", content: str | bytes, kind: t
         raise BadDag(f"{path}: {text}" if path else text, field=path) from None
 
 
-def explained(error: msgspec.MsgspecError, kind: type[msgspec.Struct]) -> tuple[str, str]:
+def explained(error: msgspec.MsgspecError, kind: type[msgspec.Struct], field: str = "") -> tuple[str, str]:
     """The path of what could not be read, such as `tasks[3].priority`, and what is wrong with it. `kind`: what should
-    have been read."""
+    have been read, or what has the `field` that should have been."""
     found = _AT.match(str(error))
     text, path = (found["text"], found["path"]) if found else (str(error), "")
     if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", text, re.DOTALL):
@@ -564,7 +564,7 @@ def explained(error: msgspec.MsgspecError, kind: type[msgspec.Struct]) -> tuple[
         one, more = {"str": (" character", " characters"), "array": (" entry", " entries")}.get(bound[1], ("", ""))
         return path, f"must {'have' if bound[2] else 'be'} {side} {float(bound[4]):g}{one if bound[4] == '1' else more}"
     if choice := re.fullmatch(r"Invalid enum value '(.*)'", text, re.DOTALL):
-        choices = ", ".join(get_args(ParamType if path.endswith("type") else FailurePolicy))
+        choices = ", ".join(get_args(ParamType if (path or field).endswith("type") else FailurePolicy))
         return path, f"{shown(choice[1])} is not one of {choices}"
     if text.startswith("Invalid value"):  # of a tag, and only jobs have one
         return path, 'must be "dag"'

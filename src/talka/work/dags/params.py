@@ -73,9 +73,11 @@ NO_PARAMS: Final[Mapping[str, Param]] = {}
 
 
 class BadPlaceholder(BadDag):
-    """A placeholder cannot be filled. `placeholder` is how it is written, so that its line can be found."""
+    """A placeholder cannot be filled. So that its line can be found, `placeholder` is how it is written, and `is_name`
+    says whether it stands in the name of a field."""
 
     placeholder = ""
+    is_name = False
 
 
 def filled(
@@ -175,6 +177,11 @@ def values_text(values: Mapping[str, ParamValue]) -> bytes:
 
 def values_in(content: bytes) -> dict[str, ParamValue]:
     return _values.decode(content) if content else {}
+
+
+def plain(values: Mapping[str, ParamValue | date]) -> dict[str, ParamValue]:
+    """As they are submitted: Python's dates as text."""
+    return {name: value.isoformat() if isinstance(value, date) else value for name, value in values.items()}
 
 
 def text_of(value: ParamValue) -> str:
@@ -400,19 +407,22 @@ class _FieldFilling:
             return "${"
         value = self._filler.value_of(found)
         if value is None:
-            self._complain(f"its {self._field} has {self._filler.problem_of(found)}", found[0])
+            # One that is open says too little of where it is.
+            written = found[0] if found["name"] else found.string[found.start() :][:40]
+            self._complain(f"its {self._field} has {self._filler.problem_of(found)}", written)
         elif is_key:
-            self._complain(f"its config has {found[0]} in the name of a field: only values are filled", found[0])
+            text = f"its config has {found[0]} in the name of a field: only values are filled"
+            self._complain(text, found[0], is_name=True)
         else:
             return value.text
         return found[0]
 
-    def _complain(self, text: str, placeholder: str) -> None:
+    def _complain(self, text: str, placeholder: str, *, is_name: bool = False) -> None:
         self.has_problem = True
         if text not in self._told:
             self._told.add(text)
             problem = BadPlaceholder(
                 f"task {self._task.id}: {text}", self._task.id, index=self._index, field=self._field
             )
-            problem.placeholder = placeholder
+            problem.placeholder, problem.is_name = placeholder, is_name
             self._filler.problems.append(problem)

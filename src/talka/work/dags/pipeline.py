@@ -7,6 +7,7 @@ dag.task("report", "merge", after=pages, retry={"max": 5})
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from datetime import date
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -21,6 +22,8 @@ from talka.work.dags.dag import (
     Duration,
     FailurePolicy,
     Limit,
+    Param,
+    ParamValue,
     Retry,
     TaskSpec,
     Timeouts,
@@ -29,6 +32,7 @@ from talka.work.dags.dag import (
     explained,
     settings_problems,
 )
+from talka.work.dags.params import NO_VALUES, SCHEDULE_SAMPLES, plain, try_filling
 from talka.work.durations import shown
 from talka.work.handlers import MARK
 from talka.work.specs import BadWorkflows, SpecProblem
@@ -85,8 +89,11 @@ class Dag:
         timeouts: Timeouts | Fields | None = None,
         timeout: Duration | None = None,
         schedule: str = "",
+        params: Mapping[str, Param | Fields] | None = None,
     ) -> None:
+        """`params`: what is said when it is submitted, and stands in configs as `${name}`."""
         self.name = name
+        self.params = params or {}
         self.schedule = schedule
         self.file, self.line = _written_at()
         self._settings: dict[str, Any] = {"on_failure": on_failure}
@@ -141,10 +148,14 @@ class Dag:
         self._tasks.append(_Written(fields, problems, *_written_at()))
         return PipelineNode(id, self)
 
-    def spec(self) -> DagSpec:
-        """The job, as it is submitted. Raises `BadPipeline` with all that is wrong with it."""
+    def spec(self, values: Mapping[str, ParamValue | date] | None = None) -> DagSpec:
+        """The job, as it is submitted. Raises `BadPipeline` with all that is wrong with it.
+
+        `values` of its params are checked with it, and are in what is given back; None: they come later.
+        """
         problems: list[SpecProblem] = []
         settings = self._checked_settings(problems)
+        params = self._checked_params(problems)
         if not self._tasks:
             problems.append(self._problem('has no tasks: write dag.task("id", "handler")'))
         tasks: list[TaskSpec] = []
@@ -167,13 +178,26 @@ class Dag:
                 SpecProblem(str(error), places[error.index].file, places[error.index].line)
                 for error in examined(tasks)[1]
             )
+        given = plain(values or {})
+        builtin = SCHEDULE_SAMPLES if self.schedule else NO_VALUES
+        tried = DagSpec(name="any", tasks=tuple(tasks), params=params)
+        for problem in try_filling(tried, given, builtin, is_sample=values is None)[1]:
+            if problem.index >= 0:
+                problems.append(SpecProblem(str(problem), places[problem.index].file, places[problem.index].line))
+            else:
+                problems.append(self._problem(str(problem)))
         if problems:
             raise BadPipeline(problems)
-        return DagSpec(name=self.name, tasks=tuple(tasks), settings=settings, schedule=self.schedule)
+        return DagSpec(
+            name=self.name, tasks=tuple(tasks), settings=settings, schedule=self.schedule, params=params, values=given
+        )
 
-    def submit(self, client: Submitter[Answer], key: str = "") -> Answer:
-        """Whatever the client answers. `key`: the same one again is the same job, not another."""
-        return client.submit_dag(self.spec(), key)
+    def submit(
+        self, client: Submitter[Answer], key: str = "", *, values: Mapping[str, ParamValue | date] = NO_VALUES
+    ) -> Answer:
+        """Whatever the client answers. `key`: the same one again, with the same values, is the same job, not another.
+        `values`: of its params."""
+        return client.submit_dag(self.spec(values), key)
 
     def _problem(self, text: str) -> SpecProblem:
         return SpecProblem(f"Dag {self.name}: {text}", self.file, self.line)
@@ -197,6 +221,16 @@ class Dag:
             return DagSettings()
         problems += (self._problem(text) for _, text in settings_problems(settings))
         return settings
+
+    def _checked_params(self, problems: list[SpecProblem]) -> dict[str, Param]:
+        try:
+            return msgspec.json.decode(msgspec.json.encode(self.params), type=dict[str, Param])
+        except msgspec.MsgspecError as error:
+            path, text = explained(error, Param)
+            problems.append(self._problem(f"params: {path}: {text}" if path else f"params: {text}"))
+        except (TypeError, ValueError) as error:
+            problems.append(self._problem(f"its params hold what JSON cannot: {error}"))
+        return {name: Param() for name in self.params if isinstance(name, str)}
 
     def _ids(self, after: After, problems: list[str]) -> list[str]:
         nodes: Iterable[object] = [after] if isinstance(after, PipelineNode | str) else after
