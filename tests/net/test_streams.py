@@ -463,6 +463,44 @@ async def test_statistics_for_a_peer_that_does_not_read_are_shed(node, deaf: Dea
     assert "stuck" not in here.counts and not dialled.link._transport.is_closing()
 
 
+async def test_who_waits_for_room_is_told_once_half_of_the_lane_is_free(node, deaf: Deaf, small_queues) -> None:
+    here = await node()
+    await connected(here, deaf.address, Class.RESULTS)
+    told: list[str] = []
+    here.streams.send(deaf.address, b"result", Class.RESULTS)
+    here.streams.send(deaf.address, b"result", Class.RESULTS)
+    here.streams.when_room(deaf.address, lambda: here._note(told, "half"))
+    await here.until(lambda: told == ["half"])
+    here.streams.send(deaf.address, b"result", Class.RESULTS)
+    here.streams.when_room(deaf.address, lambda: here._note(told, "room"))
+    await asyncio.sleep(0)
+    assert told == ["half"]
+    link = here.streams._dialled[(deaf.address, False)].link
+    link.resume_writing()
+    await here.until(lambda: told == ["half", "room"])
+
+
+async def test_who_waits_for_room_is_told_when_the_connection_is_gone_or_there_is_none(
+    node, stranger, small_queues
+) -> None:
+    here = await node()
+    told: list[str] = []
+    here.streams.when_room("127.0.0.1:9", lambda: here._note(told, "nobody"))
+    here.streams.when_room("#99", lambda: here._note(told, "no answer"))
+    caller = await stranger(here)
+    caller.say(framed(b"good"))
+    await here.until(lambda: bool(here.frames))
+    handle = here.frames[0][0]
+    here.streams._accepted[handle].pause_writing()
+    for _ in range(3):
+        here.streams.send(handle, b"result", Class.RESULTS)
+    here.streams.when_room(handle, lambda: here._note(told, "gone"))
+    await asyncio.sleep(0)
+    assert told == ["nobody", "no answer"]
+    here.streams._accepted[handle].abort()
+    await here.until(lambda: told == ["nobody", "no answer", "gone"])
+
+
 # Connections that nobody uses, and the end.
 
 

@@ -14,6 +14,7 @@ import msgspec
 from talka.control.manager import Manager
 from talka.control.member.composite import ClusterMember
 from talka.control.member.voter import Voter
+from talka.control.tasks.paced_frames import PaceLimits
 from talka.control.worker.composite import Worker
 from talka.testing.cores import WorkerPart, worker_act
 from talka.testing.faults import FaultLimits, Faults, FrozenWorkers, link_profile, missing
@@ -46,6 +47,8 @@ ENDS_LATEST: Final = 420 * SECOND
 RIGHT_FROM: Final = CALM_FROM + 10 * SECOND
 """By then the manager's clock is right, and it is well."""
 MANAGER: Final = "m0"
+WINDOW_BYTES: Final = 8_000
+"""Of what is said to a worker before there has to be room: little, so that some waits."""
 CORE_DIES: Final = "core dies"
 LONG_MS: Final = 2000
 TAIL_LOST: Final = "tail lost"
@@ -186,6 +189,7 @@ def build(plan: Plan, verbose: Callable[[str], None] | None) -> World:
             wall_offset_ns=EPOCH_NS + world.now - boot.now,
             keys=keys_of_workers(boot.boot),
             managers=lambda: (ManagerAt(MANAGER, MANAGER),),
+            pace=PaceLimits(window_bytes=WINDOW_BYTES),
         )
         return ClusterMember(
             group="g",

@@ -46,6 +46,7 @@ from talka.control.member.clock_offsets import ClockOffsets
 from talka.control.member.leader_calls import CallEnded, LeaderCalls
 from talka.control.member.voter import Voter, VoterEffect
 from talka.control.tasks.frame_link import FRAMES
+from talka.control.tasks.paced_frames import PACE_LIMITS, PacedFrames, PaceLimits, RoomWanted
 from talka.control.tasks.store_effects import DagEffect, StoreEffect
 from talka.control.tasks.worker_link import ToWorker, WorkerBeat
 from talka.errors import Untrusted
@@ -81,8 +82,8 @@ LED_LIMIT: Final = 1024
 KEEP_AGAIN_NS: Final = SECOND
 
 
-ManagerEffect: TypeAlias = JobsEffect | BlobEffect | DagEffect | WorkerBeat
-PassedOn: TypeAlias = JobsNews | JobOver | CallEnded | VoterEffect | BlobEffect | StoreEffect
+ManagerEffect: TypeAlias = JobsEffect | BlobEffect | DagEffect | WorkerBeat | RoomWanted
+PassedOn: TypeAlias = JobsNews | JobOver | CallEnded | VoterEffect | BlobEffect | StoreEffect | RoomWanted
 """What the member around a manager or its shell carries out."""
 
 
@@ -103,6 +104,7 @@ class Manager:
         managers: Callable[[], tuple[ManagerAt, ...]] = tuple,
         blobs: Iterable[str] = (),
         led_limit: int = LED_LIMIT,
+        pace: PaceLimits = PACE_LIMITS,
     ) -> None:
         """`signer`: the public key with which this manager signs bundles, where no certificate vouches for it."""
         self.name = name
@@ -118,6 +120,7 @@ class Manager:
         self.audience = Audience()
         self.dags = DagKeepers()
         """Dag jobs, by partition, once they were read from a store."""
+        self._to_workers = PacedFrames(pace)
         self.level = Level.HEALTHY
         self.is_draining = False
         self.next_tick_at = NEVER
@@ -242,6 +245,10 @@ class Manager:
     def act(self, now: int, effects: list[ManagerEffect]) -> list[PassedOn]:
         """Carry out what a keeper of dag jobs answered to the shell."""
         return self._out(now, effects)
+
+    def on_room(self, now: int, worker: str) -> list[PassedOn]:
+        """As `RoomWanted` asked for."""
+        return self._out(now, self._to_workers.on_room(worker))
 
     def _silence_of(self, now: int, name: str, boot: int) -> str:
         if self.registry is None:
@@ -396,9 +403,10 @@ class Manager:
                     elif to:
                         out.append(effect if effect.to else msgspec.structs.replace(effect, to=to))
                 case ToWorker():
-                    out.append(FRAMES.to_worker(effect))
+                    out += self._to_workers.to_worker(effect)
                 case WorkerLost(name=name, boot=boot, cause=cause):
                     out.append(effect)
+                    self._to_workers.forget(name)
                     open_effects += self.dags.on_worker_lost(now, name, boot, cause)
                 case WorkerBeat():
                     open_effects += self.dags.on_beat(now, effect)

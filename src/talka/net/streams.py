@@ -229,6 +229,7 @@ class Link(asyncio.Protocol):
             else:
                 channel.write(content)
                 transport.write(channel.to_send())
+        self._streams.flushed(self)
         if self.queue.is_stuck:
             self._streams.count("stuck")
             transport.abort()
@@ -290,6 +291,8 @@ class Streams:
         self._strangers: dict[str, Link] = {}
         self._handles = 0
         self._open: dict[Link, None] = {}
+        self._awaited: dict[str, list[Callable[[], None]]] = {}
+        """By address, who waits for room in its lane of results."""
         self._is_closed = False
         self._emptied = asyncio.Event()
         self._server: asyncio.Server | None = None
@@ -351,6 +354,29 @@ class Streams:
                 dialled.dialling = asyncio.get_running_loop().create_task(self._dial(dialled))
             else:
                 self._give_up(dialled)
+
+    def when_room(self, address: str, told: Callable[[], None]) -> None:
+        """Call it soon after half of the lane of results to this address is free, or nobody is connected there."""
+        link = self._link_to(address)
+        if link is None or link.queue.is_half_free(Class.RESULTS):
+            asyncio.get_running_loop().call_soon(told)
+        else:
+            self._awaited.setdefault(address, []).append(told)
+
+    def _link_to(self, address: str) -> Link | None:
+        if address.startswith(HANDLE):
+            return self._accepted.get(address)
+        dialled = self._dialled.get((address, False))
+        return None if dialled is None else dialled.link
+
+    def flushed(self, link: Link) -> None:
+        """Something of what waited on this connection is on its way."""
+        if self._awaited and not link.is_control and link.queue.is_half_free(Class.RESULTS):
+            self._tell_of_room(link.source)
+
+    def _tell_of_room(self, address: str) -> None:
+        for told in self._awaited.pop(address, ()):
+            asyncio.get_running_loop().call_soon(told)
 
     def renew(self, address: str) -> None:
         """A new life is at this address: what failed before says nothing of it."""
@@ -457,6 +483,8 @@ class Streams:
         self._open.pop(link, None)
         if self._is_closed and not self._open:
             self._emptied.set()
+        if not link.is_control:
+            self._tell_of_room(link.source)
         if not link.is_dialled:
             self._accepted.pop(link.source, None)
             self._strangers.pop(link.source, None)

@@ -28,6 +28,7 @@ from talka.control.member.composite import JobsPart, MemberEffect, QuestionAsked
 from talka.control.member.leader_calls import CallEnded
 from talka.control.member.voter import Voter
 from talka.control.tasks.clock_watch import ClockWatch
+from talka.control.tasks.paced_frames import RoomWanted
 from talka.control.tasks.schedules import jump_text
 from talka.control.tasks.store_effects import (
     CallAnswered,
@@ -299,6 +300,8 @@ class ManagerNode(MemberNode[PassedOn]):
                 self.runtime.transmit(effect)
             case PersistBlob(ticket=ticket, digest=digest, content=content):
                 self.runtime.persist(ticket, self._blobs.put, digest, content, is_vital=False)
+            case RoomWanted(worker=worker):
+                self.runtime.streams.when_room(self.member.address_of(worker), partial(self._on_room, worker))
             case LoadBlob(digest=digest):
                 self.perform(self.manager.on_loaded(boottime_ns(), digest, self._blobs.get(digest)))
             case ServeBlob(to=to, digest=digest, offset=offset):
@@ -320,6 +323,10 @@ class ManagerNode(MemberNode[PassedOn]):
                 self._on_job_news(effect)
             case _:
                 self._carry_out_own(effect)  # the type checker finds an effect of the manager that is in no case
+
+    def _on_room(self, worker: str) -> None:
+        if not self.runtime.is_closed:
+            self.perform(self.manager.on_room(boottime_ns(), worker))
 
     def _on_job_news(self, news: JobNews) -> None:
         if isinstance(news, Forwarded):

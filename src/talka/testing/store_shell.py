@@ -19,6 +19,7 @@ from talka.control.dags.turns import DagTurns
 from talka.control.manager import Manager
 from talka.control.member.composite import ClusterMember
 from talka.control.tasks.delivery import worker_of
+from talka.control.tasks.paced_frames import RoomWanted
 from talka.control.tasks.partition import Partition
 from talka.control.tasks.store_effects import Commit, DagEffect, RaiseEpoch, ReadOutputs, WorkerDropped
 from talka.store.dags.memory import Remembered, StoreMemory
@@ -155,6 +156,7 @@ class StoreShell(Observer):
         self._disk.on_stored = self._on_stored
         self._wall_ns = wall_ns
         self._rng: Random = world.rng("store", host.name)
+        self._room_rng = world.rng("room", host.name)
         self._waiting: deque[Commit] = deque()
         self._writing: list[Commit] = []
         self._tickets = 0
@@ -311,6 +313,10 @@ class StoreShell(Observer):
         elif type(effect) is RaiseEpoch:
             assert self._reads is not None
             world.after(self._rng.randrange(*READ_NS), partial(self._raise, self._reads, effect))
+        elif type(effect) is RoomWanted:
+            assert self._reads is not None
+            told = partial(self._has_room, effect.worker)
+            world.after(self._room_rng.randrange(*READ_NS), partial(self._reads.put, told))
         elif type(effect) is WorkerDropped:
             self.dropped += effect.dropped.attempts + effect.dropped.results
 
@@ -373,6 +379,11 @@ class StoreShell(Observer):
         keeper = None if keepers is None else keepers.get(partition)
         assert keeper is not None
         return keeper
+
+    def _has_room(self, worker: str, now: int) -> Effects:
+        node = self._host.node
+        assert isinstance(node, ClusterMember) and isinstance(node.jobs, Manager)
+        return node.act(now, node.jobs.on_room(now, worker))
 
     def _committed(self, commit: Commit, now: int) -> Effects:
         return act_on(self._host, now, self._keeper(commit.partition).on_committed(now, commit.ticket))

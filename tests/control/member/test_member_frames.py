@@ -333,7 +333,7 @@ def test_the_address_of_a_connection_that_somebody_opened_is_not_remembered() ->
     talker.say(member, leases.CHANNEL.number, wants, source="from-a")
     talker.say(member, leases.CHANNEL.number, wants, source="#12")
 
-    assert member._address_of("a") == "from-a"
+    assert member.address_of("a") == "from-a"
 
 
 def test_keys_that_a_live_member_tells_are_taken_over_and_told_on() -> None:

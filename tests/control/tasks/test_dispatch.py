@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from talka.control.dags.job import DagJob
 from talka.control.tasks.dispatch import Dispatcher, DispatchLimits, DispatchWorker
 from talka.control.tasks.quarantine import LASTS_NS
-from talka.control.tasks.task import DagTask, Needs
+from talka.control.tasks.task import DagTask, Needs, packed
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.task_views import LimitView, QueueView, Reason
 from talka.work.dags.dag import DagSettings, Limit
@@ -105,6 +105,45 @@ def test_short_tasks_are_given_in_hundreds_and_long_ones_in_pairs(length_ns: int
     dispatcher = with_workers(worker(cores=3), length_ns=length_ns)
     dispatcher.put(0, tasks_of(new_job(), 1000))
     assert len(dispatcher.assign(0)) == 3 * per_core
+
+
+def large(job: DagJob, kib: int, count: int = 1000) -> list[DagTask]:
+    made = tasks_of(job, count)
+    for task in made:
+        task.kib = kib
+    return made
+
+
+@pytest.mark.parametrize(("kib", "cores", "most"), [(10, 1, 10), (60, 1, 2), (60, 3, 6), (10, 3, 30), (10, 8, 50)])
+def test_short_tasks_that_carry_much_are_given_by_their_bytes_and_each_core_has_two(
+    kib: int, cores: int, most: int
+) -> None:
+    dispatcher = with_workers(worker(cores=cores), length_ns=0, core_kib=100, worker_kib=500)
+    dispatcher.put(0, large(new_job(), kib))
+    assert len(dispatcher.assign(0)) == most
+
+
+def test_whoever_gives_back_its_bytes_has_room_again() -> None:
+    dispatcher = with_workers(worker(), worker("w2"), length_ns=0, core_kib=100)
+    dispatcher.put(0, large(new_job(), 50))
+    given = dispatcher.assign(0)
+    assert Counter(name for _, name in given) == {"w1": 2, "w2": 2}
+    task, name = given[0]
+    dispatcher.took(task, 7)
+    dispatcher.ended(1, task, 0)
+    assert [worker for _, worker in dispatcher.assign(1)] == [name]
+
+
+def test_outputs_of_those_before_it_count_among_the_bytes_of_a_task() -> None:
+    dispatcher = with_workers(worker(), length_ns=0, core_kib=100)
+    job = new_job()
+    before, *after = tasks_of(job, 6)
+    job.tasks += [before, *after]
+    before.state, before.kib = TaskState.COMPLETED, 34
+    for task in after:
+        task.after = packed((0,))
+    dispatcher.put(0, after)
+    assert len(dispatcher.assign(0)) == 3
 
 
 @pytest.mark.parametrize(("length_ns", "per_core"), [(0, 256), (SECOND, 32), (None, 32)])

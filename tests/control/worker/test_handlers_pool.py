@@ -1145,6 +1145,32 @@ def test_with_too_many_results_that_nobody_took_nothing_new_is_begun() -> None:
     assert rig.begun == [FIRST + 1, FIRST + 2]
 
 
+def test_results_are_told_as_fast_as_they_are_taken_where_they_are_large() -> None:
+    rig = Rig(limits=HandlerLimits(told_bytes=2 * 1_256))
+    rig.hand(*[task(number) for number in range(5)])
+
+    rig.ran(0, 1, 2, 3, 4, output=bytes(1_000))
+
+    assert [each.fence - FIRST for done in rig.all(Done) for each in done.results] == [0, 1]
+    rig.forget().took(0)
+    assert [each.fence - FIRST for done in rig.all(Done) for each in done.results] == [2]
+    rig.forget().took(1, 2)
+    assert [each.fence - FIRST for done in rig.all(Done) for each in done.results] == [3, 4]
+
+
+def test_a_result_that_is_larger_than_what_may_be_on_its_way_is_told_alone() -> None:
+    rig = Rig(limits=HandlerLimits(told_bytes=1_000))
+    rig.hand(task(0), task(1))
+
+    rig.ran(0, 1, output=bytes(5_000))
+
+    assert [len(done.results) for done in rig.all(Done)] == [1]
+    rig.forget().later(AGAIN_NS)
+    assert [each.fence - FIRST for done in rig.all(Done) for each in done.results] == [1], "in turn"
+    rig.forget().took(1)
+    assert [each.fence - FIRST for done in rig.all(Done) for each in done.results] == [0]
+
+
 def test_more_than_may_wait_is_refused() -> None:
     rig = Rig(1, plain=("resize",), limits=HandlerLimits(waiting=3))
     rig.hand(task(0))

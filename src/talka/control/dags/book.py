@@ -213,6 +213,7 @@ class DagBook:
             self._move(task, _PENDING)
         task.spec = spec or task.spec
         task.attempts = task.failures = task.deaths = task.refusals = task.fence = task.ready_at = 0
+        task.kib = 0 if task.spec is None else len(memoryview(task.spec.config)) >> 10
         task.is_settled = task.alone = False
         task.checkpoint = b""
         task.cause = task.error = ""

@@ -195,6 +195,7 @@ class DagJob(DagBook):
         )
         self._move(task, TaskState.COMPLETED)
         task.worker = task.recall = ""
+        task.kib = len(output) >> 10
         return [change]
 
     def completed(self, now: int, task: DagTask) -> DagStep:

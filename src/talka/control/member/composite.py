@@ -378,7 +378,7 @@ class ClusterMember(Generic[PartEffect]):
             frame = self._wrap(now, send.channel.number, body, send.updates, key_id=key_id)
             return Transmit(send.to, frame, send.lane)
         frame = self._wrap(now, send.channel.number, body, to=send.to)
-        return Transmit(self._address_of(send.to), frame, send.lane)
+        return Transmit(self.address_of(send.to), frame, send.lane)
 
     def _ticket(self, part: int, own: int) -> int:
         self._tickets += 1
@@ -407,7 +407,8 @@ class ClusterMember(Generic[PartEffect]):
             self._spoken = (message, _encoder.encode(message))
         return self._spoken[1]
 
-    def _address_of(self, name: str) -> str:
+    def address_of(self, name: str) -> str:
+        """Where a frame for it goes."""
         return self._addresses.get(name) or self._connections.get(name) or name
 
     def _set_timer(self) -> None:

@@ -88,6 +88,11 @@ class SendQueue:
     def size_bytes(self) -> int:
         return sum(lane.size_bytes for lane in self._lanes)
 
+    def is_half_free(self, cls: Class) -> bool:
+        """Whether the lane has taken less than half of what it may."""
+        lane, limits = self._lanes[cls], self._limits
+        return 2 * lane.size_bytes <= limits.size_bytes and 2 * len(lane.frames) <= limits.frames
+
     def waiting(self, cls: Class) -> int:
         """How many frames of one class wait."""
         return len(self._lanes[cls].frames)

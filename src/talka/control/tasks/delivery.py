@@ -6,7 +6,8 @@ Decision: docs/decisions/0022-who-runs-a-task.md.
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final
+from operator import itemgetter
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -74,6 +75,11 @@ class _Fetching(msgspec.Struct, frozen=True):
     """What memory had of them: it may be gone before the rest was read."""
 
 
+_Sized: TypeAlias = tuple[HandedTask, int]
+"""With the bytes it takes in a frame."""
+_size: Final[Callable[[_Sized], int]] = itemgetter(1)
+
+
 class Delivery:
     """`give` tasks that have a fence and a worker; `ToWorker`s hold those that are complete, a `ReadOutputs` asks for
     the rest."""
@@ -102,6 +108,7 @@ class Delivery:
         """The task has got its spec, which stays in memory while there is room, or because it `is_needed`."""
         assert task.spec is not None
         size = _size_of(task.spec)
+        task.kib = size >> 10
         if self.specs_bytes + size > self._limits.specs_bytes and not is_needed:
             task.spec = None
         else:
@@ -114,7 +121,9 @@ class Delivery:
 
     def replaced_spec(self, task: DagTask, former: TaskSpec) -> None:
         assert task.spec is not None
-        self.specs_bytes += _size_of(task.spec) - _size_of(former)
+        size = _size_of(task.spec)
+        task.kib = size >> 10
+        self.specs_bytes += size - _size_of(former)
 
     def keep_output(self, key: TaskKey, output: bytes) -> None:
         self._outputs_bytes += len(output) - len(self._outputs.pop(key, b""))  # it may have been run again
@@ -136,7 +145,7 @@ class Delivery:
 
     def give(self, tasks: Iterable[DagTask]) -> Claimed:
         given = Claimed()
-        ready: dict[str, list[HandedTask]] = {}
+        ready: dict[str, list[_Sized]] = {}
         missing: list[_Fetching] = []
         specs: dict[TaskKey, None] = {}
         outputs: dict[TaskKey, None] = {}
@@ -169,7 +178,7 @@ class Delivery:
     ) -> Claimed:
         """Outputs that cannot be read any more are not among `outputs`."""
         given = Claimed()
-        ready: dict[str, list[HandedTask]] = {}
+        ready: dict[str, list[_Sized]] = {}
         for one in self._fetching.pop(ticket):
             task = one.task
             if task.fence != one.fence or task.worker != one.worker:
@@ -187,7 +196,7 @@ class Delivery:
         spec: TaskSpec,
         outputs: Mapping[TaskKey, bytes],
         held: Mapping[TaskKey, bytes],
-        ready: dict[str, list[HandedTask]],
+        ready: dict[str, list[_Sized]],
         given: Claimed,
     ) -> None:
         inputs: dict[str, bytes] = {}
@@ -208,9 +217,10 @@ class Delivery:
             )
             given.unfit.append(Unfit(task, text))
             return
-        if inputs and size + len(memoryview(spec.config)) + len(task.checkpoint) > BATCH_LIMIT_BYTES:
+        own_size = len(memoryview(spec.config)) + len(task.checkpoint)
+        if inputs and size + own_size > BATCH_LIMIT_BYTES:
             given.effects += self._feeds(task, inputs)
-            inputs, fed = {}, len(inputs)
+            inputs, size, fed = {}, 0, len(inputs)
         policy, bounds = task.policy, spec.bounds
         assert policy is not None
         handed = HandedTask(
@@ -230,33 +240,36 @@ class Delivery:
             0 if bounds is None else bounds.files,
             fed,
         )
-        ready.setdefault(task.worker, []).append(handed)
+        ready.setdefault(task.worker, []).append((handed, TASK_BYTES + own_size + size))
         given.fences.append(task.fence)
 
     def _feeds(self, task: DagTask, inputs: dict[str, bytes]) -> list[ToWorker]:
         floor = self._floor
         name, boot, _ = worker_of(task.worker)
         return [
-            ToWorker(name, TaskInputs(floor.epoch, task.fence, dict(part), boot, floor.life))
+            ToWorker(
+                name,
+                TaskInputs(floor.epoch, task.fence, dict(part), boot, floor.life),
+                sum([_input_bytes(one) for one in part]),
+            )
             for part in in_parts(list(inputs.items()), _input_bytes, BATCH_LIMIT_BYTES)
         ]
 
-    def _hands(self, ready: dict[str, list[HandedTask]]) -> list[ToWorker]:
+    def _hands(self, ready: dict[str, list[_Sized]]) -> list[ToWorker]:
         effects: list[ToWorker] = []
         floor = self._floor
         for worker, tasks in ready.items():
             name, boot, _ = worker_of(worker)
             beat = self._beat_of(name)
             effects += [
-                ToWorker(name, AssignTasks(floor.epoch, tuple(batch), boot, beat, floor.life))
-                for batch in in_parts(tasks, _handed_bytes, BATCH_LIMIT_BYTES, self._limits.tasks)
+                ToWorker(
+                    name,
+                    AssignTasks(floor.epoch, tuple([handed for handed, _ in batch]), boot, beat, floor.life),
+                    sum([size for _, size in batch]),
+                )
+                for batch in in_parts(tasks, _size, BATCH_LIMIT_BYTES, self._limits.tasks)
             ]
         return effects
-
-
-def _handed_bytes(task: HandedTask) -> int:
-    size = TASK_BYTES + len(task.config) + len(task.checkpoint)
-    return size + sum([len(id) + len(content) for id, content in task.inputs.items()]) if task.inputs else size
 
 
 def _input_bytes(named: tuple[str, bytes]) -> int:

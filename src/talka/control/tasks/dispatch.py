@@ -3,9 +3,11 @@
 A worker has room as long as what it was given fills less than its cores. A task fills a part of one that depends on how
 long tasks of its handler take: short ones are given in hundreds, so that no core waits for the next, long ones are kept
 back for whoever is free first. A task that must run alone fills a whole core, and finds room while fewer of them than
-cores run, whatever else does: a stream of short ones would never leave it a whole core.
+cores run, whatever else does: a stream of short ones would never leave it a whole core. Tasks that carry much are
+counted by their bytes as well.
 
-Decisions: docs/decisions/0022-who-runs-a-task.md, docs/decisions/0042-a-source-gives-ranges.md.
+Decisions: docs/decisions/0022-who-runs-a-task.md, docs/decisions/0042-a-source-gives-ranges.md,
+docs/decisions/0053-credits-in-bytes-and-fewer-turns.md.
 """
 
 from collections import Counter
@@ -52,6 +54,10 @@ class DispatchLimits(msgspec.Struct, frozen=True):
 
     in_flight: int = 16_384
     """Attempts on one worker, which takes no more."""
+    core_kib: int = 8 * 1024
+    """KiB of configs and inputs that a worker has at a time for each of its cores: as much as waits side by side."""
+    worker_kib: int = 128 * 1024
+    """And for all of them together. Whatever tasks carry, a core has one to run and one to follow it."""
     handlers: int = 10_000
     """Handlers whose lengths are remembered."""
     pools: int = 256
@@ -97,29 +103,32 @@ class DispatchWorker(msgspec.Struct, frozen=True, kw_only=True):
 class _Worker:
     __slots__ = (
         "alone",
+        "bounds",
         "cores",
         "facts",
         "full",
+        "full_kib",
         "handicap",
         "is_here",
+        "kib",
         "load",
         "logged",
         "lot",
-        "most",
         "partitions",
         "patient",
         "running",
     )
 
-    def __init__(self, facts: DispatchWorker, lot: int, most: int) -> None:
+    def __init__(self, facts: DispatchWorker, lot: int, bounds: DispatchLimits) -> None:
         self.lot = lot
-        self.most = most
-        """Attempts that it takes."""
+        self.bounds = bounds
         self.is_here = False
         self.partitions: dict[int, None] = {}
         """Those whose tasks it may be given: where none is left, it is not here."""
         self.load = 0
         """In parts of a core."""
+        self.kib = 0
+        """What the attempts that it has took to hand."""
         self.running = 0
         self.alone = 0
         self.logged = -1
@@ -130,6 +139,7 @@ class _Worker:
         self.facts = facts
         self.cores = facts.cores
         self.full = facts.cores * CORE
+        self.full_kib = min(facts.cores * self.bounds.core_kib, self.bounds.worker_kib)
         self.patient = frozenset(facts.handlers) - frozenset(facts.plain)
         """Handlers of which many wait side by side in one core."""
         self.handicap = DEGRADED if facts.state == "degraded" else 0
@@ -139,7 +149,9 @@ class _Worker:
         return self.load // self.cores + self.handicap
 
     def has_room(self, alone: bool) -> bool:
-        if self.running >= self.most:
+        if self.running >= self.bounds.in_flight:
+            return False
+        if self.kib >= self.full_kib and self.running >= FEWEST_PER_CORE * self.cores:
             return False
         # Not "and the task fits": a long one would never find room between short ones.
         return self.alone < self.cores if alone else self.load < self.full
@@ -206,8 +218,8 @@ class _Handler:
         return self.cost
 
 
-_Flight: TypeAlias = tuple[_Worker, _Handler, int, bool, int]
-"""Worker, handler, part of a core, alone, and the number under which limits are held; 0: none."""
+_Flight: TypeAlias = tuple[_Worker, _Handler, int, bool, int, int]
+"""Worker, handler, part of a core, alone, KiB, and the number under which limits are held; 0: none."""
 
 
 _RangeFlight: TypeAlias = tuple[_Worker, _Handler, int, bool, list[int]]
@@ -365,7 +377,8 @@ class Dispatcher:
                 limit -= self._draw(now, lane, worker, pool, limit - len(given))
                 continue
             task = take(now, queue, lane)
-            flights[task] = load(worker, needs.handler, needs.alone, hold)
+            kib = handed_kib(task) if task.after else task.kib
+            flights[task] = load(worker, needs.handler, needs.alone, kib, hold)
             pool.loaded(worker)
             given.append((task, worker.facts.name))
         self._again_at = now if len(given) >= limit else NEVER
@@ -373,10 +386,10 @@ class Dispatcher:
 
     def took(self, task: DagTask, fence: int) -> None:
         """The fence of an attempt that was assigned."""
-        worker, handler, part, alone, hold = self._flights[task]
+        worker, handler, part, alone, kib, hold = self._flights[task]
         if hold:
             self._limits.rename(hold, fence)
-            self._flights[task] = (worker, handler, part, alone, fence)
+            self._flights[task] = (worker, handler, part, alone, kib, fence)
 
     def restore(self, now: int, task: DagTask) -> None:
         """An attempt under way that an earlier life of the manager gave out: it holds what it held. Tell it again once
@@ -388,19 +401,19 @@ class Dispatcher:
             self._limits.take(hold, needs.limits, now, is_start=False)
         flight = self._flights.get(task)
         if flight is not None:
-            worker, handler, part, alone, _ = flight
-            self._flights[task] = (worker, handler, part, alone, hold)
+            self._flights[task] = (*flight[:-1], hold)
             return
         known = self._known(task.worker.partition("#")[0])
-        self._flights[task] = self._load(known, needs.handler, needs.alone, hold)
+        self._flights[task] = self._load(known, needs.handler, needs.alone, 0, hold)  # it was handed long ago
 
     def ended(self, now: int, task: DagTask, took_ns: int | None) -> None:
         """An attempt is over. `took_ns`: how long its handler ran, if it did to its end."""
         flight = self._flights.pop(task, None)
         if flight is None:
             return
-        worker, handler, part, alone, hold = flight
+        worker, handler, part, alone, kib, hold = flight
         worker.load -= part
+        worker.kib -= kib
         worker.running -= 1
         handler.running -= 1
         if alone:
@@ -422,7 +435,7 @@ class Dispatcher:
 
     def restore_range(self, now: int, source: Source, first: int, count: int, worker: str) -> DrawnRange:
         """Attempts under way that an earlier life of the manager gave out: they hold what they held."""
-        flight = self._load(self._known(worker), source.needs.handler, source.needs.alone, 0)
+        flight = self._load(self._known(worker), source.needs.handler, source.needs.alone, 0, 0)
         return self._drew(now, source, first, count, flight, is_start=False)
 
     def ended_range(self, now: int, drawn: DrawnRange, count: int, took_ns: int | None) -> None:
@@ -570,7 +583,7 @@ class Dispatcher:
             self._log.clear()
 
     def _new_worker(self, facts: DispatchWorker) -> _Worker:
-        return _Worker(facts, self._rng.getrandbits(32), self._bounds.in_flight)
+        return _Worker(facts, self._rng.getrandbits(32), self._bounds)
 
     def _pool(self, now: int, key: GroupKey) -> _Pool:
         """As it is now."""
@@ -599,7 +612,7 @@ class Dispatcher:
         pool.cursor = self._log_read = end
         return pool
 
-    def _load(self, worker: _Worker, name: str, alone: bool, hold: int) -> _Flight:
+    def _load(self, worker: _Worker, name: str, alone: bool, kib: int, hold: int) -> _Flight:
         handler = self._handlers.get(name)
         if handler is None:
             if len(self._handlers) >= self._bounds.handlers:
@@ -609,10 +622,11 @@ class Dispatcher:
         if part > CORE // SIDE_BY_SIDE and not alone and name in worker.patient:
             part = CORE // SIDE_BY_SIDE
         worker.load += part
+        worker.kib += kib
         worker.running += 1
         worker.alone += alone
         handler.running += 1
-        return worker, handler, part, alone, hold
+        return worker, handler, part, alone, kib, hold
 
     def _known(self, name: str) -> _Worker:
         """A worker that has attempts, here or not."""
@@ -651,10 +665,10 @@ class Dispatcher:
         """Give a worker that has room tasks of the source whose turn it is: how many."""
         source, queue = lane.source, lane.queue
         needs = source.needs
-        flight = self._load(worker, needs.handler, needs.alone, 0)  # of the first one
-        _, _, part, alone, _ = flight
+        flight = self._load(worker, needs.handler, needs.alone, 0, 0)  # of the first one
+        _, _, part, alone, _, _ = flight
         more = worker.cores - worker.alone if alone else -((worker.load - worker.full) // part)
-        more = min(more, worker.most - worker.running)
+        more = min(more, self._bounds.in_flight - worker.running)
         rivals = len(queue.lanes) + len(queue.group.queues) - 1
         # What is left of the room is for others whose turn it is, what is left of the tasks for other workers.
         most = min(-(-(1 + max(more, 0)) // rivals), -(-lane.count // len(pool.heap)), limit)
@@ -671,7 +685,7 @@ class Dispatcher:
         self, now: int, source: Source, first: int, count: int, flight: _Flight, *, is_start: bool = True
     ) -> DrawnRange:
         """`flight`: of the first one, which is counted already."""
-        worker, handler, part, alone, _ = flight
+        worker, handler, part, alone, _, _ = flight
         _add(worker, handler, part, alone, count - 1)
         holds: list[int] = []
         if source.needs.limits:
@@ -682,6 +696,11 @@ class Dispatcher:
         drawn = DrawnRange(source, first, count, worker.facts.name, count)
         self._range_flights[drawn] = worker, handler, part, alone, holds
         return drawn
+
+
+def handed_kib(task: DagTask) -> int:
+    """What it takes to hand it, with the outputs of those before it as far as they are known here."""
+    return task.kib + sum([before.kib for before in task.job.inputs_of(task)])
 
 
 def _add(worker: _Worker, handler: _Handler, part: int, alone: bool, count: int) -> None:

@@ -83,6 +83,8 @@ class DagTask:
     """None, with `policy`, until the spec was seen: after a restart."""
     policy: Policy | None = None
     key: str = ""
+    kib: int = 0
+    """Of its config, in KiB, if that was seen; of its output once it has completed."""
     attempts: int = 0
     """Given out so far, also those that were lost with their worker."""
     failures: int = 0

@@ -24,6 +24,8 @@ class ToWorker(msgspec.Struct, frozen=True, gc=False):
     worker: str
     """As its link calls it: a keeper only gives the name back."""
     message: KeeperMessage
+    size_bytes: int = 0
+    """About, of one that may be large."""
 
 
 class ToKeeper(msgspec.Struct, frozen=True, gc=False):

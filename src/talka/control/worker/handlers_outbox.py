@@ -59,6 +59,8 @@ class HandlerLimits(msgspec.Struct, frozen=True):
     results: int = 65_536
     """Results that nobody took; with more, nothing new is begun."""
     results_bytes: int = 256 * 1024 * 1024
+    told_bytes: int = 4 * 1024 * 1024
+    """Bytes of results that were told and not taken, unless one alone is larger: half of what a connection holds."""
     progress_bytes: int = 64 * 1024 * 1024
     """Bytes of the latest progress of all attempts together."""
 
@@ -208,7 +210,9 @@ class HandlerOutbox:
         if self._has_words and (now >= self._flush_at or any(result.outcome != "completed" for result in fresh)):
             # Before the results: the next attempt goes on from the last progress of this one.
             effects += self._words(now)
-        if fresh:
+        if fresh and self.size_bytes > self._limits.told_bytes:
+            effects += self._told_in_turn(now)
+        elif fresh:
             if len(fresh) <= TASKS_LIMIT and self._fresh_bytes <= BATCH_LIMIT_BYTES:
                 effects.append(self._done(now, fresh))  # the usual case, in which nothing is counted once more
             else:
@@ -216,6 +220,20 @@ class HandlerOutbox:
                 effects += [self._done(now, part) for part in parts]
             self._fresh, self._fresh_bytes = [], 0
         return effects
+
+    def _told_in_turn(self, now: int) -> list[ToKeeper]:
+        """As many of the fresh ones as may be on their way: the others follow when those were taken, or are told
+        again."""
+        left = self._limits.told_bytes - max(0, self.size_bytes - self._fresh_bytes)
+        count = size = 0
+        for result in self._fresh:
+            if size >= left:
+                break
+            count += 1
+            size += result_bytes(result)
+        told, self._fresh = self._fresh[:count], self._fresh[count:]
+        self._fresh_bytes -= size
+        return [self._done(now, part) for part in in_parts(told, result_bytes, BATCH_LIMIT_BYTES, TASKS_LIMIT)]
 
     @property
     def _has_words(self) -> bool:

@@ -1,0 +1,159 @@
+"""What is said to a worker never finds its connection full: what is more waits until there is room."""
+
+from collections import deque
+from typing import Any
+
+import msgspec
+import pytest
+
+from talka.cluster.effects import Send
+from talka.control.member.send_queue import Class, LaneLimits, SendQueue
+from talka.control.tasks.paced_frames import PacedFrames, PaceLimits, RoomWanted
+from talka.control.tasks.worker_link import ToWorker
+from talka.wire.jobs import encode
+from talka.wire.tasks import AskHeld, AssignTasks, Recall, ResultsStored, TaskInputs, TaskResult
+
+Play = Any
+
+
+def config_of(size: int) -> dict[str, msgspec.Raw]:
+    return {"config": msgspec.Raw(b'"' + b"x" * (size - 2) + b'"')}
+
+
+class Connection:
+    """Between a manager and a worker: a lane as it is, of which the worker reads whenever it `reads`."""
+
+    def __init__(self, play: Play, limits: LaneLimits) -> None:
+        self.queue = SendQueue(limits)
+        self._frames = PacedFrames(PaceLimits(window_bytes=limits.size_bytes // 4))
+        self._play = play
+        self._seen = 0
+        self._awaits_room = False
+        self._lane: deque[AssignTasks | TaskInputs] = deque()
+        self.most_bytes = 0
+
+    def say(self) -> None:
+        """All that the keeper said since."""
+        told, self._seen = self._play.told_all[self._seen :], len(self._play.told_all)
+        for said in told:
+            self._put(self._frames.to_worker(said))
+
+    def _put(self, effects: list[Send[Any] | RoomWanted]) -> None:
+        for effect in effects:
+            if isinstance(effect, RoomWanted):
+                self._awaits_room = True
+            else:
+                assert self.queue.push(0, Class.RESULTS, encode(effect.message)), "it finds the connection full"
+                self._lane.append(effect.message)
+                self.most_bytes = max(self.most_bytes, self.queue.size_bytes)
+
+    def reads(self) -> list[int]:
+        """A frame arrives: fences of the attempts that it hands."""
+        while self._awaits_room and self.queue.is_half_free(Class.RESULTS):
+            self._awaits_room = False
+            self._put(self._frames.on_room("w"))
+        if self.queue.pop(0) is None:
+            return []
+        message = self._lane.popleft()
+        return [task.fence for task in message.tasks] if isinstance(message, AssignTasks) else []
+
+
+@pytest.mark.parametrize(("size", "count"), [(10_000, 1500), (60_000, 400), (200_000, 100), (256_000, 80)])
+def test_a_backlog_of_large_configs_never_breaks_the_connection_of_its_worker(
+    play: Play, size: int, count: int
+) -> None:
+    play.beat("w", cores=4, plain=("h",))
+    connection = Connection(play, LaneLimits())
+    play.submit({"short": ""})
+    play.result(play.fence("short"), took_us=1)
+    play.submit({f"t{number}": config_of(size) for number in range(count)})
+    done = 0
+    connection.say()
+    while done < count:
+        fences = connection.reads()
+        play.results([TaskResult(fence, "completed", b"1", took_us=10) for fence in fences if fence in play.handed])
+        done += sum([play.handed[fence].id != "short" for fence in fences])
+        connection.say()
+    assert not connection.queue.is_stuck and connection.queue.refused == [0] * len(Class)
+    assert len(play.hands) == count + 1, "nothing had to be handed twice"
+
+
+def test_inputs_of_one_task_that_are_more_than_a_connection_holds_wait_for_room(play: Play) -> None:
+    play.beat("w", cores=64)
+    limits = LaneLimits(size_bytes=2 * 1024 * 1024)
+    connection = Connection(play, limits)
+    before = [f"b{number}" for number in range(10)]
+    play.submit({**dict.fromkeys(before, ""), "sink": {"depends_on": tuple(before)}})
+    connection.say()
+    for id in before:
+        play.done(id, output=b'"' + b"x" * 500_000 + b'"')
+    connection.say()
+    fence = play.fence("sink")
+    handed: list[int] = []
+    while fence not in handed:
+        handed += connection.reads()
+    assert not connection.queue.is_stuck
+    assert connection.most_bytes <= limits.size_bytes
+
+
+def hand(number: int, size_bytes: int = 100) -> ToWorker:
+    return ToWorker("w", TaskInputs(1, number, {}), size_bytes)
+
+
+def fences(effects: list[Any]) -> list[object]:
+    return [effect.message.fence if isinstance(effect, Send) else effect for effect in effects]
+
+
+def paced(**limits: int) -> PacedFrames:
+    return PacedFrames(PaceLimits(**{"window_bytes": 250, **limits}))
+
+
+def test_what_is_more_than_a_window_waits_until_there_is_room_and_goes_in_order() -> None:
+    frames = paced()
+    assert [fences(frames.to_worker(hand(number))) for number in range(5)] == [[0], [1], [2, RoomWanted("w")], [], []]
+    assert fences(frames.on_room("w")) == [3, 4]
+    assert fences(frames.to_worker(hand(5))) == [5, RoomWanted("w")]
+
+
+def test_so_much_may_wait_that_it_fills_more_than_one_window() -> None:
+    frames = paced()
+    for number in range(8):
+        frames.to_worker(hand(number))
+    assert fences(frames.on_room("w")) == [3, 4, 5, RoomWanted("w")]
+    assert fences(frames.on_room("w")) == [6, 7]
+
+
+def test_few_bytes_overtake_what_waits_but_the_question_of_what_is_held_does_not() -> None:
+    frames = paced(window_bytes=1)
+    stored, recall, ask = ResultsStored(1, (7,)), Recall(1, (7,)), AskHeld(1)
+    assert [len(frames.to_worker(ToWorker("w", one))) for one in (stored, recall, ask)] == [1, 1, 1]
+    assert fences(frames.to_worker(hand(1))) == [1, RoomWanted("w")]
+    for one in (stored, recall):
+        assert [send.message for send in frames.to_worker(ToWorker("w", one))] == [one]
+    assert frames.to_worker(hand(2)) == frames.to_worker(ToWorker("w", ask)) == []
+    assert fences(frames.on_room("w")) == [2, RoomWanted("w")]
+    assert [send.message for send in frames.on_room("w")] == [ask]
+
+
+def test_workers_do_not_wait_for_each_other() -> None:
+    frames = paced(window_bytes=1)
+    frames.to_worker(hand(1))
+    other = ToWorker("other", TaskInputs(1, 9, {}), 100)
+    assert fences(frames.to_worker(other)) == [9, RoomWanted("other")]
+
+
+def test_more_than_may_wait_is_lost_and_counted() -> None:
+    frames = paced(window_bytes=1, waiting_bytes=150)
+    for number in range(4):
+        frames.to_worker(hand(number))
+    assert frames.lost == 2
+    assert fences(frames.on_room("w")) == [1, RoomWanted("w")]
+
+
+def test_what_waits_for_a_worker_that_is_gone_is_told_to_nobody() -> None:
+    frames = paced(window_bytes=1)
+    frames.to_worker(hand(1))
+    frames.to_worker(hand(2))
+    frames.forget("w")
+    assert frames.on_room("w") == []
+    assert fences(frames.to_worker(hand(3))) == [3, RoomWanted("w")]
