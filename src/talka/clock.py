@@ -1,12 +1,16 @@
-"""The only reader of time.
+"""The only reader of time, and of time zones.
 
 `monotonic_ns` is CLOCK_MONOTONIC: one clock for every process of a machine, so instants may be sent between them.
 """
 
 import time
-from collections.abc import Callable
-from datetime import UTC, datetime
+import zoneinfo
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, tzinfo
+from difflib import get_close_matches
+from typing import Final
 
+from talka.errors import Invalid
 from talka.units import MILLISECOND, SECOND
 
 monotonic_ns: Callable[[], int] = time.monotonic_ns
@@ -36,6 +40,38 @@ _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS: its 
 
 def utc_now() -> datetime:
     return datetime.now(UTC)
+
+
+class BadZone(Invalid):
+    """There is no time zone of this name, or none at all on this machine."""
+
+
+def time_zone(name: str, known: Callable[[], Iterable[str]] = zoneinfo.available_timezones) -> tzinfo | None:
+    """The time zone of this name, as this machine knows it; None where it is empty: UTC. `known`: all there are, for
+    whoever has written another."""
+    if not name:
+        return None
+    try:
+        if not name.startswith(NO_ZONES):
+            return zoneinfo.ZoneInfo(name)
+    except (OSError, ValueError, zoneinfo.ZoneInfoNotFoundError):
+        pass
+    names = sorted(known())
+    if not names:
+        raise BadZone(
+            f"timezone {name!r}: this machine has no database of time zones: install tzdata, as a package of its "
+            "system or with pip install tzdata"
+        )
+    lower = {one.lower(): one for one in names}
+    close = [lower[one] for one in get_close_matches(name.lower(), lower, n=1)]
+    if not close:  # people know the city
+        close = [one for one in names if one.rpartition("/")[2].lower() == name.lower().replace(" ", "_")]
+    hint = f" (did you mean {close[0]}?)" if close else ": write one such as Europe/Berlin"
+    raise BadZone(f"timezone: there is no time zone {name[:64]!r}{hint}")
+
+
+NO_ZONES: Final = ("posix", "right/", "localtime", "Factory")
+"""Files beside those of zones: another machine has others, or counts leap seconds in them."""
 
 
 def sleep_until(instant_ns: int) -> None:

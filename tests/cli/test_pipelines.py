@@ -24,6 +24,8 @@ from talka.engine.handlers.pipeline_file import read_pipeline
 from talka.engine.loader import import_file
 from talka.units import SECOND
 from talka.wire.task_views import (
+    BackfillRun,
+    BackfillView,
     DagFacts,
     GraphView,
     LogLineView,
@@ -43,6 +45,17 @@ from talka.work.handlers import handlers_of
 from talka.work.lifecycle import JobState, TaskState
 
 ROOT = Path(__file__).parents[2]
+BERLIN = ScheduleView(
+    "etl",
+    "30 2 * * *",
+    "2026-03-29T01:30:00.000Z",
+    "job1",
+    timezone="Europe/Berlin",
+    catch_up="all",
+    next_in_zone="2026-03-29T03:30:00+02:00",
+    last_at="2026-03-28T01:30:00.000Z",
+    last_in_zone="2026-03-28T02:30:00+01:00",
+)
 LOAD_TEST = """
 from talka import URL, HTTPResponse, Workflow, step
 
@@ -88,8 +101,11 @@ class FakeClient:
         self.log_pages = [LogPage([])]
         self.graph = GraphView(self.tasks, [])
         self.found_schedules: list[ScheduleView] = []
+        self.runs: list[BackfillRun] = []
+        self.addresses: list[str] = []
 
     def __call__(self, addresses: list[str], token: str | None, ca: str | None) -> "FakeClient":
+        self.addresses = addresses
         return self
 
     def note(self, *asked: Any) -> None:
@@ -181,6 +197,22 @@ class FakeClient:
 
     async def drop_schedule(self, name: str) -> None:
         self.note("drop_schedule", name)
+
+    async def pause_schedule(self, name: str) -> ScheduleView:
+        self.note("pause_schedule", name)
+        return ScheduleView(name, "0 3 * * *", "", paused=True)
+
+    async def resume_schedule(self, name: str) -> ScheduleView:
+        self.note("resume_schedule", name)
+        return BERLIN
+
+    async def run_schedule(self, name: str, key: str = "") -> DagFacts:
+        self.note("run_schedule", name, key)
+        return self.facts
+
+    async def backfill(self, name: str, begin: str, end: str, *, dry_run: bool = False) -> BackfillView:
+        self.note("backfill", name, begin, end, dry_run)
+        return BackfillView(name, [] if begin == end else self.runs)
 
 
 @pytest.fixture
@@ -677,6 +709,72 @@ def test_schedules_are_listed_and_dropped(command: Any, cluster: FakeClient) -> 
     assert "schedules" in json.loads(command("jobs", "schedules", "--drop", "etl", "--json").out)
 
 
+def test_a_schedule_is_listed_with_its_zone_its_next_instant_there_and_in_utc_and_its_last_run(
+    command: Any, cluster: FakeClient
+) -> None:
+    paused = msgspec.structs.replace(BERLIN, name="off", paused=True, last_job="", last_in_zone="")
+    cluster.found_schedules = [BERLIN, paused]
+    heads, first, second = command("jobs", "schedules").out.splitlines()
+    assert heads.split() == "NAME CRON ZONE NEXT THERE NEXT CATCH UP LAST RUN LAST JOB".split()
+    for words in ("Europe/Berlin", "2026-03-29 03:30:00 +02:00", "2026-03-29 01:30:00 UTC", "all", "job1"):
+        assert words in first
+    assert "2026-03-28 02:30:00 +01:00" in first
+    assert "paused" in second and "03:30:00" not in second and "01:30:00 UTC" in second
+    listed = json.loads(command("jobs", "schedules", "--json").out)["schedules"][0]
+    wanted = {"timezone": "Europe/Berlin", "catch_up": "all", "paused": False, "last_job": "job1"}
+    assert listed | wanted == listed and listed["next_at"] == "2026-03-29T01:30:00.000Z"
+
+
+def test_a_schedule_is_paused_resumed_and_run_now(command: Any, cluster: FakeClient) -> None:
+    assert command("jobs", "schedules", "pause", "etl").out == (
+        "etl is paused: talka jobs schedules resume etl goes on with it\n"
+    )
+    assert json.loads(command("jobs", "schedules", "pause", "etl", "--json").out)["paused"] is True
+    assert command("jobs", "schedules", "resume", "etl").out == (
+        "etl is followed again, next at 2026-03-29 03:30:00 +02:00 Europe/Berlin, 2026-03-29 01:30:00 UTC\n"
+    )
+    assert command("jobs", "schedules", "run-now", "etl", "--key", "k").out == f"{cluster.facts.id}\n"
+    assert json.loads(command("jobs", "schedules", "run-now", "etl", "--json").out)["id"] == cluster.facts.id
+    assert [asked[:2] for asked in cluster.asked] == [
+        ("pause_schedule", "etl"),
+        ("pause_schedule", "etl"),
+        ("resume_schedule", "etl"),
+        ("run_schedule", "etl"),
+        ("run_schedule", "etl"),
+    ]
+
+
+def test_a_backfill_shows_each_instant_and_its_job(command: Any, cluster: FakeClient) -> None:
+    cluster.runs = [
+        BackfillRun("2026-11-01T03:00:00+01:00", "2026-11-01T02:00:00.000Z", "known", "job1"),
+        BackfillRun("2026-11-02T03:00:00+01:00", "2026-11-02T02:00:00.000Z", "submitted", "job2"),
+        BackfillRun("2026-11-03T03:00:00+01:00", "2026-11-03T02:00:00.000Z", "due"),
+    ]
+    asked = ("jobs", "schedules", "backfill", "etl", "--from", "2026-11-01")
+    lines = command(*asked, "--to", "2026-11-04", "--dry-run").out.splitlines()
+    assert cluster.asked[-1] == ("backfill", "etl", "2026-11-01", "2026-11-04", True)
+    assert [" ".join(line.split()) for line in lines[:4]] == [
+        "DUE UTC STATE JOB",
+        "2026-11-01 03:00:00 +01:00 2026-11-01 02:00:00 UTC run before job1",
+        "2026-11-02 03:00:00 +01:00 2026-11-02 02:00:00 UTC submitted job2",
+        "2026-11-03 03:00:00 +01:00 2026-11-03 02:00:00 UTC would be submitted",
+    ]
+    assert lines[-1] == "etl was due 3 times: 1 would be submitted, 1 submitted, 1 run before"
+    assert len(json.loads(command(*asked, "--to", "2026-11-04", "--json").out)["runs"]) == 3
+    assert command(*asked, "--to", "2026-11-01").out == "etl was not due then\n"
+
+
+def test_the_end_of_a_backfill_and_the_address_of_a_manager_are_both_told_with_to(
+    command: Any, cluster: FakeClient
+) -> None:
+    asked = ("jobs", "schedules", "backfill", "etl", "--from", "2026-11-01")
+    assert command(*asked, "--to", "10.0.0.5:8470", "--to", "2026-11-04T03:00").code == 0
+    assert cluster.addresses == ["10.0.0.5:8470"] and cluster.asked[-1][3] == "2026-11-04T03:00"
+    for wrong in (["here"], ["2026-11-04", "2026-11-05"], ["2026-11-04", "a:1", "b:1"]):
+        code, _, err = command(*asked, *(word for one in wrong for word in ("--to", one)))
+        assert code == 2 and "write the day or instant up to which" in err
+
+
 # Nodes that keep and run pipelines.
 
 
@@ -757,11 +855,14 @@ def shown(language: str) -> list[str]:
 
 
 def test_files_in_the_document_are_what_they_say(folder: Path) -> None:
-    yaml, with_params = shown("yaml")
+    yaml, *others = shown("yaml")
     (folder / "nightly.yaml").write_text(yaml)
     assert len(read_pipeline(folder / "nightly.yaml").tasks) == 3
-    (folder / "params.yaml").write_text(with_params)
+    (folder / "params.yaml").write_text(next(one for one in others if "params:" in one))
     assert read_pipeline(folder / "params.yaml", {"day": "2026-11-16"}).values == {"day": "2026-11-16"}
+    (folder / "scheduled.yaml").write_text(next(one for one in others if "schedule:" in one))
+    scheduled = read_pipeline(folder / "scheduled.yaml")
+    assert (scheduled.timezone, scheduled.catch_up) == ("Europe/Berlin", "all")
     dag, _, handlers = shown("py")
     (folder / "nightly.py").write_text(dag)
     found = pipelines.pipeline_of("nightly.py")

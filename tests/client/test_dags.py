@@ -336,6 +336,10 @@ async def test_every_change_of_the_port_can_be_made(client: Client, dags: FakeDa
     await client.replay("dag1/a", msgspec.Raw(b'{"n":1}'))
     view = await client.put_schedule(msgspec.structs.replace(SPEC, name="every night/1", schedule="0 3 * * *"))
     assert await client.schedules() == [view]
+    assert (await client.pause_schedule("every night/1")).paused
+    assert not (await client.resume_schedule("every night/1")).paused
+    assert (await client.run_schedule("every night/1")).id == "run1"
+    assert (await client.backfill("every night/1", "2026-11-01", "2026-11-02", dry_run=True)).runs[0].state == "due"
     await client.drop_schedule("every night/1")
     with pytest.raises(NoSuchSchedule):
         await client.drop_schedule("every night/1")

@@ -190,6 +190,9 @@ def test_dags_are_looked_at_and_changed(dag_client: tuple[talka.Client, FakeDags
     assert client.cancel_dag(id, "enough").reason == "enough"
     view = client.put_schedule(msgspec.structs.replace(SPEC, schedule="@daily"))
     assert client.schedules() == [view]
+    assert client.pause_schedule("nightly").paused and not client.resume_schedule("nightly").paused
+    assert client.run_schedule("nightly").state == JobState.RUNNING
+    assert client.backfill("nightly", "2026-11-01", "2026-11-02").name == "nightly"
     client.drop_schedule("nightly")
     assert client.schedules() == []
 

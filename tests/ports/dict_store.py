@@ -307,6 +307,10 @@ class DictStore:
     async def job_by_key(self, key: str) -> JobRow | None:
         return next((row for row in self._rows("job_by_key").jobs.values() if key and row.key == key), None)
 
+    async def jobs_keyed(self, begins: Sequence[str]) -> list[tuple[str, str]]:
+        rows = self._rows("jobs_keyed").jobs.values()
+        return sorted((row.key, row.id) for row in rows if row.key and row.key.startswith(tuple(begins)))
+
     async def jobs(self, states: Sequence[str], before: int, limit: int) -> list[JobRow]:
         check_states(states, JOB_STATES)
         rows = [row for _, row in sorted(self._rows("jobs").jobs.items(), reverse=True)]

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -10,6 +11,9 @@ from talka.client.requests import Conflict, NoSuchJob, NoSuchSchedule, NoSuchTas
 from talka.errors import TalkaError
 from talka.wire.task_views import (
     AttemptView,
+    BackfillRequest,
+    BackfillRun,
+    BackfillView,
     DagFacts,
     DeadLetter,
     DeadLettersPage,
@@ -321,3 +325,27 @@ class FakeDags:
         if name not in self.plans:
             raise NoSuchSchedule.named(name)
         del self.plans[name]
+
+    def _plan(self, name: str, **values: Any) -> ScheduleView:
+        if name not in self.plans:
+            raise NoSuchSchedule.named(name)
+        self.plans[name] = msgspec.structs.replace(self.plans[name], **values)
+        return self.plans[name]
+
+    async def pause_schedule(self, name: str) -> ScheduleView:
+        await self._note("pause_schedule", name)
+        return self._plan(name, paused=True)
+
+    async def resume_schedule(self, name: str) -> ScheduleView:
+        await self._note("resume_schedule", name)
+        return self._plan(name, paused=False)
+
+    async def run_schedule(self, name: str, key: str, by: str) -> DagFacts:
+        await self._note("run_schedule", name, by)
+        self._plan(name)
+        return self.add(f"run{len(self.jobs)}").facts
+
+    async def backfill(self, name: str, request: BackfillRequest, by: str) -> BackfillView:
+        await self._note("backfill", name, request.begin, request.end, str(request.dry_run), by)
+        self._plan(name)
+        return BackfillView(name, [BackfillRun("2026-11-01T03:00:00+01:00", "2026-11-01T02:00:00.000Z", "due")])

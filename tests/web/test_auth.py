@@ -131,7 +131,8 @@ def test_the_roles_are_as_documented() -> None:
     by_role = {role: {operation.name for operation in OPERATIONS if operation.role == role} for role in ROLES}
 
     assert by_role["admin"] == {"audit"}
-    assert by_role["operator"] == {"drain", "replay", "put_schedule", "drop_schedule"}
+    schedules = {f"{word}_schedule" for word in ("put", "drop", "pause", "resume", "run")}
+    assert by_role["operator"] == {"drain", "replay", "backfill", *schedules}
     assert by_role["submitter"] == {
         *("put_bundle", "has_bundle", "submit", "execute", "bulk", "submit_frames"),
         *("cancel", "pause", "resume", "retry", "retry_plan", "skip"),

@@ -512,6 +512,43 @@ async def test_a_schedule_is_put_listed_and_dropped(dag_api: Api, dags: FakeDags
     assert (again.status, problem_in(again).type) == (404, "urn:talka:problem:no-such-schedule")
 
 
+async def test_a_schedule_is_paused_resumed_run_now_and_backfilled(dag_api: Api, dags: FakeDags) -> None:
+    body = json.dumps(DAG | {"name": "every/pause", "schedule": "0 3 * * *", "timezone": "Europe/Berlin"}).encode()
+    path = (await dag_api.ask("PUT", "/v1/schedules", body, JSON)).headers["location"]
+
+    paused = json.loads((await dag_api.ask("POST", f"{path}/pause")).body)
+    resumed = json.loads((await dag_api.ask("POST", f"{path}/resume")).body)
+    run = await dag_api.ask("POST", f"{path}/run", headers={"idempotency-key": "k"})
+    asked = {"from": "2026-11-01", "to": "2026-11-02", "dry_run": True}
+    backfilled = json.loads((await post(dag_api, f"{path}/backfill", asked)).body)
+
+    assert (paused["name"], paused["paused"], resumed["paused"]) == ("every/pause", True, False)
+    assert (run.status, run.headers["location"], json.loads(run.body)["id"]) == (201, "/v1/jobs/run0", "run0")
+    assert [one["state"] for one in backfilled["runs"]] == ["due"]
+    assert dags.asked[1:] == [
+        ("pause_schedule", "every/pause"),
+        ("resume_schedule", "every/pause"),
+        ("run_schedule", "every/pause", ""),
+        ("backfill", "every/pause", "2026-11-01", "2026-11-02", "True", ""),
+    ]
+    for word, content in (("pause", None), ("resume", None), ("run", None), ("backfill", asked)):
+        missing = f"/v1/schedules/nobody/{word}"
+        answer = await (dag_api.ask("POST", missing) if content is None else post(dag_api, missing, content))
+        assert (answer.status, problem_in(answer).type) == (404, "urn:talka:problem:no-such-schedule")
+    wrong = await post(dag_api, f"{path}/backfill", {"from": "2026-11-01"})
+    assert wrong.status == 422 and "to" in problem_in(wrong).detail
+
+
+async def test_a_zone_and_what_is_caught_up_with_need_a_schedule(dag_api: Api, dags: FakeDags) -> None:
+    for field, value in (("timezone", "Europe/Berlin"), ("catch_up", "all")):
+        answer = await post(dag_api, "/v1/jobs", DAG | {field: value})
+        assert answer.status == 422
+        assert f"{field}: belongs to a schedule, and there is none" in problem_in(answer).detail
+    wrong = await post(dag_api, "/v1/jobs", DAG | {"schedule": "0 3 * * *", "catch_up": "some"})
+    assert problem_in(wrong).detail == 'catch_up: "some" is not one of skip, one, all'
+    assert dags.jobs == {}
+
+
 async def test_a_schedule_needs_a_cron_line_and_a_submission_has_none(dag_api: Api, dags: FakeDags) -> None:
     scheduled = DAG | {"schedule": "0 3 * * *"}
 

@@ -30,7 +30,7 @@ JOBS: Final = {
     "resume": CommandEntry("Of pipelines", "cluster_jobs:resume", "resume one that is paused"),
     "retry": CommandEntry("Of pipelines", "cluster_jobs:retry", "run tasks again, and what depends on them"),
     "skip": CommandEntry("Of pipelines", "cluster_jobs:skip", "skip some of its tasks"),
-    "schedules": CommandEntry("Of pipelines", "cluster_jobs:schedules", "pipelines that are submitted on a schedule"),
+    "schedules": CommandEntry("Of pipelines", "schedules:schedules", "pipelines that are submitted on a schedule"),
 }
 WORKERS: Final = {
     "list": CommandEntry("Commands", "cluster_jobs:list_workers", "who is there, and how many cores are free"),
@@ -348,23 +348,6 @@ def skip(id: str, tasks: tuple[str, ...], as_json: bool, **where: Any) -> int:
 
     facts = asked(where, lambda client: client.skip_dag(id, SkipRequest(tasks)))
     return ordered(facts, as_json, f"it goes on without {', '.join(tasks)}")
-
-
-@command("schedules", "List the pipelines that are submitted on a schedule, or remove a schedule.")
-@click.option("--drop", metavar="NAME", help="Remove this schedule. Jobs that it submitted stay.")
-@json_option
-@api_options
-def schedules(drop: str | None, as_json: bool, **where: Any) -> int:
-    from talka.cli.dag_text import schedules_table
-
-    if drop is not None:
-        asked(where, lambda client: client.drop_schedule(drop))
-        if not as_json:
-            say(f"{drop} is no longer scheduled")
-            return 0
-    found = asked(where, lambda client: client.schedules())
-    none = "nothing is scheduled: submit a pipeline whose file has schedule:"
-    return say_list("schedules", found, as_json, schedules_table, none)
 
 
 def checked_json(what: str, text: str) -> "msgspec.Raw":

@@ -26,10 +26,13 @@ class NoToken(Invalid):
     """The file of a token cannot be used."""
 
 
-api_options = options(
-    option(CLUSTER, "--to", "HOST:PORT", f"A manager's API; several with commas between ({DEFAULT_TO})."),
+trust_options = options(
     option(CLUSTER, "--token-file", "FILE", "Your token, where the cluster wants one (or set TALKA_TOKEN)."),
     option(CLUSTER, "--ca", "FILE", "The cluster's ca.crt, where its API speaks TLS."),
+)
+api_options = options(
+    option(CLUSTER, "--to", "HOST:PORT", f"A manager's API; several with commas between ({DEFAULT_TO})."),
+    trust_options,
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 

@@ -23,6 +23,7 @@ from talka.report.text import TextPage, bytes_text, counted_text, rate_text, sig
 from talka.units import SECOND
 from talka.wire.task_views import (
     AttemptView,
+    BackfillView,
     DagFacts,
     DeadLetter,
     GraphView,
@@ -47,6 +48,7 @@ ERROR_COLUMNS: Final = 300
 GIVEN_UP: Final = (TaskState.DEAD, TaskState.FAILED, TaskState.TIMEOUT)
 UNDER_WAY: Final = (TaskState.RUNNING, TaskState.ASSIGNED)
 NULL: Final = b"null"
+BACKFILL_WORDS: Final = {"due": "would be submitted", "submitted": "submitted", "known": "run before"}
 ENDS: Final = {JobState.COMPLETED: ExitCode.HELD, JobState.PARTIAL: ExitCode.INCOMPLETE}
 
 
@@ -113,9 +115,48 @@ def log_text(line: LogLineView) -> str:
 
 def schedules_table(schedules: Sequence[ScheduleView]) -> str:
     return table(
-        ("NAME", "CRON", "NEXT", "LAST JOB"),
-        [(schedule.name, schedule.cron, instant(schedule.next_at), schedule.last_job) for schedule in schedules],
+        ("NAME", "CRON", "ZONE", "NEXT THERE", "NEXT", "CATCH UP", "LAST RUN", "LAST JOB"),
+        [
+            (
+                schedule.name,
+                schedule.cron,
+                schedule.timezone or "UTC",
+                "paused" if schedule.paused else zoned(schedule.next_in_zone),
+                instant(schedule.next_at),
+                schedule.catch_up,
+                zoned(schedule.last_in_zone),
+                schedule.last_job,
+            )
+            for schedule in schedules
+        ],
     )
+
+
+def next_text(schedule: ScheduleView) -> str:
+    """When it is due: in its zone, and in UTC."""
+    if schedule.timezone and schedule.next_in_zone:
+        return f"{zoned(schedule.next_in_zone)} {schedule.timezone}, {instant(schedule.next_at)}"
+    return instant(schedule.next_at)
+
+
+def zoned(text: str) -> str:
+    """Of ISO 8601 with an offset, to the second."""
+    return f"{text[:19].replace('T', ' ')} {text[19:]}" if text else ""
+
+
+def backfill_table(found: BackfillView) -> str:
+    return table(
+        ("DUE", "UTC", "STATE", "JOB"),
+        [(zoned(run.at), instant(run.at_utc), BACKFILL_WORDS[run.state], run.job) for run in found.runs],
+    )
+
+
+def backfill_text(found: BackfillView) -> str:
+    counts = {state: sum(run.state == state for run in found.runs) for state in BACKFILL_WORDS}
+    if not found.runs:
+        return f"{found.name} was not due then"
+    words = [f"{count:,} {BACKFILL_WORDS[state]}" for state, count in counts.items() if count]
+    return f"{found.name} was due {counted_text(len(found.runs), 'time')}: {', '.join(words)}"
 
 
 # Dead letters.

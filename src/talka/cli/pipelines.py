@@ -24,7 +24,6 @@ from talka.cli.remote import LeftRunning, Signal, ended, goes_on, to_its_end
 from talka.client.client import Client
 from talka.client.kinds import AnyJob
 from talka.client.requests import PAGE_LIMIT, NotEnded
-from talka.client.sheets import instant
 from talka.clock import monotonic_ns
 from talka.engine.handlers.pipeline_file import dags_of, read_pipeline
 from talka.engine.loader import NoSuchFile, import_file, workflows_of
@@ -168,8 +167,8 @@ def put_schedule(client: Client, spec: DagSpec, settings: CliSettings, file: Res
         file.write(json_of(schedule))
     if file is None or not file.is_stdout:
         say(
-            f"{schedule.name} is scheduled ({schedule.cron}), next at {instant(schedule.next_at)}:"
-            " talka jobs schedules lists it"
+            f"{schedule.name} is scheduled ({schedule.cron}){' and paused' if schedule.paused else ''}, next at"
+            f" {dag_text.next_text(schedule)}: talka jobs schedules lists it"
         )
     return 0
 

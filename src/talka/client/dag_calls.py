@@ -17,6 +17,8 @@ from talka.client.requests import PAGE_DEFAULT, CancelRequest, NoSuchTask, Probl
 from talka.client.submitting import Submitting
 from talka.errors import Invalid, TalkaError
 from talka.wire.task_views import (
+    BackfillRequest,
+    BackfillView,
     DagFacts,
     DeadLettersPage,
     EventsPage,
@@ -38,6 +40,8 @@ from talka.work.lifecycle import is_final
 WAIT_S: Final = 5.0
 """For which a submission waits for the end of its job: less than a manager may take to answer at all."""
 STREAM_S: Final = 4 * 3600.0
+BACKFILL_S: Final = 600.0
+"""For which a backfill is waited for: it may be many jobs, each on disk before the next."""
 CHUNK_BYTES: Final = PART_BYTES // 4
 ANSWER_LIMIT_BYTES: Final = 64 * 1024 * 1024
 """Outputs of tasks are large."""
@@ -205,7 +209,28 @@ class DagCalls(AnyJobCalls):
         return await self._ask("PUT", "/v1/schedules", ScheduleView, value=spec, patience_s=SUBMIT_S)
 
     async def drop_schedule(self, name: str) -> None:
-        await self._call("DELETE", f"/v1/schedules/{quote(name, safe='')}")
+        await self._call("DELETE", schedule_path(name))
+
+    async def pause_schedule(self, name: str) -> ScheduleView:
+        return await self._ask("POST", f"{schedule_path(name)}/pause", ScheduleView)
+
+    async def resume_schedule(self, name: str) -> ScheduleView:
+        return await self._ask("POST", f"{schedule_path(name)}/resume", ScheduleView)
+
+    async def run_schedule(self, name: str, key: str = "") -> DagFacts:
+        return await self._ask(
+            "POST", f"{schedule_path(name)}/run", DagFacts, headers=key_header(key), patience_s=SUBMIT_S
+        )
+
+    async def backfill(self, name: str, begin: str, end: str, *, dry_run: bool = False) -> BackfillView:
+        """What was due in [begin, end). Asked again it submits what is missing."""
+        request = BackfillRequest(begin, end, dry_run)
+        path = f"{schedule_path(name)}/backfill"
+        return await self._ask("POST", path, BackfillView, value=request, patience_s=BACKFILL_S)
+
+
+def schedule_path(name: str) -> str:
+    return f"/v1/schedules/{quote(name, safe='')}"
 
 
 async def lines_of(head: DagHead, tasks: Iterable[TaskSpec] | AsyncIterable[TaskSpec]) -> AsyncIterator[bytes]:

@@ -12,6 +12,8 @@ import msgspec
 from talka.client.requests import KEY_LIMIT, Problem
 from talka.errors import TalkaError
 from talka.wire.task_views import (
+    BackfillRequest,
+    BackfillView,
     DagFacts,
     DeadLettersPage,
     EventsPage,
@@ -180,3 +182,12 @@ class DagControl(Protocol):
         """`spec.schedule` is a cron line. A schedule of the same name is replaced."""
 
     async def drop_schedule(self, name: str) -> None: ...
+    async def pause_schedule(self, name: str) -> ScheduleView:
+        """What is due meanwhile is caught up with once it is resumed, as the schedule says."""
+
+    async def resume_schedule(self, name: str) -> ScheduleView: ...
+    async def run_schedule(self, name: str, key: str, by: str) -> DagFacts:
+        """Submit its job now, paused or not. The same `key` is the same job."""
+
+    async def backfill(self, name: str, request: BackfillRequest, by: str) -> BackfillView:
+        """One job for each instant that it was due, oldest first; those that were run before are not run again."""

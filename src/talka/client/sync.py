@@ -18,6 +18,7 @@ from talka.control.load.planning import Overrides
 from talka.errors import Invalid, TalkaError
 from talka.report.document import ResultDocument, read
 from talka.wire.task_views import (
+    BackfillView,
     DagFacts,
     DeadLetter,
     EventView,
@@ -283,6 +284,22 @@ class Client:
     def drop_schedule(self, name: str) -> None:
         """Remove a schedule. Jobs that it has submitted go on."""
         self._wait(self._client.drop_schedule(name))
+
+    def pause_schedule(self, name: str) -> ScheduleView:
+        """Submit nothing for this schedule until it is resumed."""
+        return self._wait(self._client.pause_schedule(name))
+
+    def resume_schedule(self, name: str) -> ScheduleView:
+        """Follow a schedule again. What was due meanwhile is caught up with as the schedule says."""
+        return self._wait(self._client.resume_schedule(name))
+
+    def run_schedule(self, name: str, key: str = "") -> DagFacts:
+        """Submit the job of a schedule now. The same `key` is the same job."""
+        return self._wait(self._client.run_schedule(name, key))
+
+    def backfill(self, name: str, begin: str, end: str, *, dry_run: bool = False) -> BackfillView:
+        """Run what a schedule was due for from `begin` up to `end`, dates or instants in its zone, each once."""
+        return self._wait(self._client.backfill(name, begin, end, dry_run=dry_run))
 
     # Workers and the cluster.
 

@@ -5,11 +5,12 @@ from functools import partial
 from random import Random
 from typing import Final
 
+from talka.clock import time_zone
 from talka.control.dags.job import DagJob, DagStep
 from talka.control.dags.keeper import DagKeeper
 from talka.control.dags.keepers import DagKeepers
 from talka.control.tasks.clock_watch import ClockWatch
-from talka.control.tasks.schedules import after_run, due, mended, run_key
+from talka.control.tasks.schedules import after_run, due, mended, run_key, turn
 from talka.control.tasks.store_effects import CallAnswered, Commit, DagEffect
 from talka.errors import TalkaError
 from talka.testing.host import Effects, Host
@@ -67,7 +68,7 @@ class StoreChores(Observer):
             keepers.set_wall_offset(self._clock.offset_ns)
         self._sweep(now)
         records = self._shell.records
-        mends = [PutSchedule(row) for row in mended(records.schedules(), wall_ns // MILLISECOND)]
+        mends = [PutSchedule(row) for row in mended(records.schedules(), wall_ns // MILLISECOND, time_zone)]
         if mends:
             records.apply(mends)
         effects: list[DagEffect] = []
@@ -87,10 +88,11 @@ class StoreChores(Observer):
     def _submit(self, keepers: DagKeepers, now: int, row: ScheduleRow, wall_ms: int) -> list[DagEffect]:
         if any(row.name == asked.name for asked, _ in self._asked.values()):
             return []  # it is on its way
-        key = run_key(row)
+        instant = turn(row, wall_ms, time_zone(row.timezone)).instants[0]
+        key = run_key(row, instant)
         known = self._shell.records.job_by_key(key)
         if known is not None:
-            self._followed(row, wall_ms, known.id)
+            self._followed(row, instant, known.id)
             return []
         keeper = keepers.of_key(key)
         assert keeper is not None
@@ -99,16 +101,16 @@ class StoreChores(Observer):
             effects = keeper.submit(now, self._calls, self._spec, key=key)
         except TalkaError:
             return []  # in a second there may be room
-        self._asked[self._calls] = (row, wall_ms)
+        self._asked[self._calls] = (row, instant)
         return effects
 
     def on_effect(self, world: World, host: Host, effect: object) -> None:
         if host is self._host and type(effect) is CallAnswered and effect.call in self._asked:
-            row, wall_ms = self._asked.pop(effect.call)
-            self._followed(row, wall_ms, effect.job)
+            row, instant = self._asked.pop(effect.call)
+            self._followed(row, instant, effect.job)
 
-    def _followed(self, row: ScheduleRow, wall_ms: int, job: str) -> None:
-        self._shell.records.apply([PutSchedule(after_run(row, wall_ms, job))])
+    def _followed(self, row: ScheduleRow, instant: int, job: str) -> None:
+        self._shell.records.apply([PutSchedule(after_run(row, instant, job, time_zone(row.timezone)))])
         self.fired.setdefault(row.name, []).append(self._world.now)
 
 

@@ -15,12 +15,15 @@ from talka.errors import Invalid, TalkaError
 from talka.web.answers import ApiQuestion, json_answer, submitted, waited
 from talka.web.bodies import check_json, key_in, page_in, read_body, read_json, read_json_if_any, wait_in
 from talka.wire.task_views import (
+    BackfillRequest,
+    BackfillView,
     DagFacts,
     EventsPage,
     GraphView,
     LogPage,
     RetryPlan,
     RetryRequest,
+    ScheduleView,
     SkipRequest,
     TasksPage,
     TaskView,
@@ -195,8 +198,36 @@ async def put_schedule(asked: ApiQuestion) -> Response:
 async def drop_schedule(asked: ApiQuestion) -> Response:
     dags = asked.dag_control
     await read_body(asked.request, 0)
+    await dags.drop_schedule(schedule_of(asked))
+    return Response(status_code=204)
+
+
+async def pause_schedule(asked: ApiQuestion) -> ScheduleView:
+    dags = asked.dag_control
+    await read_body(asked.request, 0)
+    return await dags.pause_schedule(schedule_of(asked))
+
+
+async def resume_schedule(asked: ApiQuestion) -> ScheduleView:
+    dags = asked.dag_control
+    await read_body(asked.request, 0)
+    return await dags.resume_schedule(schedule_of(asked))
+
+
+async def run_schedule(asked: ApiQuestion) -> Response:
+    dags, key = asked.dag_control, key_in(asked.request)
+    await read_body(asked.request, 0)
+    return submitted(await dags.run_schedule(schedule_of(asked), key, asked.identity.name))
+
+
+async def backfill(asked: ApiQuestion) -> BackfillView:
+    dags = asked.dag_control
+    request = await read_json(asked.request, BackfillRequest, CHANGE_LIMIT_BYTES)
+    return await dags.backfill(schedule_of(asked), request, asked.identity.name)
+
+
+def schedule_of(asked: ApiQuestion) -> str:
     name: str = asked.request.path_params["name"]
     if not 0 < len(name) <= SCHEDULE_NAME_LIMIT:
         raise NoSuchSchedule.named(repr(name[:64]))
-    await dags.drop_schedule(name)
-    return Response(status_code=204)
+    return name

@@ -11,6 +11,8 @@ from talka.web.audit import AuditPage
 from talka.wire.orders import JobOrder
 from talka.wire.security.access import LEAST, UserRole
 from talka.wire.task_views import (
+    BackfillRequest,
+    BackfillView,
     DagFacts,
     DeadLettersPage,
     EventsPage,
@@ -333,6 +335,45 @@ OPERATIONS: Final = (
         "drop a schedule",
         status=204,
         problems=(404, 408, 413, NO_DAGS),
+    ),
+    ApiOperation(
+        "pause_schedule",
+        "POST",
+        "/v1/schedules/{name}/pause",
+        "pause a schedule",
+        ScheduleView,
+        problems=(404, 408, 413, NO_DAGS),
+    ),
+    ApiOperation(
+        "resume_schedule",
+        "POST",
+        "/v1/schedules/{name}/resume",
+        "resume a schedule",
+        ScheduleView,
+        problems=(404, 408, 413, 422, NO_DAGS),
+        about="What was due meanwhile is caught up with as its `catch_up` says.",
+    ),
+    ApiOperation(
+        "run_schedule",
+        "POST",
+        "/v1/schedules/{name}/run",
+        "run the job of a schedule now",
+        DagFacts,
+        201,
+        parameters=(KEY,),
+        problems=(404, 408, 409, 413, 422, NO_DAGS),
+    ),
+    ApiOperation(
+        "backfill",
+        "POST",
+        "/v1/schedules/{name}/backfill",
+        "backfill a schedule",
+        BackfillView,
+        body=BackfillRequest,
+        problems=(*BODY, 404, 409, NO_DAGS),
+        needs_body=True,
+        about="One job for each instant that it was due, oldest first. Asked again, those that were run are not run"
+        " again.",
     ),
     ApiOperation("order", "GET", "/v1/jobs/{id}/order", "read what was submitted", JobOrder, problems=(404,)),
     ApiOperation(

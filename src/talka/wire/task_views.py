@@ -1,5 +1,7 @@
 """What people are shown of dag jobs: the answers of the HTTP API. New fields go last and have a default."""
 
+from typing import Annotated, Literal
+
 import msgspec
 
 from talka.work.lifecycle import JobState, TaskState
@@ -161,7 +163,46 @@ class ScheduleView(msgspec.Struct, frozen=True):
     name: str
     cron: str
     next_at: str
+    """In UTC; empty while nobody can tell."""
     last_job: str = ""
+    """That was submitted last, and not because somebody backfilled."""
+    timezone: str = ""
+    """Empty: UTC."""
+    catch_up: str = "one"
+    paused: bool = False
+    next_in_zone: str = ""
+    last_at: str = ""
+    """The instant that `last_job` is for."""
+    last_in_zone: str = ""
+
+
+class BackfillRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Run what a schedule was due for in [from, to): dates or instants in ISO 8601, in its zone unless they have an
+    offset."""
+
+    begin: Annotated[str, msgspec.Meta(max_length=64)] = msgspec.field(name="from")
+    end: Annotated[str, msgspec.Meta(max_length=64)] = msgspec.field(name="to")
+    dry_run: bool = False
+    """Only tell what would be submitted."""
+
+
+class BackfillRun(msgspec.Struct, frozen=True):
+    """One instant of a backfill."""
+
+    at: str
+    """In the zone of the schedule."""
+    at_utc: str
+    state: Literal["due", "submitted", "known"]
+    """`due`: it would be submitted. `known`: it was run before, and is not run again."""
+    job: str = ""
+
+
+class BackfillView(msgspec.Struct, frozen=True):
+    """Oldest first."""
+
+    name: str
+    runs: list[BackfillRun]
+    timezone: str = ""
 
 
 class RetryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -117,6 +117,17 @@ BROKEN = {
                                                                      'rate'),
     "bad priority": (HEAD + "    priority: 11\n", "5: task a: priority: must be at most 10"),
     "bad cron": ("schedule: 0 0 30 2 *\n" + HEAD, '1: schedule "0 0 30 2 *" is never due'),
+    "unknown zone": (
+        f'schedule: "@daily"\ntimezone: Europe/Berlim\n{HEAD}',
+        "2: timezone: there is no time zone 'Europe/Berlim' (did you mean Europe/Berlin?)",
+    ),
+    "zone that is not text": (f'schedule: "@daily"\ntimezone: 5\n{HEAD}', "2: timezone: must be text"),
+    "zone without a schedule": (f"timezone: Europe/Berlin\n{HEAD}", "1: timezone: belongs to a schedule"),
+    "catch_up without a schedule": (f"catch_up: skip\n{HEAD}", "1: catch_up: belongs to a schedule"),
+    "catch_up of another word": (
+        f'schedule: "@daily"\ncatch_up: some\n{HEAD}',
+        '2: catch_up: "some" is not one of skip, one, all',
+    ),
     "schedule that is not text": ("schedule: 5\n" + HEAD, "1: schedule: must be text"),
     "bad policy": ("settings:\n  on_failure: stop\n" + HEAD, '2: settings: on_failure: "stop" is not one of fail_fast'),
     "bad timeout": ("settings:\n  timeout: 0s\n" + HEAD, '2: settings: timeout = "0s" leaves no time to run'),

@@ -5,6 +5,7 @@ import contextlib
 import hashlib
 import sqlite3
 from collections.abc import AsyncIterator, Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from talka.control.tasks.clock_watch import ClockWatch
 from talka.control.tasks.delivery import DeliveryLimits
 from talka.control.tasks.epoch_floor import PAUSE_NS
 from talka.control.tasks.partition import WHOLE, Partition
+from talka.control.tasks.schedules import ScheduleLimits
 from talka.control.tasks.store_effects import (
     CallAnswered,
     Commit,
@@ -36,6 +38,7 @@ from talka.nodes.dags import dag_requests
 from talka.nodes.dags.dag_opening import open_dags
 from talka.nodes.dags.dag_reading import ReadingLimits
 from talka.nodes.dags.dag_service import DagService, ServiceLimits
+from talka.nodes.dags.dag_views import spec_of
 from talka.nodes.dags.store_upkeep import KEPT_S, UpkeepLimits
 from talka.store.dags.memory import StoreMemory
 from talka.store.dags.records import RecordsUnavailable, StoreGone, StoreLost, StoreTaken
@@ -46,7 +49,7 @@ from talka.store.dags.sqlite_thread import ThreadLimits
 from talka.store.files.blobs import Blobs
 from talka.wire.attempts import NOWHERE, Dropped, StoreLife
 from talka.wire.jobs import WorkerFacts
-from talka.wire.task_views import DagFacts, RetryRequest, SkipRequest
+from talka.wire.task_views import BackfillRequest, DagFacts, RetryRequest, SkipRequest
 from talka.wire.tasks import (
     AssignTasks,
     Done,
@@ -944,6 +947,202 @@ async def test_a_schedule_that_was_dropped_while_its_job_was_submitted_does_not_
     monkeypatch.setattr(node.jobs._schedules, "_submit", slowly)
     await node.jobs.follow_schedules()
     assert node.records.schedules() == [] and len(node.keeper.jobs) == 1
+
+
+def set_clock(node: Node, at: str) -> int:
+    """What the clock of the day shows to schedules, in ISO 8601. In milliseconds."""
+    wall_ns = round(datetime.fromisoformat(at).timestamp()) * 10**9
+    node.jobs._schedules._clocks = lambda: (0, wall_ns)
+    return wall_ns // 10**6
+
+
+BERLIN = "Europe/Berlin"
+DAY = msgspec.Raw(b'"${scheduled_day} ${scheduled_for}"')
+
+
+def daily(**more: Any) -> DagSpec:
+    spec = dag({"a": ""}, name="nightly", schedule="30 2 * * *", timezone=BERLIN)
+    (task,) = spec.tasks
+    return msgspec.structs.replace(spec, tasks=(msgspec.structs.replace(task, config=DAY),), **more)
+
+
+async def configs(node: Node) -> list[str]:
+    """Of the jobs, in the order in which they were submitted."""
+    rows = sorted(await node.store.jobs((), 1 << 40, 1000), key=lambda row: row.number)
+    tasks = [await node.store.task(row.number, "a") for row in rows]
+    return [msgspec.json.decode(spec_of(task.spec).config) for task in tasks if task is not None]
+
+
+async def test_a_schedule_is_followed_in_its_zone_over_both_changes_of_the_clocks(idle_node: Node) -> None:
+    node = idle_node
+    set_clock(node, "2026-03-28T12:00:00+01:00")
+    view = await node.jobs.put_schedule(daily(), "me")
+    assert (view.next_in_zone, view.next_at) == ("2026-03-29T03:30:00+02:00", "2026-03-29T01:30:00.000Z")
+    for at in ("2026-03-29T01:59:59+01:00", "2026-03-29T03:30:00+02:00", "2026-03-29T03:30:59+02:00"):
+        set_clock(node, at)
+        await node.jobs.follow_schedules()
+    assert await configs(node) == ["2026-03-29 2026-03-29T03:30:00+02:00"]
+    set_clock(node, "2026-10-24T12:00:00+02:00")
+    await node.jobs.put_schedule(daily(), "me")
+    for at in ("2026-10-25T02:30:00+02:00", "2026-10-25T02:30:00+01:00", "2026-10-25T02:31:00+01:00"):
+        set_clock(node, at)
+        await node.jobs.follow_schedules()
+    assert (await configs(node))[1:] == ["2026-10-25 2026-10-25T02:30:00+02:00"]
+    (view,) = await node.jobs.schedules()
+    assert (view.next_in_zone, view.last_in_zone) == ("2026-10-26T02:30:00+01:00", "2026-10-25T02:30:00+02:00")
+    assert view.last_job == node.jobs.keepers.of_job(view.last_job).job(view.last_job).row.id  # type: ignore[union-attr]
+
+
+async def test_a_zone_that_is_not_known_is_refused_and_one_that_went_is_told_until_it_is_back(idle_node: Node) -> None:
+    node = idle_node
+    set_clock(node, "2026-11-18T12:00:00Z")
+    with pytest.raises(Invalid, match="did you mean Europe/Berlin"):
+        await node.jobs.put_schedule(daily(timezone="Europe/Berlim"), "")
+    await node.jobs.put_schedule(daily(), "")
+    (row,) = node.records.schedules()
+
+    def none_known(name: str) -> None:
+        raise Invalid("this machine has no zones")
+
+    zones, node.jobs._schedules._zones = node.jobs._schedules._zones, none_known
+    set_clock(node, "2026-11-19T12:00:00Z")
+    for _ in range(2):
+        await node.jobs.follow_schedules()
+    alarm = "the schedule nightly could not be followed: this machine has no zones"
+    assert [event["text"] for event in node.events] == [alarm]
+    (view,) = await node.jobs.schedules()
+    assert (view.next_at, view.next_in_zone) == ("", "")
+    node.jobs._schedules._zones = zones
+    node.jobs.on_clock_jump(0)
+    await node.jobs.follow_schedules()
+    (mended,) = node.records.schedules()
+    assert mended.next_ms == row.next_ms + 86_400_000 and not node.keeper.jobs
+
+
+@pytest.mark.parametrize(("catch_up", "days"), [("skip", []), ("one", ["18"]), ("all", ["14", "15", "16", "17", "18"])])
+@pytest.mark.parametrize("is_paused", [False, True], ids=["no manager", "paused"])
+async def test_what_passed_while_nobody_followed_it_is_caught_up_with_as_the_schedule_says(
+    idle_node: Node, catch_up: str, days: list[str], is_paused: bool
+) -> None:
+    node = idle_node
+    set_clock(node, "2026-11-13T12:00:00+01:00")
+    await node.jobs.put_schedule(daily(catch_up=catch_up), "me")
+    if is_paused:
+        assert (await node.jobs.pause_schedule("nightly")).paused
+        set_clock(node, "2026-11-17T12:00:00+01:00")
+        await node.jobs.follow_schedules()
+        assert await configs(node) == []
+    set_clock(node, "2026-11-18T12:00:00+01:00")
+    if is_paused:
+        assert not (await node.jobs.resume_schedule("nightly")).paused
+    for _ in range(2):
+        await node.jobs.follow_schedules()
+    assert [told[8:10] for told in await configs(node)] == days
+    (view,) = await node.jobs.schedules()
+    assert view.next_in_zone == "2026-11-19T02:30:00+01:00"
+    told = [event["text"] for event in node.events if event.get("kind") == "schedule"]
+    assert len(told) == (catch_up == "skip" and not is_paused)
+
+
+async def test_of_more_missed_instants_than_are_made_up_for_the_last_ones_are_run_and_an_event_says_so(
+    idle_node: Node,
+) -> None:
+    node = idle_node
+    set_clock(node, "2026-11-01T12:00:00+01:00")
+    await node.jobs.put_schedule(daily(catch_up="all"), "me")
+    node.jobs._schedules._limits = ScheduleLimits(caught_up=2)
+    set_clock(node, "2026-11-18T12:00:00+01:00")
+    await node.jobs.follow_schedules()
+    assert [told[8:10] for told in await configs(node)] == ["17", "18"]
+    (event,) = node.events
+    assert "was due more than 2 times" in event["text"] and "talka jobs schedules backfill" in event["text"]
+
+
+async def test_a_manager_that_is_killed_while_it_catches_up_runs_each_instant_once(
+    idle_node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = idle_node
+    set_clock(node, "2026-11-13T12:00:00+01:00")
+    await node.jobs.put_schedule(daily(catch_up="all"), "me")
+    set_clock(node, "2026-11-18T12:00:00+01:00")
+    put, deaths = node.jobs._schedules._put, [True, False] * 5
+
+    async def dies_now_and_then(before: Any, after: Any) -> bool:
+        if deaths and deaths.pop(0):
+            raise Unavailable("killed between the job and the note of it")
+        return await put(before, after)
+
+    monkeypatch.setattr(node.jobs._schedules, "_put", dies_now_and_then)
+    for _ in range(5):
+        with pytest.raises(Unavailable):
+            await node.jobs.follow_schedules()
+    await node.jobs.follow_schedules()
+    assert [told[8:10] for told in await configs(node)] == ["14", "15", "16", "17", "18"]
+
+
+async def test_a_schedule_is_run_now_for_this_moment_and_its_next_instant_stays(idle_node: Node) -> None:
+    node = idle_node
+    set_clock(node, "2026-11-18T12:00:00+01:00")
+    await node.jobs.put_schedule(daily(), "me")
+    await node.jobs.pause_schedule("nightly")
+    facts = await node.jobs.run_schedule("nightly", "k", "ada")
+    again = await node.jobs.run_schedule("nightly", "k", "ada")
+    other = await node.jobs.run_schedule("nightly", "", "ada")
+    assert again.id == facts.id != other.id and facts.submitted_by == "ada"
+    assert await configs(node) == ["2026-11-18 2026-11-18T12:00:00+01:00"] * 2
+    (view,) = await node.jobs.schedules()
+    assert (view.paused, view.last_job, view.next_in_zone) == (True, other.id, "2026-11-19T02:30:00+01:00")
+    assert view.last_in_zone == "2026-11-18T12:00:00+01:00"
+    for ask in (node.jobs.pause_schedule, node.jobs.resume_schedule):
+        with pytest.raises(NoSuchSchedule, match="there is no schedule weekly"):
+            await ask("weekly")
+    with pytest.raises(NoSuchSchedule):
+        await node.jobs.run_schedule("weekly", "", "")
+
+
+async def test_a_backfill_runs_each_instant_once_however_often_it_is_asked_for_and_whoever_ran_it(
+    idle_node: Node,
+) -> None:
+    node = idle_node
+    set_clock(node, "2026-11-13T12:00:00+01:00")
+    await node.jobs.put_schedule(daily(), "me")
+    set_clock(node, "2026-11-14T02:30:00+01:00")
+    await node.jobs.follow_schedules()
+    set_clock(node, "2026-11-16T12:00:00+01:00")
+    (by_clock,) = node.keeper.jobs.values()
+    asked = BackfillRequest("2026-11-12", "2026-11-16T16:00+05:00")
+    dry = await node.jobs.backfill("nightly", msgspec.structs.replace(asked, dry_run=True), "ada")
+    assert [(run.at[8:10], run.state, run.job) for run in dry.runs] == [
+        ("12", "due", ""),
+        ("13", "due", ""),
+        ("14", "known", by_clock.row.id),
+        ("15", "due", ""),
+        ("16", "due", ""),
+    ]
+    assert len(node.keeper.jobs) == 1
+    first = await node.jobs.backfill("nightly", asked, "ada")
+    assert [run.state for run in first.runs] == ["submitted", "submitted", "known", "submitted", "submitted"]
+    again = await node.jobs.backfill("nightly", asked, "ada")
+    assert [(run.job, run.state) for run in again.runs] == [(run.job, "known") for run in first.runs]
+    assert [told[8:10] for told in await configs(node)] == ["14", "12", "13", "15", "16"], "oldest first"
+    await node.jobs.follow_schedules()
+    assert len(node.keeper.jobs) == 5, "its clock finds that the 16th was run"
+    (view,) = await node.jobs.schedules()
+    assert (view.last_job, view.next_in_zone) == (first.runs[-1].job, "2026-11-17T02:30:00+01:00")
+    with pytest.raises(Invalid, match="has not come yet"):
+        await node.jobs.backfill("nightly", BackfillRequest("2026-11-01", "2027-01-01"), "")
+    with pytest.raises(NoSuchSchedule):
+        await node.jobs.backfill("weekly", asked, "")
+
+
+async def test_a_schedule_that_is_replaced_stays_paused_and_keeps_its_last_run(idle_node: Node) -> None:
+    node = idle_node
+    set_clock(node, "2026-11-13T12:00:00+01:00")
+    await node.jobs.put_schedule(daily(), "me")
+    facts = await node.jobs.run_schedule("nightly", "", "")
+    await node.jobs.pause_schedule("nightly")
+    view = await node.jobs.put_schedule(daily(schedule="0 4 * * *", catch_up="all"), "me")
+    assert (view.paused, view.last_job, view.cron, view.catch_up) == (True, facts.id, "0 4 * * *", "all")
 
 
 # Life.

@@ -1,10 +1,12 @@
 """What people are shown of dag jobs, from rows and from memory."""
 
+from datetime import datetime
 from random import Random
 
 import msgspec
 import pytest
 
+from talka.clock import time_zone
 from talka.control.dags.job import DagJob
 from talka.nodes.dags.dag_views import (
     attempt_view,
@@ -95,5 +97,10 @@ def test_events_lines_and_schedules() -> None:
     assert (event.at, event.kind, event.task, event.text, event.number) == (AT, "retry", "a", "t", 5)
     line = line_view(LogRow(job=1, index=0, attempt=2, at_ms=AT_MS, text="x"))
     assert (line.at, line.attempt, line.text) == (AT, 2, "x")
-    schedule = schedule_view(ScheduleRow(name="s", cron="* * * * *", spec=b"", next_ms=AT_MS, last_job="j"))
+    row = ScheduleRow(name="s", cron="* * * * *", spec=b"", next_ms=AT_MS, last_job="j", timezone="Europe/Berlin")
+    schedule = schedule_view(row, time_zone)
     assert (schedule.name, schedule.cron, schedule.next_at, schedule.last_job) == ("s", "* * * * *", AT, "j")
+    assert (schedule.timezone, schedule.last_at, schedule.last_in_zone) == ("Europe/Berlin", "", "")
+    assert datetime.fromisoformat(schedule.next_in_zone).utcoffset() and not schedule.paused
+    lost = schedule_view(msgspec.structs.replace(row, timezone="Nowhere"), time_zone)
+    assert lost.next_in_zone.endswith("+00:00"), "it is told in UTC at least"

@@ -526,8 +526,27 @@ async def test_schedules_are_put_replaced_and_dropped(store: Store) -> None:
     later = msgspec.structs.replace(nightly, next_ms=9)
     assert await store.apply([PutSchedule(later), DropSchedule("weekly")]) == [1, 0]
     assert await store.schedules() == [hourly, later]
+    zoned = msgspec.structs.replace(
+        later, timezone="Europe/Berlin", catch_up="all", is_paused=True, ran_ms=4, ran_job="job-2"
+    )
+    await store.apply([PutSchedule(zoned)])
+    found = await store.schedules()
+    assert found == [hourly, zoned] and found[1].is_paused is True
+    await store.apply([PutSchedule(later)])
     assert await store.apply([DropSchedule("hourly"), PutSchedule(hourly), DropSchedule("hourly")]) == [1, 1, 1]
     assert await store.schedules() == [later]
+
+
+async def test_jobs_are_found_by_how_their_keys_begin(store: Store) -> None:
+    for number, key in enumerate(["a/1/x", "a/2/", "a/20", "b", "", "a/3", "a/2/\U0010fffd"], start=1):
+        await store.apply([PutJob(job(number, key=key))])
+    assert await store.jobs_keyed(["a/2/", "a/1/", "c", "b"]) == [
+        ("a/1/x", "job-1"),
+        ("a/2/", "job-2"),
+        ("a/2/\U0010fffd", "job-7"),
+        ("b", "job-4"),
+    ]
+    assert await store.jobs_keyed([]) == []
 
 
 # Retention.
@@ -746,6 +765,7 @@ READS: dict[str, Callable[[Store, int], Awaitable[object]]] = {
     "logs": lambda store, count: store.logs(1, 0, 0, count),
     "dead_letters": lambda store, count: store.dead_letters((0, -1), count),
     "schedules": lambda store, count: store.schedules(),
+    "jobs_keyed": lambda store, count: store.jobs_keyed([f"k{number}/" for number in range(count)]),
     "leases": lambda store, count: store.leases(""),
 }
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from talka.errors import Invalid
 from talka.work.dags import dag as module
-from talka.work.dags.cron import BadCron
 from talka.work.dags.dag import (
     CONFIG_LIMIT_BYTES,
     DEPENDENCIES_LIMIT,
@@ -360,9 +359,15 @@ def test_a_sentence_nobody_foresaw_is_passed_on() -> None:
 
 
 def test_a_schedule_that_cannot_be_is_refused() -> None:
-    with pytest.raises(BadCron, match="is never due"):
+    with pytest.raises(BadDag, match="is never due"):
         decode_dag(HEAD + b'}],"schedule":"0 0 30 2 *"}')
     assert decode_dag(HEAD + b'}],"schedule":"@daily"}').schedule == "@daily"
+    zoned = decode_dag(HEAD + b'}],"schedule":"@daily","timezone":"Europe/Berlin","catch_up":"skip"}')
+    assert (zoned.timezone, zoned.catch_up) == ("Europe/Berlin", "skip")
+    for field in ("timezone", "catch_up"):
+        with pytest.raises(BadDag, match=f"{field}: belongs to a schedule") as caught:
+            decode_dag(HEAD + b'}],"' + field.encode() + b'":"all"}')
+        assert caught.value.field == field
 
 
 def test_lines_of_a_stream_are_read_one_by_one() -> None:

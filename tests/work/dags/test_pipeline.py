@@ -155,6 +155,9 @@ def test_every_kind_of_mistake_in_a_task_is_told(task: dict[str, Any], text: str
     [
         ({"name": ""}, "Dag : its name must be text of 1 to 200 characters"),
         ({"name": 5}, "Dag 5: its name must be text of 1 to 200 characters"),
+        ({"timezone": "Europe/Berlin"}, "Dag d: timezone: belongs to a schedule, and there is none"),
+        ({"schedule": "@daily", "timezone": 5}, "Dag d: timezone: must be text, not a whole number"),
+        ({"schedule": "@daily", "catch_up": "some"}, 'Dag d: catch_up: "some" is not one of skip, one, all'),
         ({"schedule": "* *"}, 'Dag d: schedule "* *" has 2 fields, not 5'),
         ({"on_failure": "stop"}, 'Dag d: on_failure: "stop" is not one of'),
         ({"retry": {"max": -1}}, "Dag d: retry.max: must be at least 0"),

@@ -5,18 +5,19 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 from msgspec.inspect import StructType, UnionType, VarTupleType, type_info
 
+from talka.clock import time_zone
 from talka.engine.handlers.positions import Located, read_located
 from talka.engine.loader import NoSuchFile, import_file
 from talka.errors import Invalid
-from talka.work.dags.cron import Cron
 from talka.work.dags.dag import (
     PARAMS_LIMIT,
     BadDag,
+    CatchUp,
     DagSettings,
     DagSpec,
     Param,
@@ -25,6 +26,7 @@ from talka.work.dags.dag import (
     decode_task,
     examined,
     explained,
+    schedule_problems,
     settings_problems,
     unknown_field,
 )
@@ -37,6 +39,7 @@ from talka.work.specs import SpecProblem
 SIZE_LIMIT_BYTES: Final = 16 * 1024 * 1024
 PROBLEMS_LIMIT: Final = 100
 SUFFIXES: Final = (".yaml", ".yml", ".json", ".py")
+CATCH_UPS: Final[tuple[CatchUp, ...]] = get_args(CatchUp)
 NAME: Final = next(field.type for field in msgspec.structs.fields(DagSpec) if field.name == "name")
 NOT_IN_FILES: Final = frozenset({"values"})
 """Fields of a submission that say something about this one time."""
@@ -58,7 +61,7 @@ def read_pipeline(
     if path.is_dir():
         raise NoSuchFile(f"{path} is a folder: name a pipeline file, which ends in {', '.join(SUFFIXES)}")
     if path.suffix == ".py":
-        return _dag_of(path, name).spec(values)
+        return _checked(_dag_of(path, name), values)
     if path.suffix not in SUFFIXES:
         raise BadPipeline([SpecProblem(f"is not a pipeline: its name must end in {', '.join(SUFFIXES)}", str(path))])
     text = _text_of(path, size_limit_bytes)
@@ -107,6 +110,15 @@ def _dag_of(path: Path, name: str) -> Dag:
     return next(iter(dags.values()))
 
 
+def _checked(dag: Dag, values: Mapping[str, ParamValue] | None) -> DagSpec:
+    spec = dag.spec(values)
+    try:
+        time_zone(spec.timezone)
+    except Invalid as error:
+        raise BadPipeline([SpecProblem(f"Dag {dag.name}: {error}", dag.file, dag.line)]) from None
+    return spec
+
+
 def _text_of(path: Path, limit_bytes: int) -> str:
     try:
         with path.open("rb") as file:
@@ -153,6 +165,11 @@ class PipelineReader:
             self.leaf(name, NAME, "name")
         settings = self.settings(root)
         schedule = self.schedule(root)
+        timezone = self.timezone(root)
+        catch_up = self.catch_up(root)
+        for field, text in schedule_problems(schedule, timezone, catch_up):
+            place = self.field(root, field)
+            self.complain(text, root.line if place is None else place.line)
         params = self.params(root)
         tasks = self.tasks(root, params, SCHEDULE_SAMPLES if schedule else NO_VALUES)
         if self.problems:
@@ -165,6 +182,8 @@ class PipelineReader:
             schedule=schedule,
             params=params,
             values=dict(self._values or {}),
+            timezone=timezone,
+            catch_up=catch_up,
         )
 
     def field(self, located: Located, name: str) -> Located | None:
@@ -187,12 +206,28 @@ class PipelineReader:
         if not isinstance(located.value, str):
             self.complain('schedule: must be text, such as "30 2 * * mon-fri"', located.line)
             return ""
+        return located.value
+
+    def timezone(self, root: Located) -> str:
+        located = self.field(root, "timezone")
+        if located is None:
+            return ""
+        if not isinstance(located.value, str):
+            self.complain("timezone: must be text, such as Europe/Berlin", located.line)
+            return ""
         try:
-            if located.value:
-                Cron.parse(located.value)
+            time_zone(located.value)
         except Invalid as error:
             self.complain(str(error), located.line)
         return located.value
+
+    def catch_up(self, root: Located) -> CatchUp:
+        located = self.field(root, "catch_up")
+        found = next((choice for choice in CATCH_UPS if located is not None and choice == located.value), None)
+        if located is not None and found is None:
+            told = shown(str(located.plain()))
+            self.complain(f"catch_up: {told} is not one of {', '.join(CATCH_UPS)}", located.line)
+        return found or "one"
 
     def params(self, root: Located) -> dict[str, Param]:
         located = self.field(root, "params")

@@ -22,7 +22,6 @@ from talka.nodes.dags.dag_views import (
     facts_of,
     line_view,
     live_facts,
-    schedule_view,
     task_view,
 )
 from talka.nodes.dags.job_ends import JobEnds
@@ -40,7 +39,6 @@ from talka.wire.task_views import (
     RetryPlan,
     RetryRequest,
     RetryTask,
-    ScheduleView,
     TasksPage,
     TaskView,
     WhyView,
@@ -311,9 +309,6 @@ class DagReading:
             tried.setdefault((attempt.job, attempt.index), []).append(attempt)
         letters = [dead_letter(names.get(row.job, ""), row, tried.get((row.job, row.index), [])) for row in rows]
         return rows, letters
-
-    async def schedules(self) -> list[ScheduleView]:
-        return [schedule_view(row) for row in await self._store.schedules()]
 
 
 def ended_job(row: JobRow, live: Sequence[LiveTask]) -> DagJob:

@@ -42,7 +42,7 @@ from talka.nodes.dags.schedule_keeper import ScheduleKeeper
 from talka.nodes.dags.store_upkeep import StoreUpkeep, UpkeepLimits
 from talka.nodes.member_events import Event
 from talka.store.dags.records import CommitListener, Store, StoreLost, StoreTaken
-from talka.wire.task_views import DagFacts, RetryRequest, ScheduleView, SkipRequest
+from talka.wire.task_views import BackfillRequest, BackfillView, DagFacts, RetryRequest, ScheduleView, SkipRequest
 from talka.work.dags.dag import BadDag, DagHead, DagSpec, TaskSpec, identity_of
 from talka.work.dags.params import Filler, filled, values_for, values_text
 from talka.work.dags.records import JobRow
@@ -538,6 +538,26 @@ class DagService(DagReading):
     async def drop_schedule(self, name: str) -> None:
         self._check_loaded()
         await self._schedules.drop(name)
+
+    async def schedules(self) -> list[ScheduleView]:
+        self._check_loaded()
+        return await self._schedules.schedules()
+
+    async def pause_schedule(self, name: str) -> ScheduleView:
+        self._check_loaded()
+        return await self._schedules.pause(name)
+
+    async def resume_schedule(self, name: str) -> ScheduleView:
+        self._check_loaded()
+        return await self._schedules.resume(name)
+
+    async def run_schedule(self, name: str, key: str, by: str) -> DagFacts:
+        self._check_loaded()
+        return await self._schedules.run_now(name, key, by)
+
+    async def backfill(self, name: str, request: BackfillRequest, by: str) -> BackfillView:
+        self._check_loaded()
+        return await self._schedules.backfill(name, request, by)
 
 
 def _result_of(ended: "asyncio.Future[DagFacts]") -> DagFacts | TalkaError:

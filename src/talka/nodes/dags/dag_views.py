@@ -1,12 +1,19 @@
 """Rows and tasks in memory as people are shown them."""
 
+import contextlib
+from collections.abc import Mapping, Sequence
+from datetime import tzinfo
 from typing import Final
 
 import msgspec
 
 from talka.control.dags.job import DagJob
+from talka.control.tasks.schedules import Zones, zoned_text
+from talka.errors import Invalid
 from talka.wire.task_views import (
     AttemptView,
+    BackfillRun,
+    BackfillView,
     DagFacts,
     DeadLetter,
     EventView,
@@ -15,6 +22,7 @@ from talka.wire.task_views import (
     TaskView,
 )
 from talka.wire.views import instant_text
+from talka.work.dags.cron import LAST_MS
 from talka.work.dags.dag import TaskSpec
 from talka.work.dags.params import values_in
 from talka.work.dags.records import AttemptRow, EventRow, JobRow, LogRow, ScheduleRow, TaskRow
@@ -135,5 +143,40 @@ def dead_letter(job: str, row: TaskRow, attempts: list[AttemptRow]) -> DeadLette
     )
 
 
-def schedule_view(row: ScheduleRow) -> ScheduleView:
-    return ScheduleView(row.name, row.cron, instant_text(row.next_ms), row.last_job)
+def schedule_view(row: ScheduleRow, zones: Zones) -> ScheduleView:
+    zone = None
+    with contextlib.suppress(Invalid):  # which this machine does not know any more: in UTC it can be told
+        zone = zones(row.timezone)
+    is_known = row.next_ms < LAST_MS
+    return ScheduleView(
+        row.name,
+        row.cron,
+        instant_text(row.next_ms) if is_known else "",
+        row.ran_job or row.last_job,
+        timezone=row.timezone,
+        catch_up=row.catch_up,
+        paused=row.is_paused,
+        next_in_zone=zoned_text(row.next_ms, zone) if is_known else "",
+        last_at=instant_text(row.ran_ms),
+        last_in_zone=zoned_text(row.ran_ms, zone) if row.ran_ms else "",
+    )
+
+
+def backfill_view(
+    row: ScheduleRow,
+    instants: Sequence[int],
+    known: Mapping[int, str],
+    submitted: Mapping[int, str],
+    zone: tzinfo | None,
+) -> BackfillView:
+    """`known` and `submitted`: the jobs of instants that were run before, and now."""
+    runs = [
+        BackfillRun(
+            zoned_text(instant, zone),
+            instant_text(instant),
+            "known" if instant in known else "submitted" if instant in submitted else "due",
+            known.get(instant) or submitted.get(instant, ""),
+        )
+        for instant in instants
+    ]
+    return BackfillView(row.name, runs, row.timezone)

@@ -239,6 +239,10 @@ class Store(Protocol):
     async def job_by_key(self, key: str) -> JobRow | None:
         """The job that was submitted with this idempotency key."""
 
+    async def jobs_keyed(self, begins: Sequence[str]) -> list[tuple[str, str]]:
+        """Idempotency key and id of each job whose key begins with one of these, in order of their keys. None of them
+        is the beginning of another."""
+
     async def jobs(self, states: Sequence[str], before: int, limit: int) -> list[JobRow]:
         """Newest first, of numbers below `before`; states empty: all."""
 

@@ -161,6 +161,10 @@ class SqliteRecords:
     def job_by_key(self, key: str) -> JobRow | None:
         return next((job_of(row) for row in self.file.read("job_by_key", {"key": key})), None)
 
+    def jobs_keyed(self, begins: Sequence[str]) -> list[tuple[str, str]]:
+        packed = packed_texts([begin for begin in begins if is_storable(begin)])
+        return [(key, id) for key, id in self.file.read("jobs_keyed", {"begins": packed})]
+
     def jobs(self, states: Sequence[str], before: int, limit: int) -> list[JobRow]:
         packed = packed_states(states, JOB_NUMBERS)
         rows = self.file.read("jobs", {"states": packed, "before": before, "limit": max(limit, 0)})
@@ -171,7 +175,8 @@ class SqliteRecords:
         return rows_as(EventRow, rows)
 
     def schedules(self) -> list[ScheduleRow]:
-        return rows_as(ScheduleRow, self.file.read("schedules"))
+        rows = rows_as(ScheduleRow, self.file.read("schedules"))
+        return [msgspec.structs.replace(row, is_paused=bool(row.is_paused)) for row in rows]
 
     # Tasks.
 

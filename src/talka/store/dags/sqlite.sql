@@ -145,6 +145,14 @@ CREATE INDEX talka_ended_jobs ON talka_jobs (ended_age_ms, ended_ms, number) WHE
 -- Values that a job was filled with, as JSON.
 ALTER TABLE talka_jobs ADD COLUMN params BLOB NOT NULL DEFAULT x'';
 
+-- migration: 5
+-- When a schedule is due, and what becomes of what it missed: in its own zone (empty: UTC).
+ALTER TABLE talka_schedules ADD COLUMN timezone TEXT NOT NULL DEFAULT '';
+ALTER TABLE talka_schedules ADD COLUMN catch_up TEXT NOT NULL DEFAULT 'one';
+ALTER TABLE talka_schedules ADD COLUMN is_paused INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE talka_schedules ADD COLUMN ran_ms INTEGER NOT NULL DEFAULT 0;  -- the instant that ran_job is for
+ALTER TABLE talka_schedules ADD COLUMN ran_job TEXT NOT NULL DEFAULT '';
+
 -- name: tables
 SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\_%' ESCAPE '\';
 
@@ -182,6 +190,13 @@ SELECT number, id, name, state, submitted_ms, settings, tasks, key, digest, subm
     counts, params
 FROM talka_jobs
 WHERE key = :key AND key <> '';
+
+-- name: jobs_keyed
+-- No text is above that of the last character of all.
+SELECT key, id
+FROM (SELECT value AS begins FROM json_each(:begins))
+CROSS JOIN talka_jobs ON key >= begins AND key < begins || char(1114111) AND key <> ''
+ORDER BY key;
 
 -- name: jobs
 SELECT number, id, name, state, submitted_ms, settings, tasks, key, digest, submitted_by, started_ms, ended_ms, reason,
@@ -390,10 +405,14 @@ WHERE talka_tasks.state = 4;
 DELETE FROM talka_keys WHERE task BETWEEN ? AND ?;
 
 -- name: put_schedule
-INSERT OR REPLACE INTO talka_schedules (name, cron, spec, next_ms, last_job, submitted_by) VALUES (?, ?, ?, ?, ?, ?);
+INSERT OR REPLACE INTO talka_schedules
+    (name, cron, spec, next_ms, last_job, submitted_by, timezone, catch_up, is_paused, ran_ms, ran_job)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: schedules
-SELECT name, cron, spec, next_ms, last_job, submitted_by FROM talka_schedules ORDER BY name;
+SELECT name, cron, spec, next_ms, last_job, submitted_by, timezone, catch_up, is_paused, ran_ms, ran_job
+FROM talka_schedules
+ORDER BY name;
 
 -- name: drop_schedule
 DELETE FROM talka_schedules WHERE name = ?;

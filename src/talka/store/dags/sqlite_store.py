@@ -154,6 +154,9 @@ class SqliteStore:
     async def job_by_key(self, key: str) -> JobRow | None:
         return await self._read(self._records.job_by_key, key)
 
+    async def jobs_keyed(self, begins: Sequence[str]) -> list[tuple[str, str]]:
+        return await self._read(self._records.jobs_keyed, begins)
+
     async def jobs(self, states: Sequence[str], before: int, limit: int) -> list[JobRow]:
         return await self._read(self._records.jobs, states, before, limit)
 

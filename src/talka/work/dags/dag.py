@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from fractions import Fraction
 from functools import lru_cache
 from itertools import islice
-from typing import Annotated, Final, Literal, TypeAlias, TypeVar, get_args
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, get_args
 
 import msgspec
 
@@ -44,6 +44,9 @@ Written = Annotated[str, msgspec.Meta(max_length=64)]
 Duration: TypeAlias = float | Written
 """Seconds, or text such as "90s" and "5m"."""
 FailurePolicy: TypeAlias = Literal["fail_fast", "continue", "skip_dependents"]
+CatchUp: TypeAlias = Literal["skip", "one", "all"]
+"""What becomes of instants of a schedule that passed while it was not followed: none is made up for, only the last one,
+or all of them."""
 ParamName = Annotated[str, msgspec.Meta(max_length=64, pattern=r"\A[A-Za-z_][A-Za-z0-9_-]*\Z")]
 ParamType: TypeAlias = Literal["string", "int", "float", "bool", "date"]
 ParamValue: TypeAlias = bool | int | float | Annotated[str, msgspec.Meta(max_length=4096)]
@@ -147,11 +150,14 @@ class DagSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="
     tasks: Annotated[tuple[TaskSpec, ...], msgspec.Meta(min_length=1)]
     settings: DagSettings = DagSettings()
     schedule: str = ""
-    """A cron line: the job is submitted anew whenever it is due, in UTC."""
+    """A cron line: the job is submitted anew whenever it is due."""
     params: Params = {}
     """Named in configs and keys of tasks as `${name}`."""
     values: ParamValues = {}
     """Of params, as they are or as text. Where placeholders are filled already: those that they were filled with."""
+    timezone: Written = ""
+    """In which the schedule is due, such as Europe/Berlin. Empty: UTC."""
+    catch_up: CatchUp = "one"
 
 
 class DagHead(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="dag", forbid_unknown_fields=True):
@@ -311,6 +317,26 @@ def examined(
             text = f"waits for itself: {' → '.join([*shown_ids, ids[0]])}"
             problems.append(_told(tasks[index], index, "depends_on", text))
     return dependencies, problems
+
+
+def check_schedule(spec: DagSpec) -> None:
+    """Whether there is such a zone is asked elsewhere."""
+    for field, text in schedule_problems(spec.schedule, spec.timezone, spec.catch_up):
+        raise BadDag(text, field=field)
+
+
+def schedule_problems(schedule: str, timezone: str, catch_up: CatchUp) -> list[tuple[str, str]]:
+    """Fields, and what is wrong with them."""
+    problems = []
+    try:
+        if schedule:
+            Cron.parse(schedule)
+    except Invalid as error:
+        problems.append(("schedule", str(error)))
+    for field, is_given in (("timezone", bool(timezone)), ("catch_up", catch_up != "one")):
+        if is_given and not schedule:
+            problems.append((field, f'{field}: belongs to a schedule, and there is none: write schedule: "0 3 * * *"'))
+    return problems
 
 
 def check_settings(settings: DagSettings) -> None:
@@ -477,6 +503,7 @@ _WORDS: Final = {
     "object": "an object",
     "null": "null",
 }
+_CHOICES: Final[dict[str, Any]] = {"type": ParamType, "catch_up": CatchUp}
 _PARTS: Final[dict[str, type[msgspec.Struct]]] = {
     "tasks": TaskSpec,
     "retry": Retry,
@@ -503,8 +530,7 @@ def decode_dag(content: bytes) -> DagSpec:
     """Its settings and schedule are checked; its tasks are not: see `checked`."""
     spec = decoded(_dag_decoder, content, DagSpec)
     check_settings(spec.settings)
-    if spec.schedule:
-        Cron.parse(spec.schedule)
+    check_schedule(spec)
     return spec
 
 
@@ -564,7 +590,7 @@ def explained(error: msgspec.MsgspecError, kind: type[msgspec.Struct], field: st
         one, more = {"str": (" character", " characters"), "array": (" entry", " entries")}.get(bound[1], ("", ""))
         return path, f"must {'have' if bound[2] else 'be'} {side} {float(bound[4]):g}{one if bound[4] == '1' else more}"
     if choice := re.fullmatch(r"Invalid enum value '(.*)'", text, re.DOTALL):
-        choices = ", ".join(get_args(ParamType if (path or field).endswith("type") else FailurePolicy))
+        choices = ", ".join(get_args(_CHOICES.get((path or field).rpartition(".")[2], FailurePolicy)))
         return path, f"{shown(choice[1])} is not one of {choices}"
     if text.startswith("Invalid value"):  # of a tag, and only jobs have one
         return path, 'must be "dag"'

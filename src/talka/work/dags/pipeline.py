@@ -12,11 +12,10 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from talka.errors import Invalid
-from talka.work.dags.cron import Cron
 from talka.work.dags.dag import (
     BadDag,
     Bounds,
+    CatchUp,
     DagSettings,
     DagSpec,
     Duration,
@@ -27,9 +26,11 @@ from talka.work.dags.dag import (
     Retry,
     TaskSpec,
     Timeouts,
+    Written,
     decode_task,
     examined,
     explained,
+    schedule_problems,
     settings_problems,
 )
 from talka.work.dags.params import NO_VALUES, SCHEDULE_SAMPLES, plain, try_filling
@@ -67,6 +68,12 @@ class PipelineNode:
         return f"<task {self.id}>"
 
 
+class _WithSchedule(msgspec.Struct):
+    schedule: str
+    timezone: Written
+    catch_up: CatchUp
+
+
 class _Written(msgspec.Struct):
     """A task as it was written, and where. Checked by `Dag.spec`, so that all problems are told at once."""
 
@@ -90,11 +97,13 @@ class Dag:
         timeout: Duration | None = None,
         schedule: str = "",
         params: Mapping[str, Param | Fields] | None = None,
+        timezone: str = "",
+        catch_up: CatchUp = "one",
     ) -> None:
         """`params`: what is said when it is submitted, and stands in configs as `${name}`."""
         self.name = name
         self.params = params or {}
-        self.schedule = schedule
+        self.schedule, self.timezone, self.catch_up = schedule, timezone, catch_up
         self.file, self.line = _written_at()
         self._settings: dict[str, Any] = {"on_failure": on_failure}
         for field, value in (("retry", retry), ("timeouts", timeouts), ("timeout", timeout)):
@@ -189,7 +198,7 @@ class Dag:
         if problems:
             raise BadPipeline(problems)
         return DagSpec(
-            name=self.name, tasks=tuple(tasks), settings=settings, schedule=self.schedule, params=params, values=given
+            name=self.name, tasks=tuple(tasks), settings=settings, params=params, values=given, **self._schedule()
         )
 
     def submit(
@@ -205,11 +214,7 @@ class Dag:
     def _checked_settings(self, problems: list[SpecProblem]) -> DagSettings:
         if not isinstance(self.name, str) or not 1 <= len(self.name) <= 200:
             problems.append(self._problem("its name must be text of 1 to 200 characters"))
-        try:
-            if self.schedule:
-                Cron.parse(self.schedule)
-        except Invalid as error:
-            problems.append(self._problem(str(error)))
+        problems += (self._problem(text) for text in self._schedule_problems())
         try:
             settings = msgspec.json.decode(msgspec.json.encode(self._settings), type=DagSettings)
         except msgspec.MsgspecError as error:
@@ -231,6 +236,17 @@ class Dag:
         except (TypeError, ValueError) as error:
             problems.append(self._problem(f"its params hold what JSON cannot: {error}"))
         return {name: Param() for name in self.params if isinstance(name, str)}
+
+    def _schedule(self) -> Fields:
+        return {"schedule": self.schedule, "timezone": self.timezone, "catch_up": self.catch_up}
+
+    def _schedule_problems(self) -> list[str]:
+        try:
+            read = msgspec.convert(self._schedule(), _WithSchedule)
+        except msgspec.ValidationError as error:
+            path, text = explained(error, DagSpec)
+            return [f"{path}: {text}"]
+        return [text for _, text in schedule_problems(read.schedule, read.timezone, read.catch_up)]
 
     def _ids(self, after: After, problems: list[str]) -> list[str]:
         nodes: Iterable[object] = [after] if isinstance(after, PipelineNode | str) else after

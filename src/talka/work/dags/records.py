@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from talka.work.dags.dag import CatchUp
 from talka.work.lifecycle import JobState, TaskState
 
 EPOCH_SHIFT: Final = 32
@@ -142,7 +143,15 @@ class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
     """`DagSpec` as JSON, without its schedule."""
     next_ms: int
     last_job: str = ""
+    """That it submitted last because it was due: part of the key of the next one."""
     submitted_by: str = ""
+    timezone: str = ""
+    """Empty: UTC."""
+    catch_up: CatchUp = "one"
+    is_paused: bool = False
+    ran_ms: int = 0
+    """Of which instant its last job is, for whatever reason it was submitted."""
+    ran_job: str = ""
 
 
 # Changes. A store makes a batch of them in one transaction, in order. Those with a fence change nothing when the row's
