@@ -480,6 +480,7 @@ async def test_a_schedule_is_kept_unfilled_and_filled_for_each_instant(idle_node
     (row,) = node.records.schedules()
     node.beat()
     for number, (due_ms, day) in enumerate([(86_400_000, "1970-01-02"), (2 * 86_400_000, "1970-01-03")], 1):
+        set_clock(node, f"{day}T00:00:01Z")
         node.records.apply([PutSchedule(msgspec.structs.replace(row, next_ms=due_ms))])
         await node.jobs.follow_schedules()
         instant = f"{day}T00:00:00+00:00"
