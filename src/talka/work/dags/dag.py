@@ -590,7 +590,8 @@ def explained(error: msgspec.MsgspecError, kind: type[msgspec.Struct], field: st
         one, more = {"str": (" character", " characters"), "array": (" entry", " entries")}.get(bound[1], ("", ""))
         return path, f"must {'have' if bound[2] else 'be'} {side} {float(bound[4]):g}{one if bound[4] == '1' else more}"
     if choice := re.fullmatch(r"Invalid enum value '(.*)'", text, re.DOTALL):
-        choices = ", ".join(get_args(_CHOICES.get((path or field).rpartition(".")[2], FailurePolicy)))
+        last_word = re.split(r"[. ]", path or field)[-1]
+        choices = ", ".join(get_args(_CHOICES.get(last_word, FailurePolicy)))
         return path, f"{shown(choice[1])} is not one of {choices}"
     if text.startswith("Invalid value"):  # of a tag, and only jobs have one
         return path, 'must be "dag"'
