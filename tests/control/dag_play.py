@@ -27,7 +27,7 @@ from talka.wire.attempts import NOWHERE, StoreLife
 from talka.wire.jobs import WorkerFacts
 from talka.wire.task_views import WhyView
 from talka.wire.tasks import AssignTasks, Done, HandedTask, Outcome, ResultsStored, TaskResult, WorkerMessage
-from talka.work.dags.dag import DagSettings, DagSpec, TaskSpec
+from talka.work.dags.dag import CodeBundle, DagSettings, DagSpec, TaskSpec
 from talka.work.dags.records import JobRow, TaskKey, TaskRow
 
 WALL_OFFSET_NS = 1_700_000_000 * SECOND
@@ -75,6 +75,7 @@ class DagPlay:
             wall_offset_ns=WALL_OFFSET_NS,
             life=self.life,
             limits=self.limits,
+            sign=lambda digest: f"word for {digest[:4]}".encode(),
         )
 
     # The shell.
@@ -163,9 +164,17 @@ class DagPlay:
 
     # Clients.
 
-    def submit(self, tasks: Mapping[str, Any], *, key: str = "", keyed: Any = None, **settings: Any) -> str:
+    def submit(
+        self,
+        tasks: Mapping[str, Any],
+        *,
+        key: str = "",
+        keyed: Any = None,
+        bundle: CodeBundle | None = None,
+        **settings: Any,
+    ) -> str:
         """`tasks`: by id what it depends on, or fields of its spec. The id of the job."""
-        spec = DagSpec(name="n", tasks=specs_of(tasks), settings=DagSettings(**settings))
+        spec = DagSpec(name="n", tasks=specs_of(tasks), settings=DagSettings(**settings), bundle=bundle)
         number = self._next_number()
         self.take(self.keeper.submit(self.now, self._call(), spec, key=key, by="me", keyed=keyed or {}))
         found = [row.id for row in self.records.jobs((), number + 1, 1) if row.number == number]
@@ -300,7 +309,9 @@ class DagPlay:
 def specs_of(tasks: Mapping[str, Any]) -> tuple[TaskSpec, ...]:
     return tuple(
         [
-            TaskSpec(id=id, handler="h", **(fields if isinstance(fields, dict) else {"depends_on": tuple(fields)}))
+            TaskSpec(
+                id=id, **{"handler": "h"} | (fields if isinstance(fields, dict) else {"depends_on": tuple(fields)})
+            )
             for id, fields in tasks.items()
         ]
     )

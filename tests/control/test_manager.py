@@ -14,7 +14,7 @@ import pytest
 from talka.cluster.effects import Lane, PersistBlob, Send
 from talka.cluster.leadership.lease_terms import OwnLease
 from talka.cluster.leadership.news import Elected, SteppedDown, WriteEnded
-from talka.control.blobs.replicated_blobs import BlobFailed, BlobKept, BlobLimits, BlobReady, LoadBlob
+from talka.control.blobs.replicated_blobs import BlobFailed, BlobKept, BlobLimits, BlobReady, LoadBlob, ServeBlob
 from talka.control.clients.overload import Level
 from talka.control.jobs.effects import (
     Alarmed,
@@ -70,10 +70,11 @@ from talka.wire.jobs import (
 )
 from talka.wire.manager_calls import CallAnswer, CancelJob, GetJob, LeaderCall, ListJobs, ManagerCall, SubmitJob
 from talka.wire.orders import JobOrder
+from talka.wire.security.roles import Role
 from talka.wire.shards import Armed, Totals
 from talka.wire.shards import encode as encode_word
 from talka.wire.tasks import AssignTasks, Done, Held, ResultsStored, TaskProgress, TaskResult
-from talka.work.dags.dag import DagSpec, TaskSpec
+from talka.work.dags.dag import CodeBundle, DagSpec, TaskSpec
 from talka.work.lifecycle import JobState
 
 CLOCK_NS = 77 * SECOND
@@ -723,8 +724,8 @@ class Keeper:
             self.play.act("m1", self.play.manager().act(self.play.now, self.dags.keeper.restored(self.play.now)))
         )
 
-    def submit(self, **fields: Any) -> None:
-        spec = DagSpec(name="n", tasks=(TaskSpec(id="a", handler="h", **fields),))
+    def submit(self, bundle: CodeBundle | None = None, **fields: Any) -> None:
+        spec = DagSpec(name="n", tasks=(TaskSpec(id="a", handler="h", **fields),), bundle=bundle)
         effects = self.dags.keeper.submit(self.play.now, 1, spec)
         self.take(self.play.act("m1", self.play.manager().act(self.play.now, effects)))
 
@@ -763,6 +764,24 @@ def test_a_task_goes_to_a_worker_that_beats_and_its_result_is_taken(keeper: Keep
     effects = keeper.hear("w1", Done((TaskResult(fence, "completed", b"1", job=task.job, task=task.id),)))
     assert [(one.to, one.message.fences) for one in said(effects, ResultsStored)] == [("w1", (fence,))]
     assert [one.state for one in of(effects, DagEnded)] == [JobState.COMPLETED]
+
+
+def test_a_worker_is_given_the_code_of_tasks_that_it_has_and_no_other_bundle(keeper: Keeper) -> None:
+    content = b"handlers"
+    digest = sha256(content).hexdigest()
+    play = keeper.play
+    play.act("m1", play.manager().keep(play.now, digest, content))
+    keeper.set()
+
+    def asked() -> list[Any]:
+        want = WantBlob(digest, 0)
+        return list(play.manager().on_message(play.now, "w1", want, 1, "#1", role=Role.WORKER))
+
+    (none,) = said(asked(), Piece)
+    assert (none.to, none.message.size_bytes) == ("w1", 0)
+    keeper.submit(bundle=CodeBundle(digest, len(content), ("h.py",), ("h",)))
+    assert keeper.hands(keeper.beat(accepts_code=True)) == [("w1", 1)]
+    assert asked() == [ServeBlob("w1", digest, 0)]
 
 
 def test_a_manager_whose_store_is_lost_takes_no_result_and_gives_nothing_out(keeper: Keeper) -> None:

@@ -17,7 +17,7 @@ from talka.control.tasks.attempts import CHECK_AFTER_NS, CHECK_EVERY_NS
 from talka.control.tasks.frame_link import FRAMES
 from talka.control.tasks.store_effects import CallAnswered, Commit, DagEffect, DagEnded
 from talka.control.tasks.worker_link import ToKeeper, ToWorker, WorkerBeat
-from talka.control.worker import handlers_outbox, handlers_pool, handlers_room
+from talka.control.worker import handlers_filling, handlers_outbox, handlers_pool, handlers_room
 from talka.control.worker.effects import HandlerEffect, HandlersLoaded, StartHandlers, TellHandlers
 from talka.control.worker.handlers_outbox import AGAIN_NS
 from talka.control.worker.handlers_pool import HandlerPool
@@ -238,6 +238,7 @@ def test_a_second_carrier_takes_one_file() -> None:
         worker_link,
         handlers_outbox,
         handlers_pool,
+        handlers_filling,
         handlers_room,
     ],
     ids=lambda module: module.__name__,

@@ -135,6 +135,7 @@ from talka.wire.tasks import (
     AskHeld,
     AssignTasks,
     Done,
+    HandedBundle,
     HandedTask,
     HandlerProgress,
     Held,
@@ -279,6 +280,7 @@ WORKER = WorkerFacts(
     93,
     handlers=("extract", "load"),
     sealing=bytes(range(34)),
+    accepts_code=True,
 )
 
 ASKER = Asker("submit", "submitter", "ada", "t1", "10.0.0.7")
@@ -466,7 +468,7 @@ LINE = TaskLine(TASK_FENCE, 1_760_000_000_123, "row 7 of 9 – fertig")
 PROGRESS = HandlerProgress(TASK_FENCE, b'{"row":7}')
 
 TASKS: dict[str, tasks.TaskMessage] = {
-    "hand": AssignTasks(7, (TASK,), 0xB007, 41, LIFE),
+    "hand": AssignTasks(7, (TASK,), 0xB007, 41, LIFE, HandedBundle(DIGEST, 70_000, ("etl.py",), bytes(range(100)))),
     "hand-of-few-words": AssignTasks(7, (HandedTask(TASK_FENCE, "b4k7", "a", "noop", 1, b"null"),)),
     "recall": Recall(7, (TASK_FENCE, TASK_FENCE + 1), 5_000, LIFE),
     "took": ResultsStored(7, (TASK_FENCE, TASK_FENCE + 1), LIFE),
@@ -477,7 +479,7 @@ TASKS: dict[str, tasks.TaskMessage] = {
     "holding": Held(7, (TASK_FENCE, TASK_FENCE + 1), 1, 2, LIFE, (Dropped(0x5706E, 0x11FE, 3, 2),)),
 }
 TO_HANDLERS: dict[str, tasks.ToHandlers] = {
-    "load": Load(("etl.py", "more.py"), 2, "w1"),
+    "load": Load(("etl.py", "more.py"), 2, "w1", BundleSource("/b", DIGEST, "etl.py", "/f", {})),
     "run": RunTasks((TASK,)),
     "stop": StopTasks((TASK_FENCE,), "timeout"),
 }

@@ -51,6 +51,7 @@ from talka.wire.jobs import (
 from talka.wire.manager_calls import GetJob, ManagerCall, SetLease
 from talka.wire.orders import BundleFacts
 from talka.wire.shards import Gap
+from talka.wire.tasks import AssignTasks
 from tests.wire.samples import DIGEST, FENCE, JOBS, TASKS, WORKER
 
 GOLDEN = Path(__file__).parent / "golden" / "protocol-1"
@@ -67,11 +68,18 @@ OLDER_FIELDS: dict[tuple[type, str], Any] = {
     (Beat, "names"): False,
     (Assign, "life"): 0,
     (Beat, "others"): (),
+    (WorkerFacts, "accepts_code"): False,
 }
 BEFORE_PARTITIONS: dict[tuple[type, str], Any] = {
     (StoreLife, "partition"): 0,
     (StoreLife, "partitions"): 1,
     (Beat, "others"): (),
+    (WorkerFacts, "accepts_code"): False,
+    (AssignTasks, "bundle"): None,
+}
+BEFORE_CODE: dict[tuple[type, str], Any] = {
+    (WorkerFacts, "accepts_code"): False,
+    (AssignTasks, "bundle"): None,
 }
 """Fields that came later, and what they are in messages that do not have them."""
 
@@ -129,6 +137,15 @@ def test_what_names_no_partition_is_of_the_only_one(name: str) -> None:
 
     assert golden != encode(message)
     assert decode(golden) == older(message, BEFORE_PARTITIONS)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (OLDER.parent / "before-code").glob("*.hex")))
+def test_what_names_no_code_is_of_a_worker_that_takes_none_and_of_its_own_handlers(name: str) -> None:
+    golden = bytes.fromhex((OLDER.parent / "before-code" / f"{name}.hex").read_text())
+    message = {**JOBS, **TASKS}[name]
+
+    assert golden != encode(message)
+    assert decode(golden) == older(message, BEFORE_CODE)
 
 
 def test_golden_bytes_of_a_result_are_read_as_it_and_written_from_it() -> None:

@@ -153,7 +153,8 @@ class Manager:
         self, now: int, sender: str, message: JobMessage, boot: int = 0, source: str = "", role: Role | None = None
     ) -> list[PassedOn]:
         if isinstance(message, WantBlob) and role in OWN_ROLES:
-            if not self.bundle_rights.may_fetch(now, sender, message.digest):
+            may_fetch = self.bundle_rights.may_fetch(now, sender, message.digest)
+            if not may_fetch and not self.dags.may_fetch(sender, message.digest):
                 return self._out(
                     now, [Send(CHANNEL, sender, piece_of(message.digest, None, message.offset), Lane.STREAM)]
                 )

@@ -132,10 +132,12 @@ def job_event_of(news: JobNews) -> Event | None:
 def worker_event_of(news: WorkerNews) -> Event | None:
     """The event that news of a worker are, if they are one."""
     match news:
-        case HandlersLoaded(handlers=handlers):
-            return {"event": "handlers", "handlers": ", ".join(handlers)}
-        case HandlersBroken(text=text):
-            return {"event": "alarm", "kind": "handlers", "text": f"the handlers cannot be used: {text}"}
+        case HandlersLoaded(handlers=handlers, bundle=bundle):
+            event: Event = {"event": "handlers", "handlers": ", ".join(handlers)}
+            return event | {"bundle": bundle[:12]} if bundle else event
+        case HandlersBroken(text=text, bundle=bundle):
+            whose = f"of the bundle {bundle[:12]} " if bundle else ""
+            return {"event": "alarm", "kind": "handlers", "text": f"the handlers {whose}cannot be used: {text}"}
         case AttemptsDropped(dropped=dropped):
             return {"event": "attempts-dropped", "text": f"held {dropped_text(dropped)}"}
         case WorkerLeaseGranted(leader=manager):

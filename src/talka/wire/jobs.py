@@ -74,6 +74,8 @@ class WorkerFacts(msgspec.Struct, frozen=True, array_like=True):
     """Those of them that are plain functions: a core runs one at a time, while of others many wait side by side."""
     sealing: Annotated[bytes, msgspec.Meta(max_length=SEALING_LIMIT_BYTES)] = b""
     """A `SealingKey`: what variables of jobs are sealed to. Of this life, and empty in protocol 1.0."""
+    accepts_code: bool = False
+    """It runs handlers that travel with dag jobs."""
 
 
 class Running(msgspec.Struct, frozen=True, array_like=True):

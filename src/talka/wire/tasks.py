@@ -14,6 +14,8 @@ import msgspec
 
 from talka.wire.attempts import NOWHERE, Dropped, StoreLife
 from talka.wire.channels import Channel, Message
+from talka.wire.security.bundles import WORD_LIMIT_BYTES
+from talka.wire.shards import BundleSource
 
 TASKS_LIMIT: Final = 1024
 """Of one message."""
@@ -56,6 +58,17 @@ class HandedTask(msgspec.Struct, frozen=True, array_like=True):
     files: Number = 0
     fed: Number = 0
     """So many inputs came in TaskInputs: where one of those was lost, the task is refused."""
+
+
+class HandedBundle(msgspec.Struct, frozen=True, array_like=True):
+    """Code that travelled with a job: where its handlers are, and the word of a manager for it."""
+
+    digest: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+    size_bytes: Number
+    files: Annotated[tuple[Annotated[str, msgspec.Meta(max_length=1024)], ...], msgspec.Meta(max_length=64)]
+    """Those in it that handlers are imported from."""
+    word: Annotated[bytes, msgspec.Meta(max_length=WORD_LIMIT_BYTES)] = b""
+    """A `BundleWord` of the keeper's manager."""
 
 
 class TaskResult(msgspec.Struct, frozen=True, array_like=True):
@@ -112,6 +125,9 @@ class AssignTasks(Message, frozen=True, tag=60):
     been given up since, and is refused. 0: not known."""
     of: StoreLife = NOWHERE
     """Whose attempts these are: a worker forgets all others when it first obeys a higher epoch of another."""
+    bundle: HandedBundle | None = None
+    """Code that holds the handlers of all of these; None: they are the worker's own. Only said to workers that accept
+    code."""
 
 
 class Recall(Message, frozen=True, tag=61):
@@ -199,6 +215,8 @@ class Load(Message, frozen=True, tag=1):
     threads: int = 1
     """Plain functions at the same time; async ones are as many as are given."""
     worker: str = ""
+    bundle: BundleSource | None = None
+    """Unpack this first: `files` are in it."""
 
 
 class RunTasks(Message, frozen=True, tag=2):

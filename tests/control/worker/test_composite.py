@@ -100,6 +100,7 @@ from talka.wire.tasks import (
     AskHeld,
     AssignTasks,
     Done,
+    HandedBundle,
     HandedTask,
     HandlerProgress,
     Held,
@@ -2004,3 +2005,73 @@ def test_an_attempt_that_is_given_up_before_its_process_starts_has_nothing_to_ru
     for attempt in rig.arms:
         rig.exit(attempt)
     assert rig.worker.shards.pool.free == 4
+
+
+# Handlers that travel with dag jobs.
+
+
+def code() -> AssignTasks:
+    bundle = HandedBundle(DIGEST, len(BUNDLE), ("etl.py",), SIGNER.sign(DIGEST))
+    return AssignTasks(7, (handed(1),), bundle=bundle)
+
+
+def taking(**more: Any) -> Rig:
+    return Rig(facts=msgspec.structs.replace(FACTS, accepts_code=True), **more)
+
+
+def test_a_worker_tells_that_it_takes_code_with_every_beat() -> None:
+    assert [beat.facts.accepts_code for beat in taking(lease=False).all(Beat)] == [True, True]
+    assert [beat.facts.accepts_code for beat in Rig(lease=False).all(Beat)] == [False, False]
+
+
+def test_code_of_a_task_is_fetched_put_on_disk_and_then_unpacked_by_a_core() -> None:
+    rig = taking(bundles=())
+    rig.hear(code())
+    assert rig.all(NeedBundle) == [NeedBundle(DIGEST, len(BUNDLE))]
+    assert rig.all(StartHandlers) == []
+
+    rig.hear(Piece(DIGEST, 0, len(BUNDLE), BUNDLE), rig.said[-1].to)
+
+    (order,) = rig.all(TellHandlers)
+    assert order.message == Load(("etl.py",), 1, "w1", BundleSource(f"blob:{DIGEST}", DIGEST, "etl.py", "", {}))
+
+
+def test_code_that_no_manager_gives_sends_its_task_elsewhere() -> None:
+    rig = taking(bundles=())
+    rig.hear(code())
+    rig.later(61 * SECOND)
+    (result,) = rig.all(Done)[0].results
+    assert (result.outcome, result.cause) == ("refused", "bundle")
+    assert result.error == "worker w1 could not get the code of its job: no manager gave all of it within 60 s"
+
+
+def test_code_that_nobody_could_have_is_not_waited_for() -> None:
+    rig = taking(bundles=())
+    rig.worker.set_managers(())
+    rig.hear(code())
+    (result,) = [result for done in rig.all(Done) for result in done.results]
+    assert result.error == "worker w1 could not get the code of its job: no node is known that could have it"
+
+
+def test_a_bundle_that_a_test_and_a_task_need_is_fetched_once_for_both() -> None:
+    rig = taking(bundles=())
+    rig.hear(assign())
+    rig.hear(code())
+    assert len(rig.all(WantBlob)) == 1
+    rig.hear(Piece(DIGEST, 0, len(BUNDLE), BUNDLE), rig.said[-1].to)
+    assert len(rig.all(StartCore)) == 2 and len(rig.all(StartHandlers)) == 1
+
+
+def test_code_in_use_is_not_what_gives_way_to_other_bundles() -> None:
+    old = tuple(f"{number:064x}" for number in range(1, KEPT_LIMIT))
+    rig = taking(bundles=(DIGEST, *old))
+    rig.hear(code())
+    other = b"another bundle"
+    digest = sha256(other).hexdigest()
+    rig.disk_waits = True
+    rig.hear(assign(bundle=BundleFacts(digest, len(other), b"signed", "shop.py")))
+    rig.write()
+    rig.disk_waits = True
+    rig.hear(Piece(digest, 0, len(other), other), rig.said[-1].to)
+    (write,) = [one for one in rig.held_back if isinstance(one, PersistBlob)]
+    assert write.removed == (old[0],)

@@ -10,10 +10,10 @@ import msgspec
 
 from talka.control.dags.graph import Dependents
 from talka.control.tasks.retries import Terms
-from talka.control.tasks.task import DagTask, packed, unpacked
+from talka.control.tasks.task import DagTask, Needs, packed, unpacked
 from talka.errors import Invalid, Unavailable
 from talka.units import MILLISECOND
-from talka.work.dags.dag import DagSettings, TaskSpec, encode_task
+from talka.work.dags.dag import DagSettings, TaskSpec, bundle_of, encode_task
 from talka.work.dags.records import TASK_STATES, JobRow, LiveTask, Reset, TaskRow
 from talka.work.lifecycle import JobState, TaskState, begin_again, is_final, move
 
@@ -36,6 +36,7 @@ class DagBook:
         """As it was submitted or read. What has changed since is in `state` and `reason`."""
         self.settings = settings
         self.partition = partition
+        self.bundle = bundle_of(settings)
         self.state = row.state
         self.reason = row.reason
         self.tasks: list[DagTask] = []
@@ -136,6 +137,9 @@ class DagBook:
 
     def given_out(self) -> list[DagTask]:
         return [task for task in self.tasks if task.state is _ASSIGNED or task.state is _RUNNING]
+
+    def needs_of(self, handler: str) -> Needs:
+        return self._terms.needs_of(handler)
 
     def inputs_of(self, task: DagTask) -> list[DagTask]:
         tasks = self.tasks

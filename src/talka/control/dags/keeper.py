@@ -24,7 +24,7 @@ from talka.control.dags.spec_reading import SpecReading
 from talka.control.dags.turns import DagTurns
 from talka.control.dags.waiting import why
 from talka.control.tasks.attempts import Attempts
-from talka.control.tasks.delivery import Claimed, Delivery
+from talka.control.tasks.delivery import Claimed, Delivery, unsigned
 from talka.control.tasks.dispatch import DispatchWorker
 from talka.control.tasks.epoch_floor import EpochFloor
 from talka.control.tasks.partition import Partition
@@ -41,7 +41,7 @@ from talka.units import MILLISECOND, NEVER
 from talka.wire.attempts import NOWHERE, StoreLife
 from talka.wire.task_views import WhyView
 from talka.wire.tasks import Done, Held, TaskProgress, TaskResult, WorkerMessage
-from talka.work.dags.dag import DagSettings, DagSpec, TaskSpec, checked
+from talka.work.dags.dag import DagSettings, DagSpec, KeptSettings, TaskSpec, checked, with_bundle
 from talka.work.dags.params import values_text
 from talka.work.dags.records import (
     EPOCH_SHIFT,
@@ -86,8 +86,10 @@ class DagKeeper(KeeperEnd[DagEffect]):
         life: StoreLife = NOWHERE,
         limits: KeeperLimits = KEEPER_LIMITS,
         turns: DagTurns | None = None,
+        sign: Callable[[str], bytes] = unsigned,
     ) -> None:
-        """`life`: of the partition that has the epoch. `turns`: of all keepers in this process; none: it is alone."""
+        """`life`: of the partition that has the epoch. `turns`: of all keepers in this process; none: it is alone.
+        `sign`: gives the manager's word for the bundle of a digest."""
         self.partition = Partition.of(life)
         number = self.partition.number
         self.floor = EpochFloor(epoch, life)
@@ -110,7 +112,7 @@ class DagKeeper(KeeperEnd[DagEffect]):
         # Of an epoch that is shared with other partitions of the store by chance, all attempts differ.
         self._counters = count(self.partition.first_number(1), self.partition.count)
         tickets = count(1)
-        self._delivery = Delivery(self.floor, self.attempts.beat_of, tickets, limits.delivery)
+        self._delivery = Delivery(self.floor, self.attempts.beat_of, tickets, limits.delivery, sign)
         self._timers = JobTimers(self.jobs, limits.spare_instants)
         self._specs = SpecReading(tickets, number, at_once=limits.specs_at_once, ahead=limits.specs_ahead)
         self._commits = Commits(self.partition)
@@ -127,7 +129,7 @@ class DagKeeper(KeeperEnd[DagEffect]):
 
     def restore_job(self, now: int, row: JobRow) -> None:
         """A job that had not ended. Its tasks follow in pages, then `restored`."""
-        self.shelf.put(row, msgspec.json.decode(row.settings, type=DagSettings))
+        self.shelf.put(row, msgspec.json.decode(row.settings, type=KeptSettings))
 
     def restore_tasks(self, now: int, job: int, live: Sequence[LiveTask]) -> None:
         self.jobs[job].restore(now, live)
@@ -166,9 +168,9 @@ class DagKeeper(KeeperEnd[DagEffect]):
         self.shelf.check_key(key)
         depends_on = checked(spec.tasks)
         tasks, state = len(spec.tasks), JobState.RUNNING
-        params = values_text(spec.values)
+        params, settings = values_text(spec.values), with_bundle(spec.settings, spec.bundle)
         job = self.shelf.new_job(
-            now, spec.name, spec.settings, state, tasks=tasks, key=key, digest=digest, by=by, params=params
+            now, spec.name, settings, state, tasks=tasks, key=key, digest=digest, by=by, params=params
         )
         self._commits.changes.append(PutJob(job.row))
         self._add_tasks(now, job, spec.tasks, depends_on)
@@ -280,6 +282,16 @@ class DagKeeper(KeeperEnd[DagEffect]):
 
     def job(self, id: str) -> DagJob | None:
         return self.shelf.find(id)
+
+    def may_fetch(self, worker: str, digest: str) -> bool:
+        """Whether a worker of this name was given a task of a job that brought this bundle."""
+        return any(
+            task.job.bundle is not None and task.job.bundle.digest == digest for task in self.attempts.given(worker)
+        )
+
+    def bundles(self) -> set[str]:
+        """Digests of those that jobs here brought."""
+        return {job.bundle.digest for job in self.jobs.values() if job.bundle is not None}
 
     def why(self, now: int, id: str, task_id: str, index: int, state: TaskState) -> WhyView:
         """Why a task does not run, by the rules that decide whether it does."""

@@ -97,6 +97,10 @@ class DagKeepers(KeeperEnd[DagEffect]):
         for keeper in self._keepers.values():
             keeper.wall_offset_ns = wall_offset_ns
 
+    def may_fetch(self, worker: str, digest: str) -> bool:
+        """Whether a worker of this name was given a task of a job that brought this bundle."""
+        return any(keeper.may_fetch(worker, digest) for keeper in self._keepers.values())
+
     def expected(self) -> list[tuple[str, int, int]]:
         """Name, boot and folder of the workers that have attempts of any."""
         found: dict[tuple[str, int, int], None] = {}

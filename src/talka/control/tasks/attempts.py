@@ -3,6 +3,7 @@
 Decisions: docs/decisions/0022-who-runs-a-task.md, docs/decisions/0031-whose-attempt-it-is.md.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
@@ -88,6 +89,12 @@ class Attempts:
                 fences.pop(fence, None)
                 if not fences:
                     del by_worker[key]
+
+    def given(self, worker: str) -> Iterator[DagTask]:
+        """What any life of the worker of this name was given and has not ended."""
+        for key, tasks in self._on_worker.items():
+            if worker_of(key)[0] == worker:
+                yield from tasks.values()
 
     def taken(self, task: DagTask) -> None:
         self._taken[task.fence] = (task.job.row.number, task.index, task.attempts, task.worker)

@@ -22,11 +22,12 @@ from talka.wire.tasks import (
     INPUTS_LIMIT_BYTES,
     TASKS_LIMIT,
     AssignTasks,
+    HandedBundle,
     HandedTask,
     ResultsStored,
     TaskInputs,
 )
-from talka.work.dags.dag import TaskSpec, bytes_of, seconds_of
+from talka.work.dags.dag import CodeBundle, TaskSpec, bytes_of, seconds_of
 from talka.work.dags.records import TaskKey
 
 SPEC_BYTES: Final = 300
@@ -49,6 +50,11 @@ class DeliveryLimits(msgspec.Struct, frozen=True):
 
 
 DELIVERY_LIMITS: Final = DeliveryLimits()
+
+
+def unsigned(digest: str) -> bytes:
+    """Of a keeper that has no key."""
+    return b""
 
 
 class Unfit(msgspec.Struct, frozen=True):
@@ -77,6 +83,8 @@ class _Fetching(msgspec.Struct, frozen=True):
 
 _Sized: TypeAlias = tuple[HandedTask, int]
 """With the bytes it takes in a frame."""
+_Ready: TypeAlias = dict[tuple[str, str], tuple[list[_Sized], CodeBundle | None]]
+"""Tasks that are complete, by worker and by the digest of the code they need."""
 _size: Final[Callable[[_Sized], int]] = itemgetter(1)
 
 
@@ -90,13 +98,16 @@ class Delivery:
         beat_of: Callable[[str], int],
         tickets: Iterator[int],
         limits: DeliveryLimits = DELIVERY_LIMITS,
+        sign: Callable[[str], bytes] = unsigned,
     ) -> None:
-        """`beat_of` says which beat of a worker was heard last; `tickets` number all that is read."""
+        """`beat_of` says which beat of a worker was heard last; `tickets` number all that is read. `sign` gives the
+        manager's word for the bundle of a digest."""
         self._limits = limits
         self.specs_bytes = 0
         """Held in memory by tasks that have not ended."""
         self._floor = floor
         self._beat_of = beat_of
+        self._sign = sign
         self._outputs: OrderedDict[TaskKey, bytes] = OrderedDict()
         self._outputs_bytes = 0
         self._tickets = tickets
@@ -145,7 +156,7 @@ class Delivery:
 
     def give(self, tasks: Iterable[DagTask]) -> Claimed:
         given = Claimed()
-        ready: dict[str, list[_Sized]] = {}
+        ready: _Ready = {}
         missing: list[_Fetching] = []
         specs: dict[TaskKey, None] = {}
         outputs: dict[TaskKey, None] = {}
@@ -178,7 +189,7 @@ class Delivery:
     ) -> Claimed:
         """Outputs that cannot be read any more are not among `outputs`."""
         given = Claimed()
-        ready: dict[str, list[_Sized]] = {}
+        ready: _Ready = {}
         for one in self._fetching.pop(ticket):
             task = one.task
             if task.fence != one.fence or task.worker != one.worker:
@@ -196,7 +207,7 @@ class Delivery:
         spec: TaskSpec,
         outputs: Mapping[TaskKey, bytes],
         held: Mapping[TaskKey, bytes],
-        ready: dict[str, list[_Sized]],
+        ready: _Ready,
         given: Claimed,
     ) -> None:
         inputs: dict[str, bytes] = {}
@@ -240,7 +251,13 @@ class Delivery:
             0 if bounds is None else bounds.files,
             fed,
         )
-        ready.setdefault(task.worker, []).append((handed, TASK_BYTES + own_size + size))
+        needs = task.needs
+        bundle = task.job.bundle if needs is not None and needs.bundle else None
+        place = task.worker, "" if bundle is None else bundle.digest
+        found = ready.get(place)
+        if found is None:
+            found = ready[place] = [], bundle
+        found[0].append((handed, TASK_BYTES + own_size + size))
         given.fences.append(task.fence)
 
     def _feeds(self, task: DagTask, inputs: dict[str, bytes]) -> list[ToWorker]:
@@ -255,21 +272,25 @@ class Delivery:
             for part in in_parts(list(inputs.items()), _input_bytes, BATCH_LIMIT_BYTES)
         ]
 
-    def _hands(self, ready: dict[str, list[_Sized]]) -> list[ToWorker]:
+    def _hands(self, ready: _Ready) -> list[ToWorker]:
         effects: list[ToWorker] = []
         floor = self._floor
-        for worker, tasks in ready.items():
+        for (worker, _), (tasks, bundle) in ready.items():
             name, boot, _ = worker_of(worker)
             beat = self._beat_of(name)
+            code = None if bundle is None else self._handed(bundle)
             effects += [
                 ToWorker(
                     name,
-                    AssignTasks(floor.epoch, tuple([handed for handed, _ in batch]), boot, beat, floor.life),
+                    AssignTasks(floor.epoch, tuple([handed for handed, _ in batch]), boot, beat, floor.life, code),
                     sum([size for _, size in batch]),
                 )
                 for batch in in_parts(tasks, _size, BATCH_LIMIT_BYTES, self._limits.tasks)
             ]
         return effects
+
+    def _handed(self, bundle: CodeBundle) -> HandedBundle:
+        return HandedBundle(bundle.digest, bundle.size_bytes, bundle.files, self._sign(bundle.digest))
 
 
 def _input_bytes(named: tuple[str, bytes]) -> int:

@@ -47,6 +47,8 @@ DEGRADED: Final = 1 << 60
 SMOOTHING_SHIFT: Final = 3
 """A task counts an eighth in the length of its handler's tasks."""
 NAMES_SHOWN: Final = 10
+DIGEST_LENGTH: Final = 64
+"""Of a bundle. No name of a handler is longer."""
 
 
 class DispatchLimits(msgspec.Struct, frozen=True):
@@ -86,6 +88,8 @@ class DispatchWorker(msgspec.Struct, frozen=True, kw_only=True):
     """Those that load jobs do not have."""
     state: str = "healthy"
     """Or degraded, or draining."""
+    accepts_code: bool = False
+    """It runs handlers that travel with jobs."""
 
     @classmethod
     def of(cls, name: str, facts: WorkerFacts, cores: int, state: str) -> "DispatchWorker":
@@ -97,6 +101,7 @@ class DispatchWorker(msgspec.Struct, frozen=True, kw_only=True):
             memory_bytes=facts.memory_bytes,
             cores=cores,
             state=state,
+            accepts_code=facts.accepts_code,
         )
 
 
@@ -378,7 +383,7 @@ class Dispatcher:
                 continue
             task = take(now, queue, lane)
             kib = handed_kib(task) if task.after else task.kib
-            flights[task] = load(worker, needs.handler, needs.alone, kib, hold)
+            flights[task] = load(worker, needs, kib, hold)
             pool.loaded(worker)
             given.append((task, worker.facts.name))
         self._again_at = now if len(given) >= limit else NEVER
@@ -394,7 +399,7 @@ class Dispatcher:
     def restore(self, now: int, task: DagTask) -> None:
         """An attempt under way that an earlier life of the manager gave out: it holds what it held. Tell it again once
         its needs are known, if they were not."""
-        needs = task.needs or Needs(task.handler, partition=task.job.partition)
+        needs = task.needs or task.job.needs_of(task.handler)
         hold = 0
         if needs.limits:
             hold = task.fence
@@ -404,7 +409,7 @@ class Dispatcher:
             self._flights[task] = (*flight[:-1], hold)
             return
         known = self._known(task.worker.partition("#")[0])
-        self._flights[task] = self._load(known, needs.handler, needs.alone, 0, hold)  # it was handed long ago
+        self._flights[task] = self._load(known, needs, 0, hold)  # it was handed long ago
 
     def ended(self, now: int, task: DagTask, took_ns: int | None) -> None:
         """An attempt is over. `took_ns`: how long its handler ran, if it did to its end."""
@@ -435,7 +440,7 @@ class Dispatcher:
 
     def restore_range(self, now: int, source: Source, first: int, count: int, worker: str) -> DrawnRange:
         """Attempts under way that an earlier life of the manager gave out: they hold what they held."""
-        flight = self._load(self._known(worker), source.needs.handler, source.needs.alone, 0, 0)
+        flight = self._load(self._known(worker), source.needs, 0, 0)
         return self._drew(now, source, first, count, flight, is_start=False)
 
     def ended_range(self, now: int, drawn: DrawnRange, count: int, took_ns: int | None) -> None:
@@ -473,13 +478,15 @@ class Dispatcher:
 
     def why(self, task: DagTask, now: int) -> list[Reason]:
         """For each worker the first thing that keeps this ready task from running there."""
-        return self.reasons(task.needs or Needs(task.handler, partition=task.job.partition), now)
+        return self.reasons(task.needs or task.job.needs_of(task.handler), now)
 
     def reasons(self, needs: Needs, now: int) -> list[Reason]:
         """For each worker the first thing that keeps a ready task with such needs from running there."""
         workers = {name: worker for name, worker in self._workers.items() if needs.partition in worker.partitions}
         if not workers:
             text = f'there is no worker: start one that has the handler "{needs.handler}"'
+            if needs.bundle:
+                text = "there is no worker: start one with --accept-code"
             return [Reason("", "offline", text)]
         limited = self._limits.refusal(needs.limits, now)
         reasons = []
@@ -504,7 +511,10 @@ class Dispatcher:
             ready[handler] += tasks
             oldest_at[handler] = min(oldest_at.get(handler, now), queue.oldest_at)
             waiting.update(dict.fromkeys([limit.key for limit in queue.needs.limits], tasks))
-        running = Counter({name: handler.running for name, handler in self._handlers.items() if handler.running})
+        running = Counter[str]()
+        for name, known in self._handlers.items():
+            if known.running:
+                running[name if len(name) <= DIGEST_LENGTH else name[DIGEST_LENGTH + 1 :]] += known.running
         workers = Counter([name for worker in self._workers.values() for name in worker.facts.handlers])
         views = [
             QueueView(name, ready[name], running[name], workers[name], (now - oldest_at.get(name, now)) / SECOND)
@@ -527,7 +537,9 @@ class Dispatcher:
         if until is not None:
             text = f"it is in quarantine for another {_about(until - now)}: tasks died on it that died nowhere else"
             return "quarantine", text
-        if needs.handler not in facts.handlers:
+        if needs.bundle and not facts.accepts_code:
+            return "code", "it takes no code (start it with --accept-code)"
+        if not needs.bundle and needs.handler not in facts.handlers:
             return "handler", self._no_handler(facts, needs.handler)
         missing = [capability for capability in needs.capabilities if capability not in facts.capabilities]
         if missing:
@@ -595,7 +607,7 @@ class Dispatcher:
         end = self._log_base + len(self._log)
         if pool.version != self._version or pool.cursor < self._log_base:
             pool.version = self._version
-            needs = Needs(*key[:3], alone=key[3], partition=key[4])
+            needs = Needs(*key[:3], alone=key[3], partition=key[4], bundle=key[5])
             members = [
                 worker
                 for worker in self._workers.values()
@@ -612,14 +624,17 @@ class Dispatcher:
         pool.cursor = self._log_read = end
         return pool
 
-    def _load(self, worker: _Worker, name: str, alone: bool, kib: int, hold: int) -> _Flight:
+    def _load(self, worker: _Worker, needs: Needs, kib: int, hold: int) -> _Flight:
+        name, alone = needs.handler, needs.alone
+        if needs.bundle:  # what one job brings may be of any length, whatever others call so
+            name = f"{needs.bundle}/{name}"
         handler = self._handlers.get(name)
         if handler is None:
             if len(self._handlers) >= self._bounds.handlers:
                 self._handlers = {name: handler for name, handler in self._handlers.items() if handler.running}
             handler = self._handlers[name] = _Handler()
         part = CORE if alone else handler.part()
-        if part > CORE // SIDE_BY_SIDE and not alone and name in worker.patient:
+        if part > CORE // SIDE_BY_SIDE and not alone and (not needs.is_plain or name in worker.patient):
             part = CORE // SIDE_BY_SIDE
         worker.load += part
         worker.kib += kib
@@ -665,7 +680,7 @@ class Dispatcher:
         """Give a worker that has room tasks of the source whose turn it is: how many."""
         source, queue = lane.source, lane.queue
         needs = source.needs
-        flight = self._load(worker, needs.handler, needs.alone, 0, 0)  # of the first one
+        flight = self._load(worker, needs, 0, 0)  # of the first one
         _, _, part, alone, _, _ = flight
         more = worker.cores - worker.alone if alone else -((worker.load - worker.full) // part)
         more = min(more, self._bounds.in_flight - worker.running)

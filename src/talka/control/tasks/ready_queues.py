@@ -34,8 +34,8 @@ PRIORITY_MASK: Final = (1 << PRIORITY_BITS) - 1
 STALE_LIMIT: Final = 64
 """A lane with more places of removed tasks than this and than tasks is cleaned."""
 
-GroupKey: TypeAlias = tuple[str, tuple[str, ...], int, bool, int]
-"""Handler, capabilities, least memory, alone, partition: what makes a worker fit or not."""
+GroupKey: TypeAlias = tuple[str, tuple[str, ...], int, bool, int, str]
+"""Handler, capabilities, least memory, alone, partition, bundle: what makes a worker fit or not."""
 
 
 class _Ranked(ABC):
@@ -501,7 +501,8 @@ class ReadyQueues:
         return self._new_queue(now, needs) if queue is None else queue
 
     def _new_queue(self, now: int, needs: Needs) -> Queue:
-        key = (needs.handler, needs.capabilities, needs.min_memory_bytes, needs.alone, needs.partition)
+        memory_bytes, alone = needs.min_memory_bytes, needs.alone
+        key = (needs.handler, needs.capabilities, memory_bytes, alone, needs.partition, needs.bundle)
         group = self.groups.get(key)
         if group is None:
             group = self.groups[key] = QueueGroup(key, self._numbers)

@@ -16,14 +16,14 @@ import msgspec
 from talka.control.tasks.task import DagTask, Needs, Policy
 from talka.units import MILLISECOND
 from talka.wire.tasks import TaskResult
-from talka.work.dags.dag import DagSettings, Duration, Retry, TaskSpec, Timeouts, bytes_of
+from talka.work.dags.dag import DagSettings, Duration, Retry, TaskSpec, Timeouts, bundle_of, bytes_of
 from talka.work.dags.endings import TOLD_TO_STOP, Ending, ending_of
 from talka.work.durations import parse_duration
 from talka.work.lifecycle import TaskState
 from talka.work.retry import LONGEST_DELAY_NS, RetryPolicy, delay
 
 REFUSALS_LIMIT: Final = 10
-OF_THE_WORKER: Final = ("lease", "draining", "cores", "full", "inputs")
+OF_THE_WORKER: Final = ("lease", "draining", "cores", "full", "inputs", "signer")
 """Causes of refusals that say nothing of the task: it may be refused so as often as workers come and go."""
 REFUSED: Final = RetryPolicy(attempts=None, base_ns=100 * MILLISECOND, cap_ns=30_000 * MILLISECOND)
 """A refused task waits a little, so that the worker that refused is not asked all ten times in a moment."""
@@ -70,12 +70,17 @@ def _usual(settings: DagSettings) -> Policy:
 class Terms:
     """Needs and policies of the tasks of one job, each kept once however many tasks share it."""
 
-    __slots__ = ("_alone", "_needs", "_partition", "_plain", "_policies", "_settings", "usual")
+    __slots__ = ("_alone", "_brought", "_needs", "_partition", "_plain", "_policies", "_settings", "usual")
 
     def __init__(self, settings: DagSettings, partition: int = 0) -> None:
         """`partition`: of the job."""
         self._settings = settings
         self._partition = partition
+        bundle = bundle_of(settings)
+        self._brought: dict[str, tuple[str, bool]] = {}
+        """Handlers that travel with the job: the digest of their bundle, and whether they are plain."""
+        if bundle is not None:
+            self._brought = {name: (bundle.digest, name in bundle.plain) for name in bundle.handlers}
         self.usual = _usual(settings)
         """Of a task that says nothing of its own."""
         self._plain: dict[str, Needs] = {}
@@ -94,16 +99,31 @@ class Terms:
         if not (spec.capabilities or spec.min_memory or spec.limits or spec.bounds is not None):
             needs = self._plain.get(spec.handler)
             if needs is None:
-                needs = self._plain[spec.handler] = self._kept(Needs(spec.handler, partition=self._partition))
+                needs = self._plain[spec.handler] = self._kept(self.needs_of(spec.handler))
         else:
             memory_bytes = bytes_of(spec.min_memory, "min_memory")
             is_bounded = spec.bounds is not None
+            digest, is_plain = self._brought.get(spec.handler, ("", True))
             needs = self._kept(
-                Needs(spec.handler, spec.capabilities, memory_bytes, spec.limits, is_bounded, self._partition)
+                Needs(
+                    spec.handler,
+                    spec.capabilities,
+                    memory_bytes,
+                    spec.limits,
+                    is_bounded,
+                    self._partition,
+                    digest,
+                    is_plain,
+                )
             )
         task.needs = needs
         if task.alone:
             self.isolate(task)
+
+    def needs_of(self, handler: str) -> Needs:
+        """Of a task of which no more is known."""
+        digest, is_plain = self._brought.get(handler, ("", True))
+        return Needs(handler, partition=self._partition, bundle=digest, is_plain=is_plain)
 
     def isolate(self, task: DagTask) -> None:
         """From now on it runs in a process with nothing else."""

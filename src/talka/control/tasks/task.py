@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from talka.work.dags.dag import Limit, TaskSpec
+from talka.work.dags.dag import CodeBundle, Limit, TaskSpec
 from talka.work.dags.records import JobRow
 from talka.work.lifecycle import TaskState
 from talka.work.retry import RetryPolicy
@@ -31,6 +31,10 @@ class Needs(msgspec.Struct, frozen=True):
     """In a process with nothing else."""
     partition: int = 0
     """Of its job: a worker is given it when it obeys the keeper of that one."""
+    bundle: str = ""
+    """Digest of the code that brought the handler; empty: it is a worker's own."""
+    is_plain: bool = True
+    """Of a handler that was brought: a core runs one at a time."""
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -55,9 +59,14 @@ class TaskOwner(Protocol):
     row: JobRow
     partition: int
     """Its number."""
+    bundle: CodeBundle | None
+    """Handlers that travel with it."""
 
     def began(self, now: int, task: "DagTask") -> None:
         """Its handler runs."""
+
+    def needs_of(self, handler: str) -> Needs:
+        """Of a task of which no more than this is known."""
 
     def inputs_of(self, task: "DagTask") -> list["DagTask"]:
         """Those of its dependencies that have an output."""

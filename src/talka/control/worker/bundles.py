@@ -40,6 +40,11 @@ class WorkerBundles:
     def next_tick_at(self) -> int:
         return min((fetch.next_tick_at for fetch in self._fetches.values()), default=NEVER)
 
+    @property
+    def is_busy(self) -> bool:
+        """As many are on their way as may be."""
+        return len(self._fetches) >= FETCHES_LIMIT
+
     def has(self, digest: str) -> bool:
         return digest in self._here
 
@@ -50,7 +55,7 @@ class WorkerBundles:
         self._here[digest] = self._here.pop(digest)
 
     def need(self, now: int, digest: str, size_bytes: int) -> list[Send[JobMessage] | PersistBlob]:
-        if len(self._fetches) >= FETCHES_LIMIT:
+        if self.is_busy:
             self._problems[digest] = f"{FETCHES_LIMIT} others are on their way"
             return []
         fetch = self._fetches[digest] = BlobFetch(digest, size_bytes, self.sources, self._rng)

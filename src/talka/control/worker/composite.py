@@ -31,7 +31,8 @@ from talka.control.worker.effects import (
     WorkerLeaseGranted,
 )
 from talka.control.worker.fences import JobFences
-from talka.control.worker.handlers_pool import HandlerPool
+from talka.control.worker.handlers_outbox import HANDLER_LIMITS, HandlerLimits
+from talka.control.worker.handlers_pool import CodeSource, HandlerPool
 from talka.control.worker.held_shards import CLOSED_LIMIT, HeldShards
 from talka.control.worker.lease import WorkerLease
 from talka.control.worker.reporter import ShardReporter
@@ -89,8 +90,10 @@ class Worker:
         bundles: Iterable[str] = (),
         handlers: tuple[str, ...] = (),
         closed_limit: int = CLOSED_LIMIT,
+        handler_limits: HandlerLimits = HANDLER_LIMITS,
     ) -> None:
-        """`bundles` are the digests on disk; `handlers` are files with handlers for tasks of dag jobs."""
+        """`bundles` are the digests on disk; `handlers` are files with handlers for tasks of dag jobs. Whether it runs
+        handlers that travel with jobs is in its `facts`."""
         self.name = name
         self.boot = boot
         self.facts = facts
@@ -115,7 +118,17 @@ class Worker:
             fences=self._fences,
             closed_limit=closed_limit,
         )
-        self.handlers = HandlerPool(name, facts.cores, stored, boot=boot, files=handlers, writes=self._writes)
+        self.handlers = HandlerPool(
+            name,
+            facts.cores,
+            stored,
+            boot=boot,
+            files=handlers,
+            writes=self._writes,
+            limits=handler_limits,
+            code=CodeSource(self.shards.bundles, signers) if facts.accepts_code else None,
+        )
+        self.shards.others_want = lambda: self.handlers.room.bundles
         self._problem = ""
         """Of the handlers, as the last beat told it."""
         self._waiting: deque[tuple[int, str, Renew | Command]] = deque()
@@ -412,6 +425,10 @@ class Worker:
             effects = [*self._tell_cores(), *effects]  # whatever is started now has an end
         if room.cores.limit != self.shards.pool.free:
             effects += _framed(handlers.set_limit(now, self.shards.pool.free))
+        if room.awaited:
+            unmet = self.shards.unmet | self.shards.bundles.take_problems()
+            effects += _framed(handlers.on_bundles(now, unmet))
+        self.shards.unmet.clear()
         if self.is_draining and not handlers.is_draining:
             effects += _framed(handlers.drain(now))
         if room.handlers != self.facts.handlers or room.problem != self._problem:

@@ -104,12 +104,16 @@ class HandlersLoaded(msgspec.Struct, frozen=True):
     """A core has loaded the handlers' files, and these are in them; told when it differs from what was told before."""
 
     handlers: tuple[str, ...]
+    bundle: str = ""
+    """Digest of the bundle that they came in; empty: the worker's own."""
 
 
 class HandlersBroken(msgspec.Struct, frozen=True):
     """The handlers' files cannot be used; it is tried again."""
 
     text: str
+    bundle: str = ""
+    """As in `HandlersLoaded`."""
 
 
 class AttemptsDropped(msgspec.Struct, frozen=True):
@@ -125,8 +129,8 @@ class Drained(msgspec.Struct, frozen=True):
 HandlerNews: TypeAlias = HandlersLoaded | HandlersBroken | AttemptsDropped
 CoresEffect: TypeAlias = StartHandlers | TellHandlers | EndHandlers | Persist | HandlerNews
 """Of the pool of handler cores, for the shell."""
-HandlerEffect: TypeAlias = CoresEffect | ToKeeper
-"""With what a keeper is to hear, which a link carries."""
+HandlerEffect: TypeAlias = CoresEffect | ToKeeper | Send[JobMessage] | PersistBlob | NeedBundle
+"""With what a keeper is to hear, which a link carries, and bundles that are fetched."""
 ShardsEffect: TypeAlias = CoreEffect | Send[JobMessage] | Persist | PersistBlob | NeedBundle | ShardsNews
 """Of what a worker holds of load jobs."""
 WorkerEffect: TypeAlias = (

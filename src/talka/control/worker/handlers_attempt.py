@@ -51,6 +51,8 @@ class HandlerAttempt:
     """What becomes of it when its core is killed for it."""
     kill_at: int = 0
     """When its core is killed, ns, once there is a verdict."""
+    code: str = ""
+    """Digest of the bundle that its handler is in; empty: it is of the worker's own files."""
 
 
 @dataclass(slots=True, eq=False)
@@ -81,6 +83,14 @@ class CoreState:
     """Processes of an attempt that did not return are left in it: it is given nothing more."""
     reason: KillReason | Literal[""] = ""
     """Why it was killed."""
+    code: str = ""
+    """Digest of the bundle that it has loaded; empty: the worker's own files."""
+    busy_since: int = 0
+    """When it was given something after it had nothing, ns."""
+    is_leaving: bool = False
+    """Others wait for its place: it is given nothing more."""
+    is_resting: bool = False
+    """The first of the worker's own, kept though others have its place."""
 
 
 def is_bounded(task: HandedTask | None) -> bool:

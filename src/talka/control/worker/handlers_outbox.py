@@ -63,6 +63,12 @@ class HandlerLimits(msgspec.Struct, frozen=True):
     """Bytes of results that were told and not taken, unless one alone is larger: half of what a connection holds."""
     progress_bytes: int = 64 * 1024 * 1024
     """Bytes of the latest progress of all attempts together."""
+    bundles: int = 64
+    """Bundles that travelled with jobs and are in use at the same time."""
+    idle_ns: int = 60 * SECOND
+    """A core that has nothing to do for so long ends, unless it is the first of the worker's own."""
+    turn_ns: int = SECOND
+    """A core is busy for so long before it gives its place to other code that waits for one."""
 
 
 HANDLER_LIMITS: Final = HandlerLimits()

@@ -11,13 +11,15 @@ See docs/decisions/0022-who-runs-a-task.md, 0031-whose-attempt-it-is.md, 0034-no
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
 from talka.control.tasks.worker_link import ToKeeper, WorkerEnd
-from talka.control.worker.effects import AttemptsDropped, ExitFacts, HandlerEffect
+from talka.control.worker.bundles import WorkerBundles
+from talka.control.worker.effects import AttemptsDropped, ExitFacts, HandlerEffect, NeedBundle
 from talka.control.worker.handlers_attempt import without_run
+from talka.control.worker.handlers_code import OWN
 from talka.control.worker.handlers_inputs import EarlyInputs
 from talka.control.worker.handlers_outbox import HANDLER_LIMITS, HandlerLimits
 from talka.control.worker.handlers_partition import ServedPartition
@@ -27,9 +29,11 @@ from talka.control.worker.writes import WorkerWrites
 from talka.units import MILLISECOND, NEVER
 from talka.wire.attempts import ObeyedLife
 from talka.wire.tasks import (
+    ERROR_LIMIT,
     AskHeld,
     AssignTasks,
     FromHandlers,
+    HandedBundle,
     HandedTask,
     Held,
     KeeperMessage,
@@ -50,6 +54,24 @@ HELD_BACK_LIMIT: Final = 64
 HELD_BACK_LEAST: Final = 4
 
 
+class CodeJudge(Protocol):
+    """Whose word counts for code."""
+
+    @property
+    def problem(self) -> str:
+        """Why the last word was refused."""
+
+    def judge(self, now: int, digest: str, content: bytes) -> Literal["holds", "unknown", "refused"]:
+        """`unknown`: ask again in a moment."""
+
+
+class CodeSource(NamedTuple):
+    """Where code comes from that travels with jobs."""
+
+    bundles: WorkerBundles
+    signers: CodeJudge
+
+
 class HandlerPool(WorkerEnd[HandlerEffect]):
     """Part of a `Worker`, which says when there is a lease, how many cores are left, and when a ticket is on disk."""
 
@@ -63,8 +85,10 @@ class HandlerPool(WorkerEnd[HandlerEffect]):
         files: tuple[str, ...] = (),
         writes: WorkerWrites,
         limits: HandlerLimits = HANDLER_LIMITS,
+        code: CodeSource | None = None,
     ) -> None:
-        """`files` hold the handlers; without any no core is started and every task refused."""
+        """`files` hold the handlers; without any no core is started for them and every task of theirs refused. `code`:
+        where bundles come from that travel with jobs; None: none are taken."""
         self.has_lease = False
         self.first_beat = 0
         """The beat whose answer began the present lease."""
@@ -82,7 +106,8 @@ class HandlerPool(WorkerEnd[HandlerEffect]):
         self._boot = boot
         self._writes = writes
         self._limits = limits
-        self.room = HandlerRoom(name, files, cores)
+        self._code = code
+        self.room = HandlerRoom(name, files, cores, limits)
         self._early = EarlyInputs()
         self._partitions: dict[int, ServedPartition] = {}
         """By number: no more than a message can name."""
@@ -238,6 +263,17 @@ class HandlerPool(WorkerEnd[HandlerEffect]):
             self.room.refuse_waiting("cores", self._no_cores())
         return self._settle(now, self.room.set_limit(now, limit))
 
+    def on_bundles(self, now: int, unmet: Mapping[str, str]) -> list[HandlerEffect]:
+        """Some may be here now, or cannot be had, and why."""
+        effects: list[HandlerEffect] = []
+        for digest in self.room.awaited:
+            if self._code is not None and self._code.bundles.has(digest):
+                effects += self.room.arrived(now, digest)
+            elif digest in unmet:
+                text = f"worker {self._name} could not get the code of its job: {unmet[digest]}"
+                self.room.never_came(digest, text[:ERROR_LIMIT])
+        return self._settle(now, effects)
+
     def try_again(self, now: int) -> list[HandlerEffect]:
         """Load the files anew, if they could not be used: somebody has mended them."""
         return self._settle(now, self.room.try_again(now))
@@ -268,7 +304,10 @@ class HandlerPool(WorkerEnd[HandlerEffect]):
     def _assign(self, now: int, served: ServedPartition, message: AssignTasks) -> list[HandlerEffect]:
         room, outbox, number = self.room, served.outbox, served.number
         held, early = room.held, self._early
+        bundle, effects = message.bundle, list[HandlerEffect]()
         why = self._why_not(served)
+        if why is None:
+            why = self._why_not_own() if bundle is None else self._why_not_code(now, bundle)
         if why is None and 0 < message.beat < self.first_beat:
             # Whoever handed it may have given this worker up before the present lease, and the task to another.
             self._count("lease")
@@ -303,8 +342,22 @@ class HandlerPool(WorkerEnd[HandlerEffect]):
                 self._refuse(served, task, "full", f"worker {self._name} has more tasks waiting than it may")
             else:
                 left -= 1
-                room.add(task, size_bytes, number)
-        return room.fill(now)
+                if bundle is not None:
+                    effects += self._bring(now, bundle)
+                room.add(task, size_bytes, number, OWN if bundle is None else bundle.digest)
+        return effects + room.fill(now)
+
+    def _bring(self, now: int, bundle: HandedBundle) -> list[HandlerEffect]:
+        """The bundle is here, or on its way."""
+        digest, code = bundle.digest, self._code
+        assert code is not None, "else its tasks were refused"
+        is_here = code.bundles.has(digest)
+        self.room.use(bundle, is_here=is_here)
+        if is_here:
+            code.bundles.use(digest)
+        if is_here or code.bundles.is_fetching(digest):
+            return []
+        return [NeedBundle(digest, bundle.size_bytes), *code.bundles.need(now, digest, bundle.size_bytes)]
 
     def _why_not(self, served: ServedPartition) -> tuple[str, str] | None:
         """Cause and sentence, where no task at all can be taken."""
@@ -312,13 +365,34 @@ class HandlerPool(WorkerEnd[HandlerEffect]):
             return "lease", f"worker {self._name} has no lease"
         if self.is_draining:
             return "draining", f"worker {self._name} is draining"
-        if self.room.is_broken:
-            problem = self.room.problem or "it was started without any; give it files with --handlers"
-            return "handlers", f"worker {self._name} has no handlers: {problem}"
         if self.room.cores.limit <= 0:
             return "cores", self._no_cores()
         if served.outbox.is_full:
             return "full", f"worker {self._name} holds too many results that nobody took"
+        return None
+
+    def _why_not_own(self) -> tuple[str, str] | None:
+        if not self.room.is_broken:
+            return None
+        problem = self.room.problem or "it was started without any; give it files with --handlers"
+        return "handlers", f"worker {self._name} has no handlers: {problem}"
+
+    def _why_not_code(self, now: int, bundle: HandedBundle) -> tuple[str, str] | None:
+        code, digest = self._code, bundle.digest
+        if code is None:
+            return "code", f"worker {self._name} takes no code: start it with --accept-code"
+        if not bundle.files:
+            return "bundle", f"the code of its job, {digest[:12]}, names no files with handlers: submit it again"
+        verdict = code.signers.judge(now, digest, bundle.word)
+        if verdict == "unknown":
+            return "signer", f"worker {self._name} was not told yet who signed the code of its job"
+        if verdict == "refused":
+            return "bundle", f"worker {self._name} runs nothing unsigned: {code.signers.problem}"
+        if problem := self.room.why_not(digest):
+            return "bundle", f"worker {self._name} cannot load the handlers of its job: {problem}"[:ERROR_LIMIT]
+        bundles = self.room.bundles
+        if digest not in bundles and (len(bundles) >= self._limits.bundles or code.bundles.is_busy):
+            return "full", f"worker {self._name} has as many bundles in use, or on their way, as it may"
         return None
 
     def _no_cores(self) -> str:

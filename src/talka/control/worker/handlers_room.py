@@ -3,19 +3,14 @@
 See docs/decisions/0022-who-runs-a-task.md and 0024-corner-cases-of-tasks.md.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable
-from heapq import heapify, heappop, heapreplace
-from itertools import islice
 from typing import Final
 
-from talka.control.tasks.parts import in_parts
 from talka.control.worker.effects import (
     ExitFacts,
     HandlerEffect,
     HandlersBroken,
     HandlersLoaded,
-    StartHandlers,
     TellHandlers,
 )
 from talka.control.worker.handlers_attempt import (
@@ -26,18 +21,15 @@ from talka.control.worker.handlers_attempt import (
     last_word,
     without_run,
 )
-from talka.control.worker.handlers_cores import LOAD_LIMIT_NS, HandlerCores
+from talka.control.worker.handlers_code import OWN, HandlerCode
+from talka.control.worker.handlers_cores import LOAD_LIMIT_NS
+from talka.control.worker.handlers_filling import BEGAN_NS, FULL, HandlerFilling
+from talka.control.worker.handlers_outbox import HANDLER_LIMITS, HandlerLimits
 from talka.units import MILLISECOND, NEVER, SECOND
-from talka.wire.tasks import ERROR_LIMIT, HandedTask, Load, Loaded, RunTasks, StopTasks, TaskResult
+from talka.wire.tasks import ERROR_LIMIT, HandedTask, Loaded, StopTasks, TaskResult
 
-FULL: Final = 64
-"""So many attempts are in one core's hands; one that weighs more counts as several."""
 PLAIN_AHEAD_NS: Final = 20 * MILLISECOND
 """Plain functions run one after the other: a core is given as many as it does in this time, and at least one."""
-RUN_LIMIT_BYTES: Final = 8 * 1024 * 1024
-"""Of what a core is told at once, unless one task alone is larger."""
-BEGAN_NS: Final = 100 * MILLISECOND
-"""What runs for so long is worth a word."""
 STOP_LIMIT_NS: Final = 2 * SECOND
 """An attempt that took too long and was asked to stop is killed after this."""
 RETRY_NS: Final = 10 * SECOND
@@ -51,47 +43,21 @@ NAME_LIMIT: Final = 64
 NAMES_LIMIT: Final = 1024
 
 
-class HandlerRoom:
+class HandlerRoom(HandlerFilling):
     """Attempts are added, and given to cores by `fill`; results of those that end otherwise than by a core's word are
     in `ended`."""
 
-    def __init__(self, name: str, files: tuple[str, ...], limit: int) -> None:
+    def __init__(self, name: str, files: tuple[str, ...], limit: int, limits: HandlerLimits = HANDLER_LIMITS) -> None:
+        super().__init__(name, files, limit, limits)
         self.files = files
-        self.cores = HandlerCores(limit)
-        self.handlers: tuple[str, ...] = ()
-        self.plain: tuple[str, ...] = ()
-        """Names, as a core told them last."""
-        self.problem = ""
-        """Why the files cannot be used; empty when they can, or nobody knows yet."""
-        self.held: dict[int, HandlerAttempt] = {}
-        """All that wait or run here, of all partitions, by fence: one store gives none to two of them."""
         self.ended: dict[int, list[TaskResult]] = {}
         """By partition, to be taken by whoever called."""
         self.began: dict[int, list[int]] = {}
         """Likewise: attempts that run since longer than a moment."""
-        self.waiting_bytes = 0
-        """Bytes of the attempts that no core was told of."""
         self.unknown_results = 0
         """Results of attempts that were in no core."""
-        self._load = Load(files, 1, name)
-        self._waiting: OrderedDict[int, HandlerAttempt] = OrderedDict()
-        self._alone: OrderedDict[int, HandlerAttempt] = OrderedDict()
-        """Those among the waiting that want a core of their own."""
-        self._weights: dict[str, int] = {}
-        """Of plain handlers."""
-        self._lengths_us: dict[str, float] = {}
-        """How long they take, averaged with the latest weighing most; 0 before the first."""
         self._began = 0
         """How many did ever."""
-        self._failed_starts = 0
-        self._scan_at = NEVER
-        self._retry_at = NEVER
-        self._claims = 0
-        """So many of those that load are for attempts that want to be alone."""
-
-    @property
-    def waiting(self) -> int:
-        return len(self._waiting) + len(self._alone)
 
     @property
     def running(self) -> int:
@@ -99,27 +65,38 @@ class HandlerRoom:
 
     @property
     def next_tick_at(self) -> int:
-        return min(self.cores.next_look_at, self._scan_at, self._retry_at)
+        retry_at = min([code.retry_at for code in self._codes.values()])
+        return min(self.cores.next_look_at, self._scan_at, self._turn_at, retry_at)
 
     @property
     def is_broken(self) -> bool:
-        """Nothing can run here."""
-        return not self.files or (self.problem != "" and not self.cores.open)
+        """Nothing of the worker's own can run here."""
+        return not self.files or (self.problem != "" and not self.cores.open.get(OWN))
 
     # What happens.
 
     def start(self, now: int) -> list[HandlerEffect]:
-        return self._start_core(now) if self.files else []
+        return self._start_core(now, self._own) if self.files else []
 
-    def add(self, task: HandedTask, size_bytes: int, partition: int = 0) -> None:
-        """Somebody wants this run; `fill` has to follow."""
+    def add(self, task: HandedTask, size_bytes: int, partition: int = 0, digest: str = OWN) -> None:
+        """Somebody wants this run; `fill` has to follow. A bundle was made known to `use` before."""
         attempt = HandlerAttempt(
-            task, size_bytes, task.fence, task.job, task.id, task.handler, task.attempt_ms, partition
+            task, size_bytes, task.fence, task.job, task.id, task.handler, task.attempt_ms, partition, code=digest
         )
         self.held[task.fence] = attempt
         self.waiting_bytes += size_bytes
-        waiting = self._alone if task.alone or is_bounded(task) else self._waiting
+        code = self._codes[digest]
+        waiting = code.alone if task.alone or is_bounded(task) else code.waiting
         waiting[task.fence] = attempt
+
+    def arrived(self, now: int, digest: str) -> list[HandlerEffect]:
+        """A bundle that was awaited is here."""
+        self._codes[digest].is_here = True
+        return self.fill(now)
+
+    def never_came(self, digest: str, text: str) -> None:
+        """A bundle that was awaited cannot be had: what waits for it may run elsewhere."""
+        self._refuse(self._codes.pop(digest), "bundle", text)
 
     def loaded(self, now: int, number: int, message: Loaded) -> list[HandlerEffect]:
         core = self.cores.by_number.get(number)
@@ -127,19 +104,22 @@ class HandlerRoom:
             return []
         if message.problem:
             return self._not_loaded(now, core, message.problem)
+        code = self._codes[core.code]
         names = tuple(name for name in message.handlers if len(name) <= NAME_LIMIT)[:NAMES_LIMIT]
-        effects: list[HandlerEffect] = [HandlersLoaded(names)] if self.problem or names != self.handlers else []
-        self.handlers, self.problem = names, ""
-        self.plain = tuple(name for name in message.plain if name in names)
-        self._failed_starts, self._retry_at = 0, NEVER
+        effects: list[HandlerEffect] = []
+        if code.problem or names != code.handlers:
+            effects.append(HandlersLoaded(names, code.digest))
+        code.handlers, code.problem = names, ""
+        code.plain = tuple(name for name in message.plain if name in names)
+        code.failed_starts, code.retry_at = 0, NEVER
         for name in message.plain:
-            self._weights.setdefault(name, FULL)
-            self._lengths_us.setdefault(name, 0.0)
+            code.weights.setdefault(name, FULL)
+            code.lengths_us.setdefault(name, 0.0)
         core.stage = CoreStage.READY
         self.cores.idle(now, core)
         self.cores.review()
         for attempt in core.tasks.values():  # of a core with bounds, which was started for it
-            self._give(now, core, attempt)
+            self._give(now, code, core, attempt)
         if core.batch:
             effects += self._tell_batch(core)
         return effects + self.fill(now)
@@ -161,7 +141,9 @@ class HandlerRoom:
         if core is None or core.tasks or core.stage is not CoreStage.READY:
             return []
         self.cores.idle(now, core)
-        return [self.cores.end(now, core)] if core.is_alone or core.is_surplus or core.is_spent else []
+        is_over = core.is_alone or core.is_surplus or core.is_spent
+        is_over = is_over or (core.is_leaving and core is not self.cores.first)
+        return [self.cores.end(now, core)] if is_over else []
 
     def spent(self, now: int, number: int) -> list[HandlerEffect]:
         """What runs in this core may end as it would; then it ends, with what an attempt left behind."""
@@ -220,7 +202,7 @@ class HandlerRoom:
             if attempt is None or attempt.partition != partition:
                 unknown.append(fence)
             elif attempt.core is None:
-                self._forget_waiting(attempt)
+                self._forget_waiting(self._codes[attempt.code], attempt)
                 self.end(partition, without_run(attempt, "cancelled", "cancelled", "it had not begun"))
             else:
                 core, kill_at = attempt.core, now + grace_ns
@@ -236,8 +218,12 @@ class HandlerRoom:
 
     def refuse_waiting(self, cause: str, text: str) -> None:
         """Whatever has not begun may run elsewhere."""
-        for attempt in [*self._waiting.values(), *self._alone.values()]:
-            self._forget_waiting(attempt)
+        for code in self._codes.values():
+            self._refuse(code, cause, text)
+
+    def _refuse(self, code: HandlerCode, cause: str, text: str) -> None:
+        for attempt in [*code.waiting.values(), *code.alone.values()]:
+            self._forget_waiting(code, attempt)
             self.end(attempt.partition, without_run(attempt, "refused", cause, text))
 
     def kill_all(self, now: int) -> list[HandlerEffect]:
@@ -259,8 +245,9 @@ class HandlerRoom:
             if attempt.task is not None:
                 self.waiting_bytes -= attempt.size_bytes
             if attempt.core is None:
-                self._waiting.pop(fence, None)
-                self._alone.pop(fence, None)
+                code = self._codes[attempt.code]
+                code.waiting.pop(fence, None)
+                code.alone.pop(fence, None)
                 continue
             del attempt.core.tasks[fence]
             if attempt.core.stage is not CoreStage.KILLED:
@@ -276,10 +263,10 @@ class HandlerRoom:
         return [*(self.cores.end(now, core) for core in idle), *self.fill(now)]
 
     def try_again(self, now: int) -> list[HandlerEffect]:
-        if not self.problem or self.cores.loading:
+        if not self.problem or self.cores.loading.get(OWN):
             return []
-        self._retry_at = now + RETRY_NS
-        return self._start_core(now)
+        self._own.retry_at = now + RETRY_NS
+        return self._start_core(now, self._own)
 
     def tick(self, now: int) -> list[HandlerEffect]:
         effects: list[HandlerEffect] = []
@@ -287,130 +274,30 @@ class HandlerRoom:
             effects += self._look_after(now)
         if now >= self._scan_at:
             effects += self._scan(now)
-        if now >= self._retry_at:
-            self._retry_at = now + RETRY_NS
+        if now >= self._own.retry_at:
+            self._own.retry_at = now + RETRY_NS
             effects += self.try_again(now)
+        for code in self._codes.values():
+            if code.digest and now >= code.retry_at:
+                code.problem, code.failed_starts, code.retry_at = "", 0, NEVER
         return effects + self.fill(now)
-
-    # Giving attempts to cores.
-
-    def fill(self, now: int) -> list[HandlerEffect]:
-        """Give out what waits, and start cores for what is left."""
-        effects: list[HandlerEffect] = []
-        self._claims = 0
-        if self._alone and self.cores.limit > 0:
-            effects += self._fill_alone(now)
-        if self._waiting and self.cores.open:
-            effects += self._fill_shared(now)
-        if not self.files or self.problem:
-            return effects
-        if self.cores.shared == 0:
-            effects += self._start_core(now)
-        if self._waiting and self.cores.count < self.cores.limit:
-            coming = max(0, self.cores.loading - self._claims)
-            for _ in range(min(len(self._waiting) - coming, self.cores.limit - self.cores.count)):
-                effects += self._start_core(now)
-        return effects
-
-    def _fill_shared(self, now: int) -> list[HandlerEffect]:
-        """Each to the core with the fewest in its hands."""
-        waiting = self._waiting
-        touched: list[CoreState] = []
-        heap = [(core.load, core.number, core) for core in self.cores.open if core.load < FULL]
-        heapify(heap)
-        while waiting and heap:
-            core = heap[0][2]
-            if not core.batch:
-                touched.append(core)
-            attempt = waiting.popitem(last=False)[1]
-            core.tasks[attempt.fence] = attempt
-            self._give(now, core, attempt)
-            if core.load >= FULL:
-                heappop(heap)
-            elif len(heap) > 1:
-                heapreplace(heap, (core.load, core.number, core))
-        return [effect for core in touched for effect in self._tell_batch(core)]
-
-    def _fill_alone(self, now: int) -> list[HandlerEffect]:
-        """A core with nothing to do becomes that of an attempt without bounds; others are started for theirs."""
-        effects: list[HandlerEffect] = []
-        coming = self.cores.loading
-        for attempt in list(islice(self._alone.values(), self.cores.limit + 1)):
-            ready = [
-                core for core in self.cores if core.stage is CoreStage.READY and not core.is_alone and not core.is_spent
-            ]
-            idle = [core for core in ready if not core.tasks]
-            alone = self.cores.lone + self._claims
-            if alone and alone + len(ready) - len(idle) >= self.cores.limit:
-                break
-            if is_bounded(attempt.task):
-                while idle and self.cores.shared > 1 and self.cores.count >= self.cores.limit:
-                    effects.append(self.cores.end(now, idle.pop()))
-                effects += self._start_core(now, attempt)
-            elif idle:
-                core = idle[-1]
-                core.is_alone = True
-                core.tasks[attempt.fence] = self._alone.pop(attempt.fence)
-                self._give(now, core, attempt)
-                self.cores.review()
-                effects += self._tell_batch(core)
-            elif coming or not self.problem:
-                self._claims += 1
-                if not coming:
-                    effects += self._start_core(now)
-                coming = max(0, coming - 1)
-        return effects
-
-    def _give(self, now: int, core: CoreState, attempt: HandlerAttempt) -> None:
-        weight = self._weights.get(attempt.handler, 0)
-        if weight:
-            attempt.weight, attempt.is_plain = weight, True
-        attempt.core, attempt.run_at = core, now
-        core.load += attempt.weight
-        core.batch.append(attempt)
-        self.waiting_bytes -= attempt.size_bytes
-        look_ns = BEGAN_NS if attempt.limit_ms == 0 else min(BEGAN_NS, attempt.limit_ms * MILLISECOND)
-        self._scan_at = min(self._scan_at, now + look_ns)
-
-    def _tell_batch(self, core: CoreState) -> list[HandlerEffect]:
-        told: list[HandlerEffect] = []
-        for part in in_parts(core.batch, _size_of, RUN_LIMIT_BYTES):
-            tasks = tuple(attempt.task for attempt in part if attempt.task is not None)
-            told.append(TellHandlers(core.number, RunTasks(tasks)))
-            for attempt in part:
-                attempt.task = None
-        core.batch = []
-        return told
 
     def _measured(self, now: int, core: CoreState, attempt: HandlerAttempt, took_us: int) -> None:
         core.free_at = now
         self._scan_at = min(self._scan_at, now + BEGAN_NS)
-        known = self._lengths_us[attempt.handler]
+        code = self._codes[core.code]
+        known = code.lengths_us[attempt.handler]
         length_us = known + (took_us - known) / 8 if known else took_us + 1.0
-        self._lengths_us[attempt.handler] = length_us
-        self._weights[attempt.handler] = max(1, min(FULL, round(length_us * 1000 * FULL / PLAIN_AHEAD_NS)))
+        code.lengths_us[attempt.handler] = length_us
+        code.weights[attempt.handler] = max(1, min(FULL, round(length_us * 1000 * FULL / PLAIN_AHEAD_NS)))
 
-    def _forget_waiting(self, attempt: HandlerAttempt) -> None:
+    def _forget_waiting(self, code: HandlerCode, attempt: HandlerAttempt) -> None:
         del self.held[attempt.fence]
-        self._waiting.pop(attempt.fence, None)
-        self._alone.pop(attempt.fence, None)
+        code.waiting.pop(attempt.fence, None)
+        code.alone.pop(attempt.fence, None)
         self.waiting_bytes -= attempt.size_bytes
 
     # Starting and ending cores.
-
-    def _start_core(self, now: int, attempt: HandlerAttempt | None = None) -> list[HandlerEffect]:
-        """One that is shared, or with the bounds of an attempt and for it alone."""
-        task = None if attempt is None else attempt.task
-        core = self.cores.draw(now, is_bounded=task is not None)
-        number = core.number
-        start = StartHandlers(number)
-        if attempt is not None and task is not None:
-            start = StartHandlers(number, task.memory_bytes, task.cpu_ms, task.files)
-            del self._alone[attempt.fence]
-            attempt.core = core
-            core.tasks[attempt.fence] = attempt
-        self.cores.review()
-        return [start, TellHandlers(number, self._load)]
 
     def _not_loaded(self, now: int, core: CoreState, problem: str) -> list[HandlerEffect]:
         """Within bounds it may be their fault, without it is that of the files."""
@@ -425,25 +312,27 @@ class HandlerRoom:
             self.end(attempt.partition, result)
         core.tasks = {}
         if not core.is_bounded:
-            effects += self._broken(now, problem)
+            effects += self._broken(now, self._codes[core.code], problem)
         return effects + self.fill(now)
 
     def _failed_to_start(self, now: int, core: CoreState, facts: ExitFacts) -> list[HandlerEffect]:
-        self._failed_starts += 1
+        code = self._codes[core.code]
+        code.failed_starts += 1
         if core.reason == "load":
-            return self._broken(now, f"the handlers' files were not loaded within {LOAD_LIMIT_NS // SECOND} s")
-        if self._failed_starts < STARTS_LIMIT:
+            return self._broken(now, code, f"the handlers' files were not loaded within {LOAD_LIMIT_NS // SECOND} s")
+        if code.failed_starts < STARTS_LIMIT:
             return []
-        return self._broken(now, f"cores end while they load the handlers' files: {facts.text or facts.cause}")
+        return self._broken(now, code, f"cores end while they load the handlers' files: {facts.text or facts.cause}")
 
-    def _broken(self, now: int, problem: str) -> list[HandlerEffect]:
+    def _broken(self, now: int, code: HandlerCode, problem: str) -> list[HandlerEffect]:
         problem = problem[:PROBLEM_LIMIT]
-        effects: list[HandlerEffect] = [HandlersBroken(problem)] if problem != self.problem else []
-        self.problem = problem
-        self._retry_at = now + RETRY_NS
+        effects: list[HandlerEffect] = [HandlersBroken(problem, code.digest)] if problem != code.problem else []
+        code.problem = problem
+        code.retry_at = now + RETRY_NS
         self.cores.review()
-        if self.is_broken:
-            self.refuse_waiting("handlers", f"this worker cannot load its handlers: {problem}"[:ERROR_LIMIT])
+        if not self.cores.open.get(code.digest):
+            cause, whose = ("bundle", "the job's") if code.digest else ("handlers", "its")
+            self._refuse(code, cause, f"this worker cannot load {whose} handlers: {problem}"[:ERROR_LIMIT])
         return effects
 
     # Time.
@@ -467,11 +356,21 @@ class HandlerRoom:
                 effects += over
                 at = min(at, core_at)
         self._scan_at = at
-        if self._began > began and self.running > self.cores.count and self.cores.count < self.cores.limit:
+        if self._began > began and self.cores.count < self.cores.limit:
             # They share cores though there are others: the next ones need not.
-            if not self.cores.loading and not self.problem:
-                effects += self._start_core(now)
+            code = self._crowded()
+            if code is not None:
+                effects += self._start_core(now, code)
         return effects
+
+    def _crowded(self) -> HandlerCode | None:
+        """Code of which more runs than it has cores."""
+        for code in self._codes.values():
+            running = sum([len(core.tasks) for core in self.cores if core.code == code.digest])
+            if running > self.cores.of.get(code.digest, 0) and code.is_usable:
+                if not self.cores.loading.get(code.digest):
+                    return code
+        return None
 
     def _scan_core(self, now: int, core: CoreState) -> tuple[list[HandlerEffect], int]:
         at = NEVER
@@ -505,7 +404,3 @@ class HandlerRoom:
                     until = attempt.kill_at
                 at = min(at, until)
         return ([TellHandlers(core.number, StopTasks(tuple(late), "timeout"))] if late else []), at
-
-
-def _size_of(attempt: HandlerAttempt) -> int:
-    return attempt.size_bytes

@@ -3,7 +3,7 @@
 See docs/decisions/0017-a-worker-is-a-core-to-its-manager.md, 0031-whose-attempt-it-is.md.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from talka.cluster.effects import Lane, Send
@@ -65,6 +65,10 @@ class HeldShards:
         self.pool = CorePool(cores)
         self.bundles = bundles
         self.declined = 0
+        self.others_want: Callable[[], list[str]] = list
+        """Digests of bundles that are used by what else is on this worker."""
+        self.unmet: dict[str, str] = {}
+        """Bundles that could not be had, and why, since this was last emptied: others may wait for them."""
         self._name = name
         self._signers = signers
         self._variables = variables
@@ -290,6 +294,7 @@ class HeldShards:
         """Start what has its bundle and finds as many cores whose processes have ended."""
         effects: list[ShardsEffect] = []
         problems = self.bundles.take_problems()
+        self.unmet |= problems
         for held in self:
             assign = held.assign
             if assign is None or held.shards is not None or held.stage != "arming":
@@ -311,9 +316,9 @@ class HeldShards:
         return BundleSource(f"blob:{bundle.digest}", bundle.digest, bundle.file, "", bundle.env)
 
     def _wanted(self) -> list[str]:
-        """Digests of bundles that shards run from or wait for."""
+        """Digests of bundles that something on this worker runs from or waits for."""
         found = [held.assign.bundle.digest for held in self if held.assign is not None and held.stage != "ended"]
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys([*found, *self.others_want()]))
 
     # Following shards.
 

@@ -40,6 +40,7 @@ EMPTY: Final = msgspec.Raw(b"{}")
 
 TaskId = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"\A[A-Za-z0-9._:@/\[\]-]+\Z")]
 Word = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+Sha256 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 Written = Annotated[str, msgspec.Meta(max_length=64)]
 Duration: TypeAlias = float | Written
 """Seconds, or text such as "90s" and "5m"."""
@@ -143,6 +144,29 @@ class Param(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 Params = Annotated[dict[ParamName, Param], msgspec.Meta(max_length=PARAMS_LIMIT)]
 
 
+class CodeBundle(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Files with handlers that travel with a job, packed into one."""
+
+    digest: Sha256
+    """Of the bundle, which is uploaded before the job that names it."""
+    size_bytes: Annotated[int, msgspec.Meta(ge=1)]
+    files: Annotated[
+        tuple[Annotated[str, msgspec.Meta(min_length=1, max_length=1024)], ...],
+        msgspec.Meta(min_length=1, max_length=64),
+    ]
+    """Those in it that handlers are imported from."""
+    handlers: Annotated[tuple[Word, ...], msgspec.Meta(min_length=1, max_length=1024)]
+    """Tasks that name one of these run where code is accepted; others run where the worker's own handlers are."""
+    plain: Annotated[tuple[Word, ...], msgspec.Meta(max_length=1024)] = ()
+    """Those of them that are plain functions or commands."""
+
+
+class KeptSettings(DagSettings, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Settings of a job as a store keeps them, with what else of its submission outlives a restart."""
+
+    bundle: CodeBundle | None = None
+
+
 class DagSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="dag", forbid_unknown_fields=True):
     """The body of a submission."""
 
@@ -158,6 +182,8 @@ class DagSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="
     timezone: Written = ""
     """In which the schedule is due, such as Europe/Berlin. Empty: UTC."""
     catch_up: CatchUp = "one"
+    bundle: CodeBundle | None = None
+    """Handlers that travel with it. It was uploaded before."""
 
 
 class DagHead(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="dag", forbid_unknown_fields=True):
@@ -167,6 +193,7 @@ class DagHead(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="
     settings: DagSettings = DagSettings()
     params: Params = {}
     values: ParamValues = {}
+    bundle: CodeBundle | None = None
 
 
 class _FirstSpec(msgspec.Struct, frozen=True, tag_field="kind", tag="dag"):
@@ -186,6 +213,17 @@ class BadDag(Invalid):
     def __init__(self, text: str, task: str = "", *, index: int = -1, field: str = "") -> None:
         super().__init__(text)
         self.task, self.index, self.field = task, index, field
+
+
+def with_bundle(settings: DagSettings, bundle: CodeBundle | None) -> DagSettings:
+    """What a store keeps: without a bundle, as it was always kept."""
+    if bundle is None:
+        return settings
+    return KeptSettings(**{name: getattr(settings, name) for name in DagSettings.__struct_fields__}, bundle=bundle)
+
+
+def bundle_of(settings: DagSettings) -> CodeBundle | None:
+    return settings.bundle if isinstance(settings, KeptSettings) else None
 
 
 # Values as people write them.
@@ -512,6 +550,7 @@ _PARTS: Final[dict[str, type[msgspec.Struct]]] = {
     "bounds": Bounds,
     "settings": DagSettings,
     "params": Param,
+    "bundle": CodeBundle,
 }
 Spec = TypeVar("Spec")
 _LATER: Final = {
