@@ -338,3 +338,42 @@ def test_every_task_stands_below_all_that_it_waits_for(pairs: list[tuple[int, in
 
 def test_few_names_are_all_told_and_many_by_their_ends() -> None:
     assert names_text(["a", "b", "c"]) == "a, b, c" and names_text(list("abcd")) == "a … d (4)"
+
+
+# Tasks that are fanned out.
+
+ELEMENTS = {"completed": 9_000, "running": 1_000}
+
+
+def test_a_task_that_is_fanned_out_is_one_line_of_the_graph_with_its_elements() -> None:
+    fan = task("clean", TaskState.PENDING, for_each="extract.parts", elements=ELEMENTS)
+    text = graph_text(
+        facts(), GraphView([task("extract"), fan, task("load")], [("extract", "clean"), ("clean", "load")])
+    )
+    (line,) = [line for line in text.splitlines() if "clean[0..9999]" in line]
+    assert line.split("clean[0..9999]")[1].split("──▶")[0].strip() == "1,000 running, 9,000 completed"
+    assert "──▶ load" in line
+
+
+def test_a_task_and_an_element_of_it_are_told() -> None:
+    text = task_text(task("clean", for_each="extract.parts", elements=ELEMENTS))
+    assert "extract.parts" in text and "1,000 running, 9,000 completed" in text
+    text = task_text(task("clean[3]", element_of="clean", item=msgspec.Raw(b'{"part":3}')))
+    assert "element of clean" in text and '{"part":3}' in text
+
+
+def test_the_sheet_of_a_job_has_elements_in_the_line_of_their_task() -> None:
+    sheet = dag_sheet(facts(), [task("clean", TaskState.PENDING, elements=ELEMENTS)])
+    assert sheet.lines[0][-1] == "10,000 elements: 1,000 running, 9,000 completed"
+
+
+def test_while_a_task_is_to_be_fanned_out_no_end_is_foretold() -> None:
+    pace = TaskPace()
+    pace.look(0, facts(counts={"completed": 1}))
+    open_facts = facts(counts={"completed": 5}, to_fan_out=1)
+    pace.look(20 * SECOND, open_facts)
+    assert progress_text(open_facts, 20 * SECOND, pace) == "running: 5 of 10 tasks ended, 1 to be fanned out"
+    frame = live_view(open_facts, [], 20 * SECOND, 0, pace, Size(80, 24))
+    assert any(
+        "5 of 10+" in "".join(part if isinstance(part, str) else part[0] for part in line) for line in frame.lines
+    )

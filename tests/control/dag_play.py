@@ -28,6 +28,7 @@ from talka.wire.jobs import WorkerFacts
 from talka.wire.task_views import WhyView
 from talka.wire.tasks import AssignTasks, Done, HandedTask, Outcome, ResultsStored, TaskResult, WorkerMessage
 from talka.work.dags.dag import CodeBundle, DagSettings, DagSpec, TaskSpec
+from talka.work.dags.elements import fans_of, whole_specs
 from talka.work.dags.records import JobRow, TaskKey, TaskRow
 
 WALL_OFFSET_NS = 1_700_000_000 * SECOND
@@ -120,6 +121,10 @@ class DagPlay:
         self._holds_commits = self._holds_reads = False
         self.take([])
 
+    def release_commits(self) -> None:
+        self._holds_commits = False
+        self.take([])
+
     @property
     def waits(self) -> tuple[int, int]:
         """Commits and reads that are held."""
@@ -134,10 +139,8 @@ class DagPlay:
     def fetched(self, outputs: Mapping[TaskKey, bytes] | None = None) -> None:
         """Answer the oldest read that is held, with these outputs or those of the store."""
         fetch = self._open_fetches.popleft()
-        specs = {
-            key: (msgspec.json.decode(spec, type=TaskSpec), checkpoint)
-            for key, (spec, checkpoint) in self.records.specs(fetch.specs).items()
-        }
+        found = self.records.specs(fetch.specs)
+        specs = whole_specs(found, self.records.specs(fans_of(found)))
         if outputs is None:
             outputs = {
                 key: self.blobs[blob] if blob else output
@@ -158,6 +161,7 @@ class DagPlay:
             while live := self.records.live_tasks(row.number, after, page):
                 self.keeper.restore_tasks(self.now, row.number, live)
                 after = live[-1].index
+            self.keeper.restore_fans(row.number, self.records.fans(row.number))
 
     def go_on(self) -> None:
         self.take(self.keeper.restored(self.now))
@@ -203,9 +207,11 @@ class DagPlay:
         for name, config in (configs or {}).items():
             task = self.records.task(row.number, name)
             assert task is not None
-            spec = msgspec.json.decode(task.spec, type=TaskSpec)
-            edits.append(Edit(task.index, spec, task.checkpoint, config))
-        self.take(self.keeper.rerun(self.now, self._call(), id, ids, edits, (row, live)))
+            found = {(row.number, task.index): (task.spec, task.checkpoint)}
+            ((spec, checkpoint),) = whole_specs(found, self.records.specs(fans_of(found))).values()
+            edits.append(Edit(task.index, spec, checkpoint, config))
+        ended = (row, live, self.records.fans(row.number))
+        self.take(self.keeper.rerun(self.now, self._call(), id, ids, edits, ended))
 
     def why(self, id: str, task: str) -> WhyView:
         job = self.job(id)

@@ -37,10 +37,13 @@ from talka.work.dags.records import (
     ClaimTask,
     Complete,
     CompleteRange,
+    DropElements,
     DropJob,
     DropSchedule,
     EventRow,
     Extend,
+    FanOut,
+    FanRow,
     JobRow,
     LiveTask,
     LogRow,
@@ -79,6 +82,7 @@ class Rows(msgspec.Struct):
     jobs: dict[int, JobRow] = {}
     tasks: dict[TaskKey, TaskRow] = {}
     keys: dict[str, TaskKey] = {}
+    fans: dict[TaskKey, FanRow] = {}
     attempts: dict[tuple[int, int, int], AttemptRow] = {}
     events: dict[int, EventRow] = {}
     logs: dict[int, LogRow] = {}
@@ -363,8 +367,18 @@ class DictStore:
     async def blob(self, digest: str) -> bytes | None:
         return None
 
+    async def fans(self, job: int) -> list[FanRow]:
+        return [fan for (number, _), fan in sorted(self._rows("fans").fans.items()) if number == job]
+
     async def counts(self, job: int) -> dict[str, int]:
-        states = [row.state for row in self._tasks("counts") if row.job == job]
+        return self._counted([row for row in self._tasks("counts") if row.job == job])
+
+    async def counts_of(self, job: int, fan: FanRow) -> dict[str, int]:
+        rows = [row for row in self._tasks("counts_of") if row.job == job]
+        return self._counted([row for row in rows if fan.first <= row.index < fan.first + fan.count])
+
+    def _counted(self, rows: Sequence[TaskRow]) -> dict[str, int]:
+        states = [row.state for row in rows]
         return {str(state): states.count(state) for state in TASK_STATES if state in states}
 
     async def attempts(self, keys: Sequence[TaskKey]) -> list[AttemptRow]:
@@ -430,6 +444,13 @@ def changed(rows: Rows, change: Change) -> int:
             return moved(rows, number, change)
         case DropJob(number):
             return dropped(rows, number)
+        case FanOut(number, index, first_one, count, size):
+            sized(rows, number, size)
+            if (number, index) in rows.fans:
+                return 0
+            rows.fans[number, index] = FanRow(index, first_one, count)
+        case DropElements(number, index, first_one, count, size):
+            return unfanned(rows, number, FanRow(index, first_one, count), size)
         case PutAttempt(row):
             rows.attempts[row.job, row.index, row.fence] = row
         case PutEvent(row):
@@ -488,10 +509,31 @@ def dropped(rows: Rows, number: int) -> int:
     rows.ages.pop(number, None)
     rows.tasks = {key: row for key, row in rows.tasks.items() if row.job != number}
     rows.keys = {key: task for key, task in rows.keys.items() if task[0] != number}
+    rows.fans = {key: row for key, row in rows.fans.items() if key[0] != number}
     rows.attempts = {key: row for key, row in rows.attempts.items() if row.job != number}
     rows.events = {key: row for key, row in rows.events.items() if row.job != number}
     rows.logs = {key: row for key, row in rows.logs.items() if row.job != number}
     return int(rows.jobs.pop(number, None) is not None)
+
+
+def sized(rows: Rows, number: int, size: int) -> None:
+    if number in rows.jobs:
+        rows.jobs[number] = replace(rows.jobs[number], tasks=size)
+
+
+def unfanned(rows: Rows, number: int, fan: FanRow, size: int) -> int:
+    """Its elements, with all that is their own."""
+    has_fan = rows.fans.get((number, fan.index)) == fan
+    if has_fan:
+        del rows.fans[number, fan.index]
+    gone = {(number, index) for index in range(fan.first, fan.first + fan.count)}
+    rows.tasks = {key: row for key, row in rows.tasks.items() if key not in gone}
+    rows.fans = {key: row for key, row in rows.fans.items() if key not in gone}
+    rows.keys = {key: task for key, task in rows.keys.items() if task not in gone}
+    rows.attempts = {key: row for key, row in rows.attempts.items() if key[:2] not in gone}
+    rows.logs = {key: row for key, row in rows.logs.items() if (row.job, row.index) not in gone}
+    sized(rows, number, size)
+    return int(has_fan)
 
 
 def task_values(row: TaskRow, change: ClaimTask | Complete | Release | Extend | Reset) -> dict[str, Any]:

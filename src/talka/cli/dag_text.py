@@ -77,6 +77,10 @@ def task_text(task: TaskView) -> str:
         ("state", f"{task.state}{f' ({task.cause})' if task.cause else ''}"),
         ("handler", task.handler),
         ("after", names_text(task.depends_on)),
+        ("for each", task.for_each),
+        ("elements", counts_text(task.elements)),
+        ("element of", task.element_of),
+        ("item", json_text(task.item)),
         ("priority", str(task.priority)),
         ("attempts", str(task.attempts)),
         ("worker", task.worker),
@@ -238,8 +242,8 @@ class TaskPace:
         return max(0, ended_count(facts.counts) - before) * SECOND / (now - at)
 
     def left_ns(self, now: int, facts: DagFacts) -> int | None:
-        """None while nothing has ended of late."""
-        rate = self.per_s(now, facts)
+        """None while nothing has ended of late, or it is not known yet how many there are."""
+        rate = 0.0 if facts.to_fan_out else self.per_s(now, facts)
         return round((facts.tasks - ended_count(facts.counts)) / rate * SECOND) if rate else None
 
 
@@ -255,6 +259,7 @@ def progress_text(facts: DagFacts, now: int, pace: TaskPace) -> str:
     parts += [f"{running:,} running"] if running else []
     parts += [f"{ready:,} ready and waiting for a worker"] if ready and not running else []
     parts += [f"{given_up:,} given up"] if given_up else []
+    parts += [f"{facts.to_fan_out:,} to be fanned out"] if facts.to_fan_out else []
     left_ns = pace.left_ns(now, facts)
     if left_ns and facts.state is JobState.RUNNING:
         parts.append(f"about {clock_text(left_ns, up=True)} left")
@@ -292,7 +297,7 @@ def live_view(
 def bar_line(facts: DagFacts, ended: int, now: int, began: int, pace: TaskPace, width: int) -> Line:
     left_ns = pace.left_ns(now, facts)
     rate = pace.per_s(now, facts)
-    tail = f" {ended:,} of {facts.tasks:,}  {clock_text(now - began)}"
+    tail = f" {ended:,} of {facts.tasks:,}{'+' if facts.to_fan_out else ''}  {clock_text(now - began)}"
     tail += f"  {rate_text(rate)}" if rate else ""
     tail += f"  about {clock_text(left_ns, up=True)} left" if left_ns else ""
     room = max(8, min(40, width - len(tail) - 2))
@@ -430,11 +435,16 @@ def groups_of(graph: GraphView, layers: Mapping[str, int]) -> list[TaskGroup]:
             before[dependent].append(name)
     found: dict[tuple[object, ...], TaskGroup] = {}
     for task in graph.tasks:
-        same = (layers[task.id], task.state, task.handler, tuple(before[task.id]), tuple(after[task.id]))
+        then = tuple(after[task.id])
+        if task.elements:
+            name = f"{task.id}[0..{sum(task.elements.values()) - 1}]"
+            found[task.id,] = TaskGroup(layers[task.id], [name], counts_text(task.elements), then)
+            continue
+        same = (layers[task.id], task.state, task.handler, tuple(before[task.id]), then)
         if same in found:
             found[same].names.append(task.id)
         else:
-            found[same] = TaskGroup(layers[task.id], [task.id], task.state, tuple(after[task.id]))
+            found[same] = TaskGroup(layers[task.id], [task.id], task.state, then)
     return sorted(found.values(), key=lambda group: group.layer)
 
 

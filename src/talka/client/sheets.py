@@ -72,7 +72,7 @@ def dag_sheet(facts: DagFacts, tasks: Sequence[TaskView]) -> JobSheet:
             str(task.attempts or ""),
             task.worker.partition("#")[0],
             took_text(task.started_at, task.ended_at),
-            one_line(": ".join(part for part in (task.cause, task.error) if part)),
+            one_line(": ".join(part for part in (task.cause, task.error, elements_text(task)) if part)),
         ]
         for task in tasks
     ]
@@ -120,6 +120,12 @@ def position_text(position: int) -> str:
 def counts_text(counts: Mapping[str, int]) -> str:
     """In the order of a task's life."""
     return ", ".join(f"{counts[state]:,} {state}" for state in TaskState if counts.get(state))
+
+
+def elements_text(task: TaskView) -> str:
+    """Of a task that is fanned out, how its elements stand."""
+    count = sum(task.elements.values())
+    return f"{counted_text(count, 'element')}: {counts_text(task.elements)}" if count else ""
 
 
 def ended_count(counts: Mapping[str, int]) -> int:

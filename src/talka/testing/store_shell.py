@@ -33,7 +33,8 @@ from talka.testing.line import CallLine
 from talka.testing.world import Observer, World
 from talka.units import MILLISECOND
 from talka.wire.attempts import NOWHERE, StoreLife
-from talka.work.dags.dag import TaskSpec, decode_task
+from talka.work.dags.dag import TaskSpec
+from talka.work.dags.elements import fans_of, whole_specs
 from talka.work.dags.records import Change, ClaimTask, JobRow, LiveTask, TaskKey, TaskRow
 
 FSYNC_MEAN_NS: Final = 4 * MILLISECOND
@@ -294,6 +295,7 @@ class StoreShell(Observer):
             if keeper.partition.holds(row.id):
                 keeper.restore_job(now, row)
                 keeper.restore_tasks(now, row.number, all_tasks(records, row.number))
+                keeper.restore_fans(row.number, records.fans(row.number))
         return keeper
 
     # -- writing
@@ -407,7 +409,7 @@ class StoreShell(Observer):
 
     def _fetch(self, line: CallLine, fetch: ReadOutputs) -> None:
         found = self.records.specs(fetch.specs)
-        specs = {key: (decode_task(spec), checkpoint) for key, (spec, checkpoint) in found.items()}
+        specs = whole_specs(found, self.records.specs(fans_of(found)))
         outputs = {key: output for key, (output, _) in self.records.outputs(fetch.outputs).items()}
         line.put(partial(self._fetched, fetch, specs, outputs))
 

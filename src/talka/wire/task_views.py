@@ -28,6 +28,9 @@ class DagFacts(msgspec.Struct, frozen=True):
     """Null until it has ended: 0 completed, 6 partial, 8 any other end."""
     params: dict[str, bool | int | float | str] = {}
     """With which values it runs, and what a schedule gave."""
+    to_fan_out: int = 0
+    """Tasks that are to be fanned out: `tasks` grows by their elements. Of those that wait since before a restart of
+    the manager it is not known yet."""
 
 
 class TaskView(msgspec.Struct, frozen=True):
@@ -47,6 +50,14 @@ class TaskView(msgspec.Struct, frozen=True):
     ended_at: str = ""
     progress: msgspec.Raw = msgspec.Raw(b"null")
     """What its handler last told."""
+    for_each: str = ""
+    """The list that it is fanned out over."""
+    elements: dict[str, int] = {}
+    """Of a task that is fanned out: its elements by state. Its output is the list of theirs."""
+    element_of: str = ""
+    """The task that was fanned out, of one of its elements."""
+    item: msgspec.Raw = msgspec.Raw(b"null")
+    """Of an element: its part of the list."""
 
 
 class TasksPage(msgspec.Struct, frozen=True):
@@ -68,7 +79,8 @@ class EventsPage(msgspec.Struct, frozen=True):
 
 
 class GraphView(msgspec.Struct, frozen=True):
-    """Tasks and what they wait for. At most 10,000 tasks; `left_out` says how many more there are."""
+    """Tasks and what they wait for. At most 10,000 tasks; `left_out` says how many more there are. Elements of a task
+    that is fanned out are not among them: it has their number."""
 
     tasks: list[TaskView]
     edges: list[tuple[str, str]]

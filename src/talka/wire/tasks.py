@@ -58,6 +58,10 @@ class HandedTask(msgspec.Struct, frozen=True, array_like=True):
     files: Number = 0
     fed: Number = 0
     """So many inputs came in TaskInputs: where one of those was lost, the task is refused."""
+    item: bytes = b""
+    """Of a task that is an element of a fanned-out one, its item of the list, JSON; empty: it is none."""
+    place: int = -1
+    """In that list."""
 
 
 class HandedBundle(msgspec.Struct, frozen=True, array_like=True):

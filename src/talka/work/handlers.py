@@ -45,6 +45,14 @@ class HandlerTask(Protocol):
         """Outputs of the tasks it depends on, by task id. A task that was skipped or given up has no output here."""
 
     @property
+    def item(self) -> Any:
+        """The element of the list that this task is for, of one that is fanned out with `for_each`; None for others."""
+
+    @property
+    def index(self) -> int | None:
+        """The place of `item` in the list, from 0 on; None for a task that is not an element of one."""
+
+    @property
     def attempt(self) -> int:
         """The number of this attempt at the task; the first is 1."""
 
@@ -118,8 +126,9 @@ def handler(name: str) -> Callable[[Function], Function]:
 
 def command(name: str, arguments: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
     """Tasks whose handler is `name` are run by a program. It reads `{"config", "inputs", "checkpoint"}` as JSON from
-    its standard input, has TALKA_TASK, TALKA_JOB, TALKA_ATTEMPT and TALKA_FENCE in its environment, and what it writes
-    to its standard output is the task's output: JSON, or else text. Any exit code but 0 is a failure."""
+    its standard input, with `"item"` and `"index"` for an element of a list that a task is fanned out over, has
+    TALKA_TASK, TALKA_JOB, TALKA_ATTEMPT and TALKA_FENCE in its environment, and what it writes to its standard output
+    is the task's output: JSON, or else text. Any exit code but 0 is a failure."""
     frame = _caller()
     declaration = _Declaration(
         name, None, arguments, {} if env is None else env, frame.f_code.co_filename, frame.f_lineno

@@ -61,7 +61,8 @@ TASK_MOVES: Final[dict[TaskState, frozenset[TaskState]]] = {
     TaskState.PENDING: frozenset(
         {
             TaskState.READY,
-            TaskState.COMPLETED,  # another with its key was
+            TaskState.COMPLETED,  # another with its key was, or all of its elements have ended
+            TaskState.FAILED,  # there is no list to fan it out over
             TaskState.SKIPPED,
             TaskState.CANCELLED,
             TaskState.TIMEOUT,

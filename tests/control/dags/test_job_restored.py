@@ -492,11 +492,12 @@ def test_a_short_wait_is_believed() -> None:
 
 def test_a_page_that_is_missing_is_told() -> None:
     dag = DagJob(
-        JobRow(number=1, id="j", name="n", state=JobState.RUNNING, submitted_ms=0, settings=b""),
+        JobRow(number=1, id="j", name="n", state=JobState.RUNNING, submitted_ms=0, settings=b"", tasks=5),
         DagSettings(),
         Random(1),
         wall_ms,
     )
     dag.restore(START, [])
+    dag.restore(START, [LiveTask(4, 0, "t4", b"", 0, 0, "", 0, 0, "h", 5)])
     with pytest.raises(Invalid, match="tasks of job j are missing"):
-        dag.restore(START, [LiveTask(4, 0, "t4", b"", 0, 0, "", 0, 0, "h", 5)])
+        dag.restored(START)

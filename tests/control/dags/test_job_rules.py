@@ -7,7 +7,7 @@ from typing import Any, cast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.dags.graph import Dependents
+from talka.control.dags.graph import Dependents, downstream
 from talka.control.tasks.retries import REFUSALS_LIMIT, Terms, judged, policy_of
 from talka.control.tasks.task import DagTask, Needs, packed, unpacked
 from talka.control.tasks.timers import QUEUE, SPARE, TOTAL, WAKE, Timers
@@ -210,7 +210,7 @@ def test_downstream_is_everything_that_can_be_reached(graph: list[tuple[int, ...
     for _ in graph:
         reached |= {index for index, after in enumerate(graph) if reached & set(after)}
     dependents = Dependents([a_task(index, after) for index, after in enumerate(graph)])
-    assert dependents.downstream(start) == sorted(reached)
+    assert downstream(start, dependents.of) == sorted(reached)
 
 
 @given(st.lists(st.integers(0, 2**32 - 1)).map(tuple))

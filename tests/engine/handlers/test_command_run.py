@@ -81,6 +81,13 @@ async def test_command_is_given_config_inputs_and_checkpoint() -> None:
     assert msgspec.json.decode(result.output) == {"config": {"n": 1}, "inputs": {"a": [1]}, "checkpoint": "half"}
 
 
+async def test_the_command_of_an_element_is_given_its_item_and_its_place() -> None:
+    result = await ran("cat", item=b'{"part":3}', place=7)
+
+    told = msgspec.json.decode(result.output)
+    assert (told["item"], told["index"]) == ({"part": 3}, 7)
+
+
 async def test_command_knows_which_attempt_it_is_and_has_its_environment() -> None:
     one = attempt()
     script = 'echo "$TALKA_TASK $TALKA_JOB $TALKA_ATTEMPT $TALKA_FENCE $OWN"'

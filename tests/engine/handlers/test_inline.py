@@ -313,3 +313,68 @@ def test_a_scheduled_one_is_given_samples_of_what_its_schedule_gives() -> None:
     run = run_dag_inline(dag, {"config": lambda task: task.config})
 
     assert run.outputs == {"a": ["2026-01-01", "2026-01-01T00:00:00+00:00"]}
+
+
+def parts(task: HandlerTask) -> Any:
+    return {"parts": task.config}
+
+
+def double(task: HandlerTask) -> Any:
+    assert task.index is not None and not task.inputs
+    if task.item == "bad":
+        raise ValueError("bad")
+    return [task.index, task.item * 2]
+
+
+def given(task: HandlerTask) -> Any:
+    assert task.item is None and task.index is None
+    return task.inputs
+
+
+FANNED = {"parts": parts, "double": double, "given": given}
+
+
+def fanned(*items: Any, for_each: str = "extract.parts", **settings: Any) -> InlineRun:
+    dag = Dag("fan", **settings)
+    dag.task("extract", "parts", list(items))
+    clean = dag.task("clean", "double", for_each=for_each, max_parallel=2)
+    dag.task("load", "given", after=clean)
+    return run_dag_inline(dag, FANNED)
+
+
+def test_a_task_is_fanned_out_over_a_list() -> None:
+    run = fanned(1, "x")
+    assert run.state is JobState.COMPLETED
+    assert run.tasks["load"].output == {"clean": [[0, 2], [1, "xx"]]} and run.tasks["clean[1]"].output == [1, "xx"]
+    assert run.outputs["clean"] == [[0, 2], [1, "xx"]]
+    assert fanned().outputs["load"] == {"clean": []}
+
+
+def test_an_element_that_is_given_up_is_null_where_the_job_continues() -> None:
+    run = fanned("bad", 3, on_failure="continue", retry={"max": 0})
+    assert run.outputs["load"] == {"clean": [None, [1, 6]]} and run.states["clean[0]"] == "dead"
+
+
+def test_what_is_no_list_fails_its_task() -> None:
+    run = fanned(1, for_each="extract.rows")
+    assert run.reason == (
+        'Task clean failed: extract has no "rows" (it has parts): let extract return a list there, or correct for_each'
+    )
+
+
+def test_a_list_of_a_task_that_was_given_up_is_none() -> None:
+    dag = Dag("fan", on_failure="continue", retry={"max": 0})
+    dag.task("extract", "fail")
+    dag.task("clean", "fail", for_each="extract")
+    run = run_dag_inline(dag, HANDLERS)
+    assert run.tasks["clean"].error.startswith("it is fanned out over the output of task extract, which is dead")
+    assert run.outputs == {}
+
+
+def test_the_outputs_of_elements_are_a_list_to_be_fanned_out_over() -> None:
+    dag = Dag("fan")
+    dag.task("extract", "parts", [1, 2])
+    dag.task("clean", "double", for_each="extract.parts")
+    dag.task("twice", "second", for_each="clean")
+    run = run_dag_inline(dag, {**FANNED, "second": lambda task: task.item[1]})
+    assert run.outputs["twice"] == [2, 4]

@@ -451,3 +451,19 @@ def test_a_value_that_fills_too_much_is_told_at_its_task(tmp_path: Path) -> None
     text = WITHOUT.replace("PARAMS", "params: {s: {}}").replace("handler: h", f"handler: h, config: {config}")
     [problem] = told_with(file_of(tmp_path, text), s="x" * 300)
     assert problem.startswith("4: task a: its config is too large once it is filled")
+
+
+def test_a_for_each_that_names_no_task_is_told_with_its_line(tmp_path: Path) -> None:
+    content = """\
+name: n
+tasks:
+  - {id: extract, handler: h}
+  - id: clean
+    handler: h
+    for_each: extarct.parts
+    max_parallel: -1
+"""
+    assert told_of(file_of(tmp_path, content)) == [
+        '6: task clean: for_each = "extarct.parts" names no task: there is no extarct (did you mean extract?)',
+        "7: task clean: max_parallel: must be at least 0",
+    ]

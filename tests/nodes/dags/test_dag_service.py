@@ -825,6 +825,79 @@ async def test_a_plan_of_a_retry_names_so_many_tasks_and_counts_the_others(node_
     assert ([task.id for task in plan.tasks], plan.left_out) == (["a", "b"], 1)
 
 
+# Tasks that are fanned out.
+
+FAN: dict[str, Any] = {"extract": "", "clean": {"for_each": "extract"}, "load": ("clean",)}
+
+
+async def test_a_task_that_is_fanned_out_is_shown_with_its_elements_while_it_runs_and_afterwards(node: Node) -> None:
+    node.beat()
+    facts = await node.jobs.submit_dag(dag(FAN, DagSettings(on_failure="continue", retry=Retry(max=0))), "", "")
+    assert (facts.tasks, facts.to_fan_out) == (3, 1)
+    assert (await node.jobs.dag_task(facts.id, "clean")).elements == {}
+    await node.finish("extract", output=b'["x","y"]')
+    await node.handed("clean[1]")
+    view = await node.jobs.dag_task(facts.id, "clean")
+    assert (view.for_each, view.depends_on, view.elements) == ("extract", ["extract"], {"assigned": 2})
+    one = await node.jobs.dag_task(facts.id, "clean[1]")
+    assert (one.element_of, bytes(one.item), one.handler, one.depends_on) == ("clean", b'"y"', "h", [])
+    live = await node.jobs.dag(facts.id)
+    assert (live.tasks, live.to_fan_out) == (5, 0)
+    assert "2 of its 2 elements" in (await node.jobs.why(facts.id, "clean")).text
+    graph = await node.jobs.dag_graph(facts.id)
+    assert [task.id for task in graph.tasks] == ["extract", "clean", "load"] and graph.left_out == 0
+    assert graph.edges == [("extract", "clean"), ("clean", "load")]
+    await node.finish("clean[0]")
+    await node.finish("clean[1]", "failed", error="E: no")
+    assert (await node.handed("load")).inputs == {"clean": b'["clean[0]",null]'}
+    await node.finish("load")
+    assert (await node.ended(facts.id)).tasks == 5
+    view = await node.jobs.dag_task(facts.id, "clean")
+    assert (view.state, view.elements) == (TaskState.COMPLETED, {"completed": 1, "dead": 1})
+    page = await node.jobs.dag_tasks(facts.id, "", "", 10)
+    assert [task.id for task in page.items] == ["extract", "clean", "load", "clean[0]", "clean[1]"]
+    assert [letter.handler for letter in (await node.jobs.dead_letters("", 9)).items] == ["h"]
+    assert (await node.jobs.dag_graph(facts.id)).left_out == 0
+    failed = await node.jobs.retry_plan(facts.id, RetryRequest())
+    assert [task.id for task in failed.tasks] == ["clean", "load", "clean[1]"]
+    anew = await node.jobs.retry_plan(facts.id, RetryRequest(("extract",)))
+    assert [task.id for task in anew.tasks] == ["extract", "clean", "load"]
+    replayed = await node.jobs.replay(f"{facts.id}/clean[1]", msgspec.Raw(b'{"fixed":true}'))
+    assert replayed.state is JobState.RUNNING
+    again = await node.handed("clean[1]", 2)
+    assert (again.config, again.item) == (b'{"fixed":true}', b'"y"')
+
+
+async def test_a_manager_that_starts_again_has_elements_and_their_specs(node_of: NodeOf) -> None:
+    node = await node_of()
+    facts = await node.jobs.submit_dag(dag({**FAN, "clean": {"for_each": "extract", "priority": 8}}), "", "")
+    node.beat()
+    await node.finish("extract", output=b'["x","y"]')
+    await node.finish("clean[0]", output=b"0")
+    second = await node_of(owner="owner")
+    facts = await second.jobs.dag(facts.id)
+    assert (facts.tasks, facts.counts["completed"]) == (5, 2)
+    second.perform(second.jobs.keepers.on_worker_lost(boottime_ns(), "w", 1, "gone"))
+    second.beat()
+    assert (await second.handed("clean[1]")).item == b'"y"'
+    await second.finish("clean[1]", output=b"1")
+    assert (await second.handed("load")).inputs == {"clean": b"[0,1]"}
+
+
+async def test_a_stream_that_was_fanned_out_is_the_same_when_it_comes_again(node: Node) -> None:
+    async def stream() -> DagFacts:
+        draft = await node.jobs.begin_dag(DagHead(name="n"), "k", "")
+        await node.jobs.add_tasks(draft, specs({"extract": ""}))
+        await node.jobs.add_tasks(draft, specs({"clean": {"for_each": "extract"}}))
+        return await node.jobs.end_dag(draft)
+
+    node.beat()
+    first = await stream()
+    await node.finish("extract", output=b"[1]")
+    await node.handed("clean[0]")
+    assert (await stream()).id == first.id
+
+
 async def test_a_job_that_ends_while_it_is_asked_to_run_again_is_to_be_asked_again(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,10 +25,13 @@ from talka.work.dags.records import (
     ClaimTask,
     Complete,
     CompleteRange,
+    DropElements,
     DropJob,
     DropSchedule,
     EventRow,
     Extend,
+    FanOut,
+    FanRow,
     JobRow,
     LiveTask,
     LogRow,
@@ -108,6 +111,30 @@ async def everything(store: Store) -> list[object]:
 
 
 # Jobs.
+
+
+async def test_a_task_is_fanned_out_with_its_elements_and_they_go_with_all_that_is_theirs(store: Store) -> None:
+    await filled(store, 2)
+    fan, other = FanOut(1, 0, 2, 3, 5), FanOut(1, 1, 5, 0, 5)
+    rows = PutTasks(tuple(task(index) for index in (2, 3, 4)))
+    assert await store.apply([rows, fan, other]) == [3, 1, 1]
+    assert await store.fans(1) == [FanRow(0, 2, 3), FanRow(1, 5, 0)] and await store.fans(2) == []
+    found = await store.job("job-1")
+    assert found is not None and found.tasks == 5
+    assert await store.apply([msgspec.structs.replace(fan, count=1)]) == [0], "it is fanned out already"
+    await store.apply([claim(3), completed(3, key="k0"), claim(4, 8)])
+    attempt = AttemptRow(job=1, index=4, attempt=1, fence=8, worker="w", started_ms=1, ended_ms=2, cause="E")
+    await store.apply([PutAttempt(attempt), PutLogs((LogRow(job=1, index=4, attempt=1, at_ms=1, text="x"),))])
+    assert await store.counts_of(1, FanRow(0, 2, 3)) == {"pending": 1, "assigned": 1, "completed": 1}
+    assert await store.counts_of(1, FanRow(1, 5, 0)) == {}
+    assert await store.apply([DropElements(1, 0, 2, 2, 2), Reset(1, 0), DropElements(1, 0, 2, 3, 2)]) == [0, 1, 1]
+    assert [row.index for row in await store.live_tasks(1, -1, 9)] == [0, 1]
+    assert await store.fans(1) == [FanRow(1, 5, 0)] and await store.keyed(["k0"]) == {}
+    assert await store.attempts([(1, 4)]) == [] and await store.logs(1, 4, 0, 9) == []
+    found = await store.job("job-1")
+    assert found is not None and found.tasks == 2
+    await store.apply([DropJob(1)])
+    assert await store.fans(1) == []
 
 
 async def test_a_job_is_read_as_it_was_put(store: Store) -> None:

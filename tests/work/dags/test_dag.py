@@ -1,5 +1,6 @@
 """Dag jobs as they are submitted: values as people write them, graphs, and what is said of those that cannot be."""
 
+import re
 from fractions import Fraction
 
 import msgspec
@@ -32,6 +33,7 @@ from talka.work.dags.dag import (
     identity_of,
     rate_of,
     seconds_of,
+    source_of,
 )
 
 
@@ -248,6 +250,54 @@ def test_values_that_cannot_be_are_told_with_their_field(task: TaskSpec, field: 
 
     assert (problem.task, problem.index, problem.field) == ("a", 1, field)
     assert str(problem).startswith(f"task a: {field} = ") and says in str(problem)
+
+
+def fan(for_each: str, id: str = "clean", **fields: object) -> TaskSpec:
+    return TaskSpec(id=id, handler="h", for_each=for_each, **fields)  # type: ignore[arg-type]
+
+
+def test_a_task_depends_on_what_it_is_fanned_out_over() -> None:
+    tasks = [*tasks_of(a="", b=""), fan("b.parts", depends_on=("a",)), fan("clean", "twice"), fan("a", "x")]
+    assert checked(tasks) == [(), (), (0, 1), (2,), (0,)]
+    assert checked([*tasks_of(a="", b=""), fan("b", depends_on=("b", "a"))]) == [(), (), (1, 0)]
+
+
+def test_the_longest_id_that_a_for_each_begins_with_is_meant() -> None:
+    assert checked([*tasks_of(**{"a": "", "a.b": ""}), fan("a.b.c")])[2] == (1,)
+    assert checked([fan("a.b.c", max_parallel=1)], {"a": 0, "a.b": 1}) == [(1,)]
+    assert checked([*tasks_of(**{"a.b": ""}), fan("a.b.c")], {"a": 0})[1] == (1,)
+    assert source_of("a.b.c.d", ("a", "a.b")) == ("a.b", ["c", "d"])
+    assert source_of("x.y", ("a",)) == ("", ["x", "y"])
+
+
+@pytest.mark.parametrize(
+    ("task", "field", "says"),
+    [
+        (
+            fan("extrac.parts"),
+            "for_each",
+            r'for_each = "extrac.parts" names no task: there is no extrac \(did you mean ex',
+        ),
+        (fan("clean.parts"), "for_each", "depends on itself"),
+        (fan("extract..x"), "for_each", 'has an empty name in its path: write "TASK.path.to.list"'),
+        (fan("extract."), "for_each", "has an empty name in its path"),
+        (fan("", max_parallel=2), "max_parallel", "max_parallel is for a task with for_each: leave it out"),
+        (fan("extract", key="k"), "key", "for_each and key exclude each other"),
+        (fan("", "bad[7]"), "id", "is an id of an element of task bad, which is fanned out: name it otherwise"),
+    ],
+)
+def test_what_cannot_be_fanned_out_is_told_with_its_field(task: TaskSpec, field: str, says: str) -> None:
+    problem = problem_of([*tasks_of(extract=""), task, fan("extract", "bad")])
+    assert (problem.task, problem.index, problem.field) == (task.id, 1, field)
+    assert re.search(says, str(problem)), str(problem)
+
+
+def test_where_tasks_are_streamed_the_list_comes_first() -> None:
+    problem = problem_of([fan("extract"), *tasks_of(extract="")], forward=False)
+    assert (problem.field, str(problem)) == (
+        "for_each",
+        "task clean: depends on extract, which comes after it: where tasks are streamed, dependencies come first",
+    )
 
 
 def test_values_that_can_be_pass() -> None:

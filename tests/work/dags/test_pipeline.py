@@ -84,6 +84,25 @@ def test_everything_that_a_file_can_say_can_be_built() -> None:
     )
 
 
+def test_a_task_is_fanned_out_over_the_output_of_another() -> None:
+    dag = Dag("d")
+    extract = dag.task("extract", "h")
+    clean = dag.task("clean", "h", for_each="extract.parts", max_parallel=20)
+    dag.task("twice", "h", for_each=clean, after=extract)
+
+    assert dag.spec().tasks[1:] == (
+        TaskSpec(id="clean", handler="h", for_each="extract.parts", max_parallel=20),
+        TaskSpec(id="twice", handler="h", for_each="clean", depends_on=("extract",)),
+    )
+
+
+def test_a_list_of_a_task_of_another_dag_is_not_fanned_out_over() -> None:
+    dag = Dag("d")
+    dag.task("a", "h", for_each=Dag("other").task("b", "h"))
+    with pytest.raises(BadPipeline, match="after names b, which is a task of another Dag"):
+        dag.spec()
+
+
 def test_a_task_of_which_nothing_more_is_said_is_as_one_in_a_file() -> None:
     dag = Dag("d")
     dag.task("a", "h")

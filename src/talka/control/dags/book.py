@@ -3,17 +3,17 @@
 Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
-
-import msgspec
+from typing import Final, cast
 
 from talka.control.dags.graph import Dependents
 from talka.control.tasks.retries import Terms
-from talka.control.tasks.task import DagTask, Needs, packed, unpacked
-from talka.errors import Invalid, Unavailable
+from talka.control.tasks.task import DagTask, Needs, TaskOwner, packed, unpacked
+from talka.errors import Invalid
 from talka.units import MILLISECOND
-from talka.work.dags.dag import DagSettings, TaskSpec, bundle_of, encode_task
+from talka.work.dags.dag import DagSettings, TaskSpec, bundle_of
+from talka.work.dags.elements import encode_spec
 from talka.work.dags.records import TASK_STATES, JobRow, LiveTask, Reset, TaskRow
 from talka.work.lifecycle import JobState, TaskState, begin_again, is_final, move
 
@@ -27,8 +27,17 @@ _COMPLETED = TaskState.COMPLETED
 NONE_YET: Final = dict.fromkeys(TaskState, 0)
 
 
-class DagBook:
-    """What there is. What happens to it is decided by `DagJob`, which is the only kind of book."""
+class _Nobody:
+    """The job of what is of no job any more. Nobody asks it anything."""
+
+
+GONE: Final = DagTask(cast(TaskOwner, _Nobody()), -1, "", _COMPLETED, "", 0, b"", is_settled=True)
+"""At the index of an element that went: indexes are not given twice."""
+
+
+class DagBook(ABC):
+    """What there is. Which tasks are fanned out is in `FanBook`; what happens is decided by `DagJob`, the only kind of
+    book that there are any of."""
 
     def __init__(self, row: JobRow, settings: DagSettings, clock: Callable[[int], int], partition: int = 0) -> None:
         """`clock` tells the wall clock's milliseconds at an instant of the local one."""
@@ -42,13 +51,13 @@ class DagBook:
         self.tasks: list[DagTask] = []
         """By their index."""
         self._clock = clock
-        self._terms = Terms(settings, partition)
+        self._terms = Terms(settings, partition, row.id)
         self._counts = NONE_YET.copy()
         self._open = 0
         """Tasks that have not ended, or whose end is not kept yet."""
         self._index_by_id: dict[str, int] | None = None
         self._dependents = Dependents(())
-        self._first_failed: DagTask | None = None
+        self.first_failed: DagTask | None = None
 
     # -- tasks come in
 
@@ -79,7 +88,7 @@ class DagBook:
                 index=task.index,
                 id=task.id,
                 state=_PENDING,
-                spec=encode_task(task.spec),
+                spec=encode_spec(task.spec),
                 depends_on=unpacked(task.after),
             )
             for task in tasks
@@ -106,24 +115,34 @@ class DagBook:
                 task.ready_at = max(1, now + (one.ready_ms - wall_ms) * MILLISECOND)
             if state is _ASSIGNED or state is _RUNNING:
                 task.worker = one.worker
+            while len(tasks) < one.index:
+                tasks.append(GONE)
             tasks.append(task)
-        if live and live[-1].index != len(tasks) - 1:
-            raise Invalid(f"tasks of job {self.row.id} are missing in the store: look at it with talka store check")
 
     def _connect(self) -> None:
-        """All tasks are there."""
-        tasks = self.tasks
+        """All tasks are there. Elements come after all others, and it is known who waits for them."""
+        if self.row.tasks and self.row.tasks != self.size:
+            raise Invalid(f"tasks of job {self.row.id} are missing in the store: look at it with talka store check")
         self._index_by_id = None
-        self._dependents = Dependents(tasks)
+        own = next((task.index for task in self.tasks if task.fan >= 0), len(self.tasks))
+        self._dependents = Dependents(self.tasks[:own])
         self._open = sum([count for state, count in self._counts.items() if state not in ENDED])
         self._find_failed()
 
     def _find_failed(self) -> None:
-        self._first_failed = None
+        self.first_failed = None
         if any([self._counts[state] for state in FAILED]):
-            self._first_failed = next(task for task in self.tasks if task.state in FAILED)
+            self.first_failed = next(task for task in self.tasks if task.state in FAILED)
 
     # -- what people may know
+
+    @property
+    def size(self) -> int:
+        """How many tasks it has."""
+        return sum(self._counts.values())
+
+    def count(self, state: TaskState) -> int:
+        return self._counts[state]
 
     def counts(self) -> dict[str, int]:
         """Tasks by state, where there are any."""
@@ -146,7 +165,12 @@ class DagBook:
         return [tasks[index] for index in unpacked(task.after) if tasks[index].state is _COMPLETED]
 
     def dependents_of(self, index: int) -> Sequence[int]:
-        return self._dependents.of(index)
+        fan = self.tasks[index].fan
+        return self._dependents.of(index) if fan < 0 else (fan,)
+
+    @abstractmethod
+    def elements_of(self, task: DagTask) -> Sequence[DagTask] | None:
+        """In order; None: it is not fanned out."""
 
     # -- changes
 
@@ -168,45 +192,18 @@ class DagBook:
 
     def _named(self, ids: Iterable[str]) -> list[DagTask]:
         wanted = dict.fromkeys(ids)
-        found = [task for task in self.tasks if task.id in wanted]
+        found = [task for task in self.tasks if task.id in wanted and task is not GONE]
         if len(found) < len(wanted):
             known = dict.fromkeys([task.id for task in found])
             missing = next(id for id in wanted if id not in known)
             raise Invalid(f"job {self.row.id} has no task {missing}: see its tasks")
         return found
 
-    def again(self, ids: Sequence[str], others: Iterable[str] = ()) -> list[DagTask]:
-        """Which tasks are run again with these and `others`, in the order of the job, or why they cannot be: all that
-        depends on them too; no `ids`: all that ended without being completed."""
-        if self.state is JobState.SUBMITTED or self.state in STOPPING:
-            raise Invalid(f"job {self.row.id} is {self.state}: nothing of it can be run again now")
-        chosen = self._named([*ids, *others])
-        if not ids:
-            chosen += [task for task in self.tasks if task.state in ENDED and task.state is not _COMPLETED]
-        if not chosen:
-            raise Invalid(f"no task of job {self.row.id} ended without being completed: name those to be run again")
-        tasks = [self.tasks[index] for index in self._dependents.downstream([task.index for task in chosen])]
-        for task in tasks:
-            if task.worker or (task.state is _COMPLETED and not task.is_settled):
-                raise Invalid(f"task {task.id} is running: wait for it, or cancel the job")
-        return tasks
-
-    def _again(self, ids: Sequence[str], configs: Mapping[str, msgspec.Raw]) -> list[tuple[DagTask, TaskSpec | None]]:
-        """With their new specs if they get any."""
-        again: list[tuple[DagTask, TaskSpec | None]] = []
-        for task in self.again(ids, configs):
-            config = configs.get(task.id)
-            if config is not None and task.spec is None:
-                raise Unavailable(f"the spec of task {task.id} is not in memory: ask again in a moment")
-            edited = None if config is None or task.spec is None else msgspec.structs.replace(task.spec, config=config)
-            again.append((task, edited))
-        return again
-
     def _reset(self, task: DagTask, spec: TaskSpec | None) -> Reset | None:
         """As if nothing had been tried. None: nothing was."""
         change = None
         if task.is_settled or task.attempts or spec is not None:
-            change = Reset(self.row.number, task.index, b"" if spec is None else encode_task(spec))
+            change = Reset(self.row.number, task.index, b"" if spec is None else encode_spec(spec))
         if task.is_settled:
             self._open += 1
         if task.state in ENDED:
@@ -222,14 +219,3 @@ class DagBook:
         task.checkpoint = b""
         task.cause = task.error = ""
         return change
-
-    def _count_waits(self, tasks: Iterable[DagTask]) -> list[DagTask]:
-        """How many each waits for, after its dependencies may have changed. Those that wait for none."""
-        every = self.tasks
-        free: list[DagTask] = []
-        for task in tasks:
-            if task.after:
-                task.waits_for = sum([not every[index].is_settled for index in unpacked(task.after)])
-            if not task.waits_for:
-                free.append(task)
-        return free

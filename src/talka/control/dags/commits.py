@@ -25,16 +25,19 @@ class After(msgspec.Struct):
     """With the fence that was claimed: it may have another since."""
     ended: list[tuple[DagJob, DagEnded]] = []
     """With how it ended: it may run again since."""
+    fan_out: list[tuple[DagTask, int]] = []
+    """With the number under which it was asked for."""
 
     def join(self, other: "After") -> None:
         self.answers += other.answers
         self.hand += other.hand
         self.ended += other.ended
+        self.fan_out += other.fan_out
         for name, fences in other.took.items():
             self.took.setdefault(name, []).extend(fences)
 
     def __bool__(self) -> bool:
-        return bool(self.answers or self.took or self.hand or self.ended)
+        return bool(self.answers or self.took or self.hand or self.ended or self.fan_out)
 
 
 class Commits:

@@ -1,10 +1,22 @@
 """Who waits for whom in a dag job: eight bytes for a task and four for an edge, as there may be millions."""
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from struct import unpack
 
 from talka.control.tasks.task import INDEX_BYTES, DagTask
+
+
+def downstream(indexes: Iterable[int], dependents_of: Callable[[int], Sequence[int]]) -> list[int]:
+    """These and all that depend on them, however far, in order of their index."""
+    seen = dict.fromkeys(indexes)
+    open_ones = list(seen)
+    while open_ones:
+        for dependent in dependents_of(open_ones.pop()):
+            if dependent not in seen:
+                seen[dependent] = None
+                open_ones.append(dependent)
+    return sorted(seen)
 
 
 class Dependents:
@@ -23,17 +35,6 @@ class Dependents:
     def of(self, index: int) -> Sequence[int]:
         first = self._first
         return self._targets[first[index] : first[index + 1]] if first else ()
-
-    def downstream(self, indexes: Iterable[int]) -> list[int]:
-        """These and all that depend on them, however far, in order of their index."""
-        seen = dict.fromkeys(indexes)
-        open_ones = list(seen)
-        while open_ones:
-            for dependent in self.of(open_ones.pop()):
-                if dependent not in seen:
-                    seen[dependent] = None
-                    open_ones.append(dependent)
-        return sorted(seen)
 
     def _fill(self, tasks: Sequence[DagTask], edges: Sequence[int]) -> None:
         # A counting sort. `places` is at first how many each has, then where its next one goes.

@@ -13,7 +13,9 @@ from typing import Final
 
 import msgspec
 
-from talka.control.dags.book import ENDED, FAILED, STOPPING, DagBook
+from talka.control.dags.book import ENDED, FAILED, STOPPING
+from talka.control.dags.ends import end_of, stopped
+from talka.control.dags.fans import Fan, FanBook
 from talka.control.dags.rows import (
     again_text,
     attempt_of,
@@ -54,12 +56,16 @@ class DagStep(msgspec.Struct):
     """Were in the queues and leave them."""
     load: list[DagTask] = []
     """Their specs must be read from the store and given to `loaded`, which says whether they go into the queues."""
+    fan_out: list[DagTask] = []
+    """Are to be fanned out once all this is durable: see `fanned`, `unlisted` and `postponed`."""
+    gone: list[DagTask] = []
+    """Elements that are of the job no more."""
 
 
 NOTHING: Final = DagStep()
 
 
-class DagJob(DagBook):
+class DagJob(FanBook):
     """Call what fits as things happen, and `tick` once `next_tick_at` has come. When `is_over`, call `end` once."""
 
     def __init__(
@@ -124,6 +130,8 @@ class DagJob(DagBook):
         if task.needs is not None:
             return NOTHING
         self._terms.learn(task, spec)
+        if spec.for_each and task.index not in self._fans:
+            self._fans[task.index] = Fan()
         if task.is_settled:
             return NOTHING
         step = DagStep()
@@ -156,7 +164,7 @@ class DagJob(DagBook):
         """The last of its changes, once `is_over`."""
         if self._open or self.has_ended:
             return []
-        state, self.reason = self._end()
+        state, self.reason = end_of(self)
         if self.state not in STOPPING:
             self.state = move(self.state, JobState.COMPLETING)
         self.state = move(self.state, state)
@@ -202,7 +210,7 @@ class DagJob(DagBook):
         """What `completing` said is durable."""
         task.is_settled = True
         self._open -= 1
-        dependents = self._dependents.of(task.index)
+        dependents = self.dependents_of(task.index)
         if not dependents or self.state in STOPPING:
             return NOTHING
         step = DagStep()
@@ -211,7 +219,7 @@ class DagJob(DagBook):
 
     def failed(self, now: int, task: DagTask, result: TaskResult) -> DagStep:
         """An attempt ended without completing its task."""
-        verdict = self._verdict_of_stop(task)
+        verdict = stopped(self, task)
         if verdict is None:
             # A result may be here before the spec was read again: the job's own rules hold then.
             policy = task.policy or self._terms.usual
@@ -223,12 +231,12 @@ class DagJob(DagBook):
 
     def unfit(self, now: int, task: DagTask, result: TaskResult) -> DagStep:
         """It was claimed and can be given to nobody."""
-        verdict = self._verdict_of_stop(task) or RetryVerdict(TaskState.FAILED, result.cause, result.error)
+        verdict = stopped(self, task) or RetryVerdict(TaskState.FAILED, result.cause, result.error)
         return self._after_attempt(now, task, verdict, result)
 
     def lost(self, now: int, task: DagTask, cause: str) -> DagStep:
         """Whoever had it runs it no more: it goes to another at once, and that costs it nothing."""
-        verdict = self._verdict_of_stop(task) or RetryVerdict(None, "lost", cause)
+        verdict = stopped(self, task) or RetryVerdict(None, "lost", cause)
         return self._after_attempt(now, task, verdict, TaskResult(task.fence, "cancelled", cause="lost", error=cause))
 
     # -- what people ask for
@@ -274,22 +282,28 @@ class DagJob(DagBook):
         step = DagStep()
         for task in tasks:
             if task.state is not TaskState.SKIPPED:
+                for one in self.elements_of(task) or ():
+                    if one.state is _PENDING or one.state is _READY:
+                        self._close(now, step, one, TaskState.SKIPPED, "skipped", "")
                 self._close(now, step, task, TaskState.SKIPPED, "skipped", "")
                 self._event(now, step, "skipped", task.index)
-                self._release_all(self._dependents.of(task.index))
+                self._release_all(self.dependents_of(task.index))
         return self._go_on(now, step)
 
     def rerun(self, now: int, ids: Sequence[str], configs: Mapping[str, msgspec.Raw] | None = None) -> DagStep:
         """Run these and all that depends on them once more; none named: all that ended without being completed. The
         specs of those that get another config must be in memory (`loaded`)."""
-        again = self._again(ids, configs or {})
+        again, anew = self._again(ids, configs or {})
         step = DagStep()
+        for task in anew:
+            step.gone += self._let_go(task, step.changes)
+        step.unqueue += [one for one in step.gone if one.state is _READY and one.needs is not None]
         for task, spec in again:
             if task.state is _READY and task.needs is not None:
                 step.unqueue.append(task)
-            change = self._reset(task, spec)
-            if change is not None:
-                step.changes.append(change)
+            reset = self._reset(task, spec)
+            if reset is not None:
+                step.changes.append(reset)
         self._backlog.extend(self._count_waits([task for task, _ in again]))
         self._find_failed()
         self._set_deadlines(now, now)
@@ -298,6 +312,41 @@ class DagJob(DagBook):
             step.changes.append(MoveJob(self._number, self.state, self._clock(now)))
         self._event(now, step, "rerun", text=f"{len(again)} tasks are run again")
         return self._go_on(now, step)
+
+    # -- tasks that are fanned out
+
+    def fanned(self, now: int, task: DagTask, elements: Sequence[DagTask]) -> DagStep:
+        """It has these elements: their rows become durable with what follows from this, or none of it does."""
+        step = DagStep()
+        step.changes.append(self._take_in(task, elements))
+        self._event(now, step, "fanned-out", task.index, f"it has {len(elements):,} elements")
+        for one in elements:
+            self._expire(one)
+        self._backlog.extend(elements or [task])
+        return self._go_on(now, step)
+
+    def unlisted(self, now: int, task: DagTask, error: str) -> DagStep:
+        """What it is to be fanned out over is no list, or none that can be used."""
+        step = DagStep()
+        self._close(now, step, task, TaskState.FAILED, "for_each", error)
+        self._gave_up(now, step, task, error)
+        return self._go_on(now, step)
+
+    def postponed(self, now: int, task: DagTask, wait_ns: int) -> DagStep:
+        """There is no room for its elements now."""
+        self._fans[task.index].asked = 0
+        task.ready_at = now + wait_ns
+        self._timers.wake(task)
+        return self._go_on(now, DagStep())
+
+    def _fan_out(self, now: int, step: DagStep, task: DagTask, fan: Fan) -> None:
+        if fan.is_out:  # and all of its elements have ended
+            task.kib = sum([one.kib for one in self.elements_of(task) or ()])
+            self._close(now, step, task, TaskState.COMPLETED, "", "")
+            self._release_all(self.dependents_of(task.index))
+        elif not fan.asked:
+            fan.asked = next(self._asks)
+            step.fan_out.append(task)
 
     # -- time
 
@@ -319,30 +368,15 @@ class DagJob(DagBook):
 
     # -- how it is done
 
-    def _end(self) -> tuple[JobState, str]:
-        counts, total = self._counts, len(self.tasks)
-        completed = counts[TaskState.COMPLETED]
-        if completed == total:
-            return JobState.COMPLETED, ""
-        if self.state is JobState.CANCELLING:
-            return JobState.CANCELLED, self.reason
-        failed = self._first_failed
-        if self.settings.on_failure == "fail_fast" and failed is not None:
-            return JobState.FAILED, self.reason or failed_text(failed)
-        if self.state is JobState.COMPLETING:
-            return JobState.TIMEOUT, self.reason
-        first = "" if failed is None else f" {failed_text(failed)}"
-        text = f"{total - completed} of {total} tasks did not complete.{first}"
-        return JobState.PARTIAL if completed else JobState.FAILED, text
-
     def _go_on(self, now: int, step: DagStep) -> DagStep:
         """The last of every step, and the only place where tasks become ready: what leaves the queues is never in the
         same step as what enters them."""
         if self._sweep_at is not None:
             self._sweep(now, step, self._sweep_at)
         elif self.state is JobState.RUNNING:
-            backlog = self._backlog
-            for _ in range(min(self._at_once, len(backlog))):
+            backlog, room = self._backlog, self._at_once
+            while backlog and room:  # a task whose elements have ended lets others follow it
+                room -= 1
                 self._enter(now, step, backlog.popleft())
         self._set_next_tick(now)
         return step
@@ -358,9 +392,15 @@ class DagJob(DagBook):
         """A task that nothing holds back any more, unless something does."""
         if task.state is not _PENDING or task.waits_for or task.ready_at > now:
             return
-        policy = task.policy
+        policy, fan = task.policy, self._fans.get(task.index)
+        if fan is not None and fan.is_out:
+            self._fan_out(now, step, task, fan)
+            return
         if policy is not None and policy.delay_ns and not task.attempts and not task.ready_at:
             self._wait(now, step, task, policy.delay_ns)
+            return
+        if fan is not None:
+            self._fan_out(now, step, task, fan)
             return
         self._move(task, _READY)
         task.queued_at = now
@@ -385,12 +425,6 @@ class DagJob(DagBook):
             task.waits_for -= 1
             if not task.waits_for:
                 backlog.append(task)
-
-    def _verdict_of_stop(self, task: DagTask) -> RetryVerdict | None:
-        """Of an attempt that was told to stop, whichever way it ended."""
-        if self.state in STOPPING:
-            return RetryVerdict(TaskState.CANCELLED, "cancelled", self.reason)
-        return RetryVerdict(TaskState.TIMEOUT, "timeout", total_timeout_text(task)) if task.recall else None
 
     def _after_attempt(self, now: int, task: DagTask, verdict: RetryVerdict, result: TaskResult) -> DagStep:
         step = DagStep()
@@ -424,7 +458,7 @@ class DagJob(DagBook):
 
     def _overdue(self, now: int, step: DagStep, task: DagTask, error: str) -> None:
         """A task has waited too long, or runs too long."""
-        if self.state in STOPPING or task.state in ENDED:
+        if self.state in STOPPING or task.state in ENDED or task.is_settled or self.is_out(task):
             return
         if task.worker:
             task.recall = "timeout"
@@ -446,12 +480,12 @@ class DagJob(DagBook):
     def _gave_up(self, now: int, step: DagStep, task: DagTask, error: str) -> None:
         """A task failed for good: what the job's policy says of the others."""
         self._event(now, step, "dead", task.index, error)
-        if self._first_failed is None:
-            self._first_failed = task
+        if self.first_failed is None:
+            self.first_failed = task
         if self.settings.on_failure == "fail_fast":
             self._stop(now, step, JobState.COMPLETING, failed_text(task))
         elif self.settings.on_failure == "continue":
-            self._release_all(self._dependents.of(task.index))
+            self._release_all(self.dependents_of(task.index))
         else:
             self._skip_downstream(now, step, task)
 
@@ -460,7 +494,7 @@ class DagJob(DagBook):
         error = f"task {failed.id}, which it waited for, was not completed"
         skipped, open_ones = 0, [failed.index]
         while open_ones:
-            for index in self._dependents.of(open_ones.pop()):
+            for index in self.dependents_of(open_ones.pop()):
                 task = self.tasks[index]
                 if task.state is _PENDING:
                     self._close(now, step, task, TaskState.SKIPPED, "dependency", error)

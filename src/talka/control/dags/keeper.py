@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from talka.control.dags.commits import Commits
+from talka.control.dags.fan_outs import FanOuts
 from talka.control.dags.job import NOTHING, DagJob, DagStep, job_of
 from talka.control.dags.job_timers import JobTimers
 from talka.control.dags.keeper_limits import KEEPER_LIMITS, KeeperLimits
@@ -46,6 +47,7 @@ from talka.work.dags.params import values_text
 from talka.work.dags.records import (
     EPOCH_SHIFT,
     DropJob,
+    FanRow,
     JobRow,
     LiveTask,
     MoveJob,
@@ -116,6 +118,7 @@ class DagKeeper(KeeperEnd[DagEffect]):
         self._timers = JobTimers(self.jobs, limits.spare_instants)
         self._specs = SpecReading(tickets, number, at_once=limits.specs_at_once, ahead=limits.specs_ahead)
         self._commits = Commits(self.partition)
+        self._fan_outs = FanOuts(self.shelf, self._delivery, self._commits, tickets, limits)
         self._is_restored = turns is None
         """Nothing was there before, or it was read: until then others give out nothing either."""
         self.turns.join(number, self)
@@ -134,6 +137,10 @@ class DagKeeper(KeeperEnd[DagEffect]):
     def restore_tasks(self, now: int, job: int, live: Sequence[LiveTask]) -> None:
         self.jobs[job].restore(now, live)
         self.shelf.tasks += len(live)
+
+    def restore_fans(self, job: int, fans: Sequence[FanRow]) -> None:
+        """After all of its tasks."""
+        self.jobs[job].restore_fans(fans)
 
     def restored(self, now: int) -> list[DagEffect]:
         """Everything was read: go on."""
@@ -245,15 +252,16 @@ class DagKeeper(KeeperEnd[DagEffect]):
         id: str,
         ids: Sequence[str] = (),
         edits: Sequence[Edit] = (),
-        ended: tuple[JobRow, Sequence[LiveTask]] | None = None,
+        ended: tuple[JobRow, Sequence[LiveTask], Sequence[FanRow]] | None = None,
     ) -> list[DagEffect]:
         """Run these tasks again and all that depends on them. `ended`: what the store has of a job that is not in
         memory any more."""
         if ended is not None and self.job(id) is None:
-            row, live = ended
+            row, live, fans = ended
             self.shelf.check_room(jobs=1, tasks=len(live))
             self.restore_job(now, row)
             self.restore_tasks(now, row.number, live)
+            self.restore_fans(row.number, fans)
             self.jobs[row.number].restored(now)
         job = self._started(id)
         specs: list[tuple[DagTask, TaskSpec]] = []
@@ -379,7 +387,7 @@ class DagKeeper(KeeperEnd[DagEffect]):
             self._delivery.drop_spec(task)
             task.checkpoint = b""
             key = (job.row.number, task.index)
-            if job.dependents_of(task.index):
+            if job.is_read(task):
                 self._delivery.keep_output(key, result.output)
             # What waited for it is claimed in the same commit, and handed when that holds.
             self._commits.changes += job.completing(now, task, result.output, "", result.took_us)
@@ -398,6 +406,7 @@ class DagKeeper(KeeperEnd[DagEffect]):
     def tick(self, now: int) -> list[DagEffect]:
         for job in self._timers.due(now):
             self._follow(now, job, job.tick(now))
+        self._fan_outs.advance(now, self._follow)
         return self._out(now)
 
     def on_committed(self, now: int, *tickets: int) -> list[DagEffect]:
@@ -406,6 +415,9 @@ class DagKeeper(KeeperEnd[DagEffect]):
         effects: list[DagEffect] = [*after.answers, *self._delivery.stored(after.took)]
         hand = [task for task, fence in after.hand if task.fence == fence and task.worker]
         effects += self._given(now, self._delivery.give(hand))
+        for task, number in after.fan_out:
+            effects += self._fan_outs.ask(task, number)
+        self._fan_outs.advance(now, self._follow)
         for job, ended in after.ended:
             effects.append(ended)
             if self._commits.ended(job) and job.is_over:  # nobody wanted it to run again meanwhile
@@ -419,13 +431,17 @@ class DagKeeper(KeeperEnd[DagEffect]):
         if read is not None:
             self._on_read(now, read, specs)
             return self._out(now)
+        reads = self._fan_outs.on_fetched(ticket, specs, outputs)
+        if reads is not None:
+            self._fan_outs.advance(now, self._follow)
+            return [*reads, *self._out(now)]
         return self._given(now, self._delivery.on_fetched(ticket, specs, outputs)) + self._out(now)
 
     def _on_read(self, now: int, read: list[DagTask], specs: Mapping[TaskKey, tuple[TaskSpec, bytes]]) -> None:
         for task in read:
             found = specs.get((task.job.row.number, task.index))
-            if found is None or task.job.row.number not in self.jobs:
-                continue
+            if found is None or task.job.row.number not in self.jobs or job_of(task).tasks[task.index] is not task:
+                continue  # gone meanwhile
             self._delivery.drop_spec(task)
             job = job_of(task)
             self._take(now, job.loaded(now, task, *found))
@@ -486,6 +502,10 @@ class DagKeeper(KeeperEnd[DagEffect]):
             self._specs.add(task)
         for task in step.recalls:
             self.attempts.recall(task)
+        for task in step.gone:
+            self._delivery.drop_spec(task)
+        self.shelf.tasks -= len(step.gone)
+        self._commits.after.fan_out += [(task, job_of(task).asked(task)) for task in step.fan_out]
 
     def _follow(self, now: int, job: DagJob, step: DagStep) -> None:
         self._take(now, step)
@@ -545,5 +565,5 @@ class DagKeeper(KeeperEnd[DagEffect]):
         commit = self._commits.take()
         if commit is not None:
             effects.append(commit)
-        self.next_tick_at = min(self.dispatcher.next_tick_at, self._timers.next_at)
+        self.next_tick_at = now if self._fan_outs.is_busy else min(self.dispatcher.next_tick_at, self._timers.next_at)
         return effects

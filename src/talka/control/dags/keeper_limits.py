@@ -8,6 +8,7 @@ from talka.control.dags.job import AT_ONCE
 from talka.control.tasks.attempts import TAKEN_LIMIT
 from talka.control.tasks.delivery import DELIVERY_LIMITS, DeliveryLimits
 from talka.wire.tasks import TASKS_LIMIT
+from talka.work.dags.dag import ELEMENTS_LIMIT
 
 
 class KeeperLimits(msgspec.Struct, frozen=True):
@@ -19,6 +20,10 @@ class KeeperLimits(msgspec.Struct, frozen=True):
     """Tasks of a job that become ready or are cancelled in one step."""
     rows: int = 5_000
     """Rows of new tasks in one change of the store."""
+    elements: int = ELEMENTS_LIMIT
+    """Of one list that a task is fanned out over."""
+    elements_at_once: int = 2_000
+    """Elements that are made in one step; what they become is one change of the store for all."""
     specs_at_once: int = 5_000
     """Specs that are read together after a restart."""
     specs_ahead: int = 20_000

@@ -64,6 +64,14 @@ def queue_timeout_text(task: DagTask) -> str:
     return f"it was ready for {format_duration(task.policy.queue_ns)} and no worker could take it"
 
 
+def no_list_text(source: DagTask) -> str:
+    """Of a task that is to be fanned out over the output of another."""
+    return (
+        f"it is fanned out over the output of task {source.id}, which is {source.state} and has none: run that one"
+        " again, or skip this one too"
+    )
+
+
 def total_timeout_text(task: DagTask) -> str:
     assert task.policy is not None
     return f"it had not ended {format_duration(task.policy.total_ns)} after the job was submitted"

@@ -105,7 +105,7 @@ class DagShelf:
         self.drafts.pop(job.row.id, None)
         if job.row.key:
             del self._by_key[job.row.key]
-        self.tasks -= len(job.tasks)
+        self.tasks -= job.size
 
     def find(self, id: str) -> DagJob | None:
         return self._by_id.get(id)

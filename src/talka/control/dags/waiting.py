@@ -30,10 +30,15 @@ def standing(task: DagTask, now: int) -> str:
     if job.state is JobState.PAUSED:
         return "its job is paused"
     if task.waits_for:
-        open_ones = [job.tasks[before] for before in task.depends_on if not job.tasks[before].is_settled]
+        elements = job.elements_of(task)
+        every = elements or [job.tasks[before] for before in task.depends_on]
+        open_ones = [one for one in every if not one.is_settled]
         first = ", ".join(f"{one.id} ({one.state})" for one in open_ones[:SHOWN])
         more = f" and {len(open_ones) - SHOWN} more" if len(open_ones) > SHOWN else ""
-        return f"it waits for {first}{more}"
+        of_all = f"{len(open_ones):,} of its {len(elements):,} elements: " if elements else ""
+        return f"it waits for {of_all}{first}{more}"
+    if job.asked(task):
+        return "it is about to be fanned out"
     if task.ready_at > now:
         what = "to be tried again" if task.attempts else "for its delay to be over"
         return f"it waits {what} in {(task.ready_at - now) / SECOND:.1f} s"

@@ -28,7 +28,9 @@ from talka.wire.tasks import (
     TaskInputs,
 )
 from talka.work.dags.dag import CodeBundle, TaskSpec, bytes_of, seconds_of
+from talka.work.dags.elements import ElementSpec, joined
 from talka.work.dags.records import TaskKey
+from talka.work.lifecycle import TaskState
 
 SPEC_BYTES: Final = 300
 """What a decoded spec takes besides its config."""
@@ -45,6 +47,9 @@ class DeliveryLimits(msgspec.Struct, frozen=True):
     """Bytes of specs of tasks that wait. Those beyond are read again when their turn comes."""
     inputs_bytes: int = INPUTS_LIMIT_BYTES
     """Bytes that may be passed on to one task."""
+    outputs_at_once: int = 256
+    """Outputs that are read together for one task that needs more of them: so many are in memory before it is seen
+    whether they may be passed on."""
     tasks: int = TASKS_LIMIT
     """Tasks that one message assigns, or results that it tells to be stored."""
 
@@ -79,6 +84,10 @@ class _Fetching(msgspec.Struct, frozen=True):
     fence: int
     inputs: dict[TaskKey, bytes]
     """What memory had of them: it may be gone before the rest was read."""
+    unread: list[TaskKey] = []
+    """Outputs that are read after those under way."""
+    spec: TaskSpec | None = None
+    """If it was read for this alone."""
 
 
 _Sized: TypeAlias = tuple[HandedTask, int]
@@ -119,7 +128,7 @@ class Delivery:
         """The task has got its spec, which stays in memory while there is room, or because it `is_needed`."""
         assert task.spec is not None
         size = _size_of(task.spec)
-        task.kib = size >> 10
+        task.kib = _sent_bytes(task.spec) >> 10
         if self.specs_bytes + size > self._limits.specs_bytes and not is_needed:
             task.spec = None
         else:
@@ -133,7 +142,7 @@ class Delivery:
     def replaced_spec(self, task: DagTask, former: TaskSpec) -> None:
         assert task.spec is not None
         size = _size_of(task.spec)
-        task.kib = size >> 10
+        task.kib = _sent_bytes(task.spec) >> 10
         self.specs_bytes += size - _size_of(former)
 
     def keep_output(self, key: TaskKey, output: bytes) -> None:
@@ -142,6 +151,10 @@ class Delivery:
         while self._outputs_bytes > self._limits.outputs_bytes:
             _, dropped = self._outputs.popitem(last=False)
             self._outputs_bytes -= len(dropped)
+
+    def output(self, key: TaskKey) -> bytes | None:
+        """If it is in memory."""
+        return self._outputs.get(key)
 
     # Messages.
 
@@ -164,7 +177,7 @@ class Delivery:
             number = task.job.row.number
             found: dict[TaskKey, bytes] = {}
             wanted: list[TaskKey] = []
-            for one in task.job.inputs_of(task) if task.after else ():
+            for one in _sources(task) if task.after else ():
                 content = self._outputs.get((number, one.index))
                 if content is None:
                     wanted.append((number, one.index))
@@ -172,6 +185,10 @@ class Delivery:
                     found[number, one.index] = content
             if task.spec is not None and not wanted:
                 self._hand(task, task.spec, found, found, ready, given)
+                continue
+            if len(wanted) > self._limits.outputs_at_once:
+                spec = () if task.spec is not None else ((number, task.index),)
+                given.effects.append(self._read_some(_Fetching(task, task.worker, task.fence, found, wanted), spec))
                 continue
             missing.append(_Fetching(task, task.worker, task.fence, found))
             outputs.update(dict.fromkeys(wanted))
@@ -194,9 +211,17 @@ class Delivery:
             task = one.task
             if task.fence != one.fence or task.worker != one.worker:
                 continue  # taken back meanwhile
-            spec = task.spec
+            spec = task.spec or one.spec
             if spec is None:
                 spec, task.checkpoint = specs[task.job.row.number, task.index]
+            if one.unread:
+                one.inputs.update(outputs)
+                size = sum([len(content) for content in one.inputs.values()])
+                if size > self._limits.inputs_bytes:
+                    given.unfit.append(self._too_large(task, f"more than {size}"))
+                else:
+                    given.effects.append(self._read_some(msgspec.structs.replace(one, spec=spec)))
+                continue
             self._hand(task, spec, outputs, one.inputs, ready, given)
         given.effects += self._hands(ready)
         return given
@@ -212,23 +237,17 @@ class Delivery:
     ) -> None:
         inputs: dict[str, bytes] = {}
         size = fed = 0
-        if task.after:
-            number = task.job.row.number
-            for one in task.job.inputs_of(task):
-                content = outputs.get((number, one.index), held.get((number, one.index)))
-                if content is None:
-                    given.unfit.append(Unfit(task, f"the output of task {one.id} is lost: run that one again"))
-                    return
-                inputs[one.id] = content
-                size += len(content) + len(one.id)
-        if size > (most := self._limits.inputs_bytes):
-            text = (
-                f"its inputs have {size} bytes together, and {most} may be passed on: let the tasks "
-                "before it return where their data is"
-            )
-            given.unfit.append(Unfit(task, text))
+        for one in task.job.inputs_of(task) if task.after else ():
+            content = self._content(task, one, outputs, held, given)
+            if content is None:
+                return
+            inputs[one.id] = content
+            size += len(content) + len(one.id)
+        if size > self._limits.inputs_bytes:
+            given.unfit.append(self._too_large(task, str(size)))
             return
-        own_size = len(memoryview(spec.config)) + len(task.checkpoint)
+        item, in_list = (bytes(spec.item), spec.place) if isinstance(spec, ElementSpec) else (b"", -1)
+        own_size = len(memoryview(spec.config)) + len(item) + len(task.checkpoint)
         if inputs and size + own_size > BATCH_LIMIT_BYTES:
             given.effects += self._feeds(task, inputs)
             inputs, size, fed = {}, 0, len(inputs)
@@ -250,6 +269,8 @@ class Delivery:
             0 if bounds is None else round(seconds_of(bounds.cpu, "bounds.cpu") * 1000),
             0 if bounds is None else bounds.files,
             fed,
+            item,
+            in_list,
         )
         needs = task.needs
         bundle = task.job.bundle if needs is not None and needs.bundle else None
@@ -259,6 +280,41 @@ class Delivery:
             found = ready[place] = [], bundle
         found[0].append((handed, TASK_BYTES + own_size + size))
         given.fences.append(task.fence)
+
+    def _content(
+        self,
+        task: DagTask,
+        one: DagTask,
+        outputs: Mapping[TaskKey, bytes],
+        held: Mapping[TaskKey, bytes],
+        given: Claimed,
+    ) -> bytes | None:
+        """What a task gets of one that it depends on; None: it is lost, and the task unfit."""
+        number = task.job.row.number
+        elements = task.job.elements_of(one)
+        found: list[bytes | None] = []
+        for part in (one,) if elements is None else elements:
+            content = None
+            if part.state is TaskState.COMPLETED:
+                content = outputs.get((number, part.index), held.get((number, part.index)))
+                if content is None:
+                    given.unfit.append(Unfit(task, f"the output of task {part.id} is lost: run that one again"))
+                    return None
+            found.append(content)
+        return found[0] if elements is None else joined(found)
+
+    def _too_large(self, task: DagTask, size: str) -> Unfit:
+        text = (
+            f"its inputs have {size} bytes together, and {self._limits.inputs_bytes} may be passed on: let the tasks "
+            "before it return where their data is"
+        )
+        return Unfit(task, text)
+
+    def _read_some(self, one: _Fetching, specs: tuple[TaskKey, ...] = ()) -> ReadOutputs:
+        """Of one task that needs many, the next outputs."""
+        ticket, most = next(self._tickets), self._limits.outputs_at_once
+        self._fetching[ticket] = [msgspec.structs.replace(one, unread=one.unread[most:])]
+        return ReadOutputs(ticket, specs, tuple(one.unread[:most]), self._floor.life.partition)
 
     def _feeds(self, task: DagTask, inputs: dict[str, bytes]) -> list[ToWorker]:
         floor = self._floor
@@ -298,7 +354,25 @@ def _input_bytes(named: tuple[str, bytes]) -> int:
 
 
 def _size_of(spec: TaskSpec) -> int:
+    if isinstance(spec, ElementSpec) and not spec.has_own_config:
+        return SPEC_BYTES + len(memoryview(spec.item))  # the config is that of all elements
     return SPEC_BYTES + len(memoryview(spec.config))
+
+
+def _sent_bytes(spec: TaskSpec) -> int:
+    """What an attempt takes of a frame at least."""
+    item = len(memoryview(spec.item)) if isinstance(spec, ElementSpec) else 0
+    return SPEC_BYTES + len(memoryview(spec.config)) + item
+
+
+def _sources(task: DagTask) -> Iterator[DagTask]:
+    """Whose outputs are passed on to it: for a task that was fanned out, its elements."""
+    for one in task.job.inputs_of(task):
+        elements = task.job.elements_of(one)
+        if elements is None:
+            yield one
+        else:
+            yield from (part for part in elements if part.state is TaskState.COMPLETED)
 
 
 def worker_key(name: str, boot: int, folder: int) -> str:

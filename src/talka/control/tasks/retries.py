@@ -16,7 +16,7 @@ import msgspec
 from talka.control.tasks.task import DagTask, Needs, Policy
 from talka.units import MILLISECOND
 from talka.wire.tasks import TaskResult
-from talka.work.dags.dag import DagSettings, Duration, Retry, TaskSpec, Timeouts, bundle_of, bytes_of
+from talka.work.dags.dag import DagSettings, Duration, Limit, Retry, TaskSpec, Timeouts, bundle_of, bytes_of
 from talka.work.dags.endings import TOLD_TO_STOP, Ending, ending_of
 from talka.work.durations import parse_duration
 from talka.work.lifecycle import TaskState
@@ -70,11 +70,12 @@ def _usual(settings: DagSettings) -> Policy:
 class Terms:
     """Needs and policies of the tasks of one job, each kept once however many tasks share it."""
 
-    __slots__ = ("_alone", "_brought", "_needs", "_partition", "_plain", "_policies", "_settings", "usual")
+    __slots__ = ("_alone", "_brought", "_job", "_needs", "_partition", "_plain", "_policies", "_settings", "usual")
 
-    def __init__(self, settings: DagSettings, partition: int = 0) -> None:
-        """`partition`: of the job."""
+    def __init__(self, settings: DagSettings, partition: int = 0, job: str = "") -> None:
+        """`partition`: of the job, whose id is `job`."""
         self._settings = settings
+        self._job = job
         self._partition = partition
         bundle = bundle_of(settings)
         self._brought: dict[str, tuple[str, bool]] = {}
@@ -96,20 +97,23 @@ class Terms:
         if policy is None:
             policy = self._policies[spec.retry, spec.timeouts, spec.delay] = policy_of(spec, self._settings)
         task.policy = policy
-        if not (spec.capabilities or spec.min_memory or spec.limits or spec.bounds is not None):
+        if not (spec.capabilities or spec.min_memory or spec.limits or spec.bounds is not None or spec.max_parallel):
             needs = self._plain.get(spec.handler)
             if needs is None:
                 needs = self._plain[spec.handler] = self._kept(self.needs_of(spec.handler))
         else:
             memory_bytes = bytes_of(spec.min_memory, "min_memory")
             is_bounded = spec.bounds is not None
+            limits = spec.limits
+            if spec.max_parallel and task.fan >= 0:
+                limits = (*limits, Limit(f"{self._job}/{spec.id.rpartition('[')[0]}", spec.max_parallel))
             digest, is_plain = self._brought.get(spec.handler, ("", True))
             needs = self._kept(
                 Needs(
                     spec.handler,
                     spec.capabilities,
                     memory_bytes,
-                    spec.limits,
+                    limits,
                     is_bounded,
                     self._partition,
                     digest,

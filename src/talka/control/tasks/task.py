@@ -3,6 +3,7 @@
 Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final, Protocol
@@ -71,6 +72,9 @@ class TaskOwner(Protocol):
     def inputs_of(self, task: "DagTask") -> list["DagTask"]:
         """Those of its dependencies that have an output."""
 
+    def elements_of(self, task: "DagTask") -> "Sequence[DagTask] | None":
+        """Those of a task that is fanned out, of whose outputs its own is made; None: it is not."""
+
 
 @dataclass(slots=True, eq=False)
 class DagTask:
@@ -120,6 +124,8 @@ class DagTask:
     checkpoint: bytes = b""
     cause: str = ""
     error: str = ""
+    fan: int = -1
+    """The index of the fanned-out task that it is an element of; below 0: it is none."""
 
     @property
     def depends_on(self) -> tuple[int, ...]:

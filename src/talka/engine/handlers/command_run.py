@@ -60,7 +60,10 @@ def given(attempt: HandlerRun) -> bytes:
     handed = attempt.handed
     inputs = {name: msgspec.Raw(content) for name, content in handed.inputs.items()}
     config, checkpoint = msgspec.Raw(handed.config or NO_CONFIG), msgspec.Raw(handed.checkpoint or NULL)
-    return msgspec.json.encode({"config": config, "inputs": inputs, "checkpoint": checkpoint})
+    told: dict[str, object] = {"config": config, "inputs": inputs, "checkpoint": checkpoint}
+    if attempt.index is not None:
+        told |= {"item": msgspec.Raw(handed.item), "index": attempt.index}
+    return msgspec.json.encode(told)
 
 
 def output_of(written: bytes) -> bytes:

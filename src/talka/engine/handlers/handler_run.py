@@ -44,6 +44,7 @@ class HandlerRun:
         self.handed = handed
         self.id, self.job, self.key = handed.id, handed.job, handed.key
         self.attempt, self.fence = handed.attempt, handed.fence
+        self.index = handed.place if handed.place >= 0 else None
         self._says = says
         self.is_cancelled = False
         """Whoever waits for it would rather not: end soon."""
@@ -56,6 +57,10 @@ class HandlerRun:
     @cached_property
     def config(self) -> object:
         return msgspec.json.decode(self.handed.config or NO_CONFIG)
+
+    @cached_property
+    def item(self) -> object:
+        return msgspec.json.decode(self.handed.item or NULL)
 
     @cached_property
     def inputs(self) -> dict[str, object]:

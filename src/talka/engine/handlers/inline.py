@@ -21,6 +21,7 @@ import msgspec
 
 from talka.clock import monotonic_ns
 from talka.control.dags.job import DagJob, DagStep
+from talka.control.dags.rows import no_list_text
 from talka.control.tasks.task import DagTask
 from talka.engine.handlers.command_run import run_command
 from talka.engine.handlers.handler_run import HandlerRun, run_async, run_plain
@@ -28,6 +29,7 @@ from talka.errors import Invalid
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.tasks import HandedTask, TaskLine, TaskResult
 from talka.work.dags.dag import DagSpec, ParamValue, checked
+from talka.work.dags.elements import ElementMaker, ElementSpec, joined, listed
 from talka.work.dags.params import NO_VALUES, SCHEDULE_SAMPLES, filled, plain
 from talka.work.dags.pipeline import Dag
 from talka.work.dags.records import JobRow
@@ -237,10 +239,38 @@ class Inline:
     def _take(self, step: DagStep) -> None:
         for task in step.ready:
             heapq.heappush(self._ready, (-task.priority, task.index))
+        for task in step.fan_out:
+            self._fan_out(task)
         for task in step.recalls:
             attempt = self._attempts.get(task.index)
             if attempt is not None:
                 attempt.stop("timeout" if task.recall == "timeout" else "cancelled")
+
+    def _fan_out(self, task: DagTask) -> None:
+        """As a manager does, from what its outputs are."""
+        job, now = self._job, self._loop.clock.now_ns
+        assert task.spec is not None
+        over = job.list_of(task, task.spec)
+        try:
+            if over.source.state is not TaskState.COMPLETED:
+                raise Invalid(no_list_text(over.source))
+            items = listed(self._output(over.source), over.path, over.source.id)
+            job.check_ids(task)
+        except Invalid as error:
+            self._take(job.unlisted(now, task, str(error)))
+            return
+        maker = ElementMaker(task.spec, task.index)
+        elements = [job.element(task, maker, place, item, over.after) for place, item in enumerate(items)]
+        self._take(job.fanned(now, task, elements))
+
+    def _output(self, task: DagTask) -> bytes:
+        """Of one that completed."""
+        elements = self._job.elements_of(task)
+        return (
+            self._outputs[task.index]
+            if elements is None
+            else joined([self._outputs.get(one.index) for one in elements])
+        )
 
     def _give_out(self) -> None:
         job = self._job
@@ -267,10 +297,12 @@ class Inline:
             handler=task.handler,
             attempt=task.attempts,
             config=bytes(task.spec.config),
-            inputs={other.id: self._outputs[other.index] for other in self._job.inputs_of(task)},
+            inputs={other.id: self._output(other) for other in self._job.inputs_of(task)},
             attempt_ms=task.policy.attempt_ns // MILLISECOND,
             key=task.key,
             checkpoint=self._checkpoints.get(task.index, b""),
+            item=bytes(task.spec.item) if isinstance(task.spec, ElementSpec) else b"",
+            place=task.spec.place if isinstance(task.spec, ElementSpec) else -1,
         )
         attempt = self._attempts[task.index] = HandlerRun(handed, self)
         running = self._loop.create_task(self._run(task, attempt))
@@ -318,7 +350,8 @@ class Inline:
         self._take(self._job.completed(now, task))
 
     def _told(self, task: DagTask) -> InlineTask:
-        output, progress = self._outputs.get(task.index), self._checkpoints.get(task.index)
+        output = self._output(task) if task.state is TaskState.COMPLETED else None
+        progress = self._checkpoints.get(task.index)
         return InlineTask(
             state=task.state,
             output=None if output is None else msgspec.json.decode(output),

@@ -45,7 +45,8 @@ from talka.wire.task_views import (
 )
 from talka.wire.views import instant_text
 from talka.work.dags.dag import DagSettings
-from talka.work.dags.records import AttemptRow, JobRow, LiveTask, TaskKey, TaskRow
+from talka.work.dags.elements import kept_element
+from talka.work.dags.records import AttemptRow, FanRow, JobRow, LiveTask, TaskKey, TaskRow
 from talka.work.lifecycle import JobState, TaskState, is_final
 
 GRAPH_LIMIT: Final = 10_000
@@ -212,9 +213,10 @@ class DagReading:
     async def dag_graph(self, id: str) -> GraphView:
         row = await self._row(id)
         rows = await self._store.tasks(row.number, (), -1, self._reading.graph)
-        tasks = await self._views(id, rows)
+        tasks = await self._views(id, [one for one in rows if kept_element(one.spec) is None])
         edges = [(before, task.id) for task in tasks for before in task.depends_on]
-        return GraphView(tasks, edges, max(0, row.tasks - len(tasks)))
+        elements = sum([fan.count for fan in await self._store.fans(row.number)])
+        return GraphView(tasks, edges, max(0, row.tasks - elements - len(tasks)))
 
     # Tasks.
 
@@ -247,6 +249,9 @@ class DagReading:
     async def _views(self, id: str, rows: Sequence[TaskRow]) -> list[TaskView]:
         outputs = [await self._output(row) for row in rows]
         views = await asyncio.to_thread(lambda: list(map(task_view, rows, outputs)))  # there may be thousands
+        views = [
+            await self._fanned(id, row, view) if view.for_each else view for row, view in zip(rows, views, strict=True)
+        ]
         job = self._job(id)
         if job is None:
             return views
@@ -257,6 +262,18 @@ class DagReading:
                 view = msgspec.structs.replace(view, state=live)
             shown.append(view)
         return shown
+
+    async def _fanned(self, id: str, row: TaskRow, view: TaskView) -> TaskView:
+        """Of a task that is fanned out: what it depends on, and how its elements stand."""
+        named = {one.index: one.id for one in await self._store.tasks_at([(row.job, row.depends_on[-1])])}
+        before = dict.fromkeys([*view.depends_on, *named.values()])
+        job = self._job(id)
+        if job is not None:
+            elements = job.elements_by_state(row.index)
+        else:
+            fans = [fan for fan in await self._store.fans(row.job) if fan.index == row.index]
+            elements = await self._store.counts_of(row.job, fans[0]) if fans else {}
+        return msgspec.structs.replace(view, depends_on=list(before), elements=elements)
 
     async def _output(self, row: TaskRow) -> bytes:
         return (await self._store.blob(row.blob) or b"") if row.blob else row.output
@@ -270,7 +287,8 @@ class DagReading:
         job = self._job(id)
         if job is None or self._is_draft(id):
             row = await self._row(id)
-            job = ended_job(row, await self._store.live_tasks(row.number, -1, row.tasks + 1))
+            live = await self._store.live_tasks(row.number, -1, row.tasks + 1)
+            job = ended_job(row, live, await self._store.fans(row.number))
         limit = self._reading.retry
         tasks = job.again(request.tasks, request.config)
         return RetryPlan([RetryTask(task.id, task.state) for task in tasks[:limit]], max(0, len(tasks) - limit))
@@ -311,10 +329,11 @@ class DagReading:
         return rows, letters
 
 
-def ended_job(row: JobRow, live: Sequence[LiveTask]) -> DagJob:
+def ended_job(row: JobRow, live: Sequence[LiveTask], fans: Sequence[FanRow]) -> DagJob:
     """As the store has it, to be looked at: nothing runs in it."""
     job = DagJob(row, msgspec.json.decode(row.settings, type=DagSettings), Random(0), lambda now: 0)
     job.restore(0, live)
+    job.restore_fans(fans)
     job.restored(0)
     return job
 

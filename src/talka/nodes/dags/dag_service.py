@@ -36,7 +36,7 @@ from talka.errors import TalkaError, Unavailable
 from talka.nodes.dags.dag_events import dag_ended_event, dropped_event, new_life_event, raised_event, too_old_event
 from talka.nodes.dags.dag_reading import DagReading, ReadingLimits
 from talka.nodes.dags.dag_requests import BUSY_S, DRAFTS_LIMIT, SILENCE_S, DagAnswers, DagDrafts
-from talka.nodes.dags.dag_views import live_facts, spec_of
+from talka.nodes.dags.dag_views import live_facts
 from talka.nodes.dags.kept_partitions import KeptPartitions
 from talka.nodes.dags.schedule_keeper import ScheduleKeeper
 from talka.nodes.dags.store_upkeep import StoreUpkeep, UpkeepLimits
@@ -44,6 +44,7 @@ from talka.nodes.member_events import Event
 from talka.store.dags.records import CommitListener, Store, StoreLost, StoreTaken
 from talka.wire.task_views import BackfillRequest, BackfillView, DagFacts, RetryRequest, ScheduleView, SkipRequest
 from talka.work.dags.dag import BadDag, DagHead, DagSpec, TaskSpec, identity_of
+from talka.work.dags.elements import kept_element
 from talka.work.dags.params import Filler, filled, values_for, values_text
 from talka.work.dags.records import JobRow
 from talka.work.lifecycle import JobState, TaskState, is_final
@@ -461,7 +462,7 @@ class DagService(DagReading):
         digest = hashlib.sha256()
         after = -1
         while rows := await self._store.tasks(job, (), after, self._limits.page):
-            content = b"".join([row.spec + b"\n" for row in rows])
+            content = b"".join([row.spec + b"\n" for row in rows if kept_element(row.spec) is None])
             await asyncio.to_thread(digest.update, content)  # it may be many megabytes
             after = rows[-1].index
         return digest.digest()
@@ -501,11 +502,14 @@ class DagService(DagReading):
             ended = None
             if self._job(id) is None:
                 row = await self._row(id)
-                ended = (row, await self._store.live_tasks(row.number, -1, row.tasks + 1))
+                live = await self._store.live_tasks(row.number, -1, row.tasks + 1)
+                ended = (row, live, await self._store.fans(row.number))
             edits: list[Edit] = []
             for task, config in request.config.items():
                 _, found = await self._task(id, task)
-                edits.append(Edit(found.index, spec_of(found.spec), found.checkpoint, config))
+                key = (found.job, found.index)
+                specs = await self._kept.whole_specs({key: (found.spec, found.checkpoint)})
+                edits.append(Edit(found.index, *specs[key], config))
             if ended is None and self._job(id) is None:
                 raise Unavailable(f"job {id} has ended just now: ask again")
             keeper = self._keeper_of(id)

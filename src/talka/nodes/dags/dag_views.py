@@ -24,6 +24,7 @@ from talka.wire.task_views import (
 from talka.wire.views import instant_text
 from talka.work.dags.cron import LAST_MS
 from talka.work.dags.dag import TaskSpec
+from talka.work.dags.elements import kept_element
 from talka.work.dags.params import values_in
 from talka.work.dags.records import AttemptRow, EventRow, JobRow, LogRow, ScheduleRow, TaskRow
 from talka.work.lifecycle import JobState, is_final
@@ -71,11 +72,12 @@ def live_facts(job: DagJob, position: int | None) -> DagFacts:
         started_at=instant_text(row.submitted_ms),
         ended_at="",
         submitted_by=row.submitted_by,
-        tasks=len(job.tasks),
+        tasks=job.size,
         counts=job.counts(),
         position=position,
         exit_code=None,
         params=values_in(row.params),
+        to_fan_out=job.to_fan_out,
     )
 
 
@@ -83,8 +85,18 @@ def spec_of(content: bytes) -> TaskSpec:
     return _spec_decoder.decode(content)
 
 
+def handler_of(content: bytes) -> str:
+    """As the store keeps a spec, also that of an element."""
+    own = kept_element(content)
+    return spec_of(content).handler if own is None else own.handler
+
+
 def task_view(row: TaskRow, output: bytes) -> TaskView:
-    spec = spec_of(row.spec)
+    own = kept_element(row.spec)
+    if own is None:
+        spec = spec_of(row.spec)
+    else:  # the rest is its task's
+        spec = TaskSpec(own.id, own.handler, priority=own.priority)
     return TaskView(
         id=row.id,
         state=row.state,
@@ -100,6 +112,9 @@ def task_view(row: TaskRow, output: bytes) -> TaskView:
         started_at=instant_text(row.started_ms),
         ended_at=instant_text(row.ended_ms),
         progress=msgspec.Raw(row.checkpoint) if row.checkpoint else NULL,
+        for_each=spec.for_each,
+        element_of="" if own is None else own.id.rpartition("[")[0],
+        item=NULL if own is None else own.item,
     )
 
 
@@ -135,7 +150,7 @@ def dead_letter(job: str, row: TaskRow, attempts: list[AttemptRow]) -> DeadLette
         id=f"{job}/{row.id}",
         job=job,
         task=row.id,
-        handler=spec_of(row.spec).handler,
+        handler=handler_of(row.spec),
         cause=row.cause,
         error=row.error,
         ended_at=instant_text(row.ended_ms),

@@ -5,7 +5,7 @@ Decisions: docs/decisions/0021-dag-jobs-live-in-one-store.md, docs/decisions/004
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from talka.clock import boottime_ns
@@ -15,11 +15,11 @@ from talka.control.dags.turns import DagTurns
 from talka.control.tasks.partition import WHOLE
 from talka.control.tasks.store_effects import Commit, DagEffect, RaiseEpoch, ReadOutputs
 from talka.errors import TalkaError, Unavailable
-from talka.nodes.dags.dag_views import spec_of
 from talka.nodes.dags.store_hold import StoreLease
 from talka.store.dags.memory import OpenedLife, StoreMemory
 from talka.store.dags.records import Store, StoreLost, StoreTaken
 from talka.work.dags.dag import TaskSpec
+from talka.work.dags.elements import fans_of, whole_specs
 from talka.work.dags.records import TaskKey
 
 Answer = TypeVar("Answer")
@@ -87,6 +87,7 @@ class KeptPartitions:
                     while page := await self._store.live_tasks(row.number, after, self._page):
                         keeper.restore_tasks(now, row.number, page)
                         after = page[-1].index
+                    keeper.restore_fans(row.number, await self._store.fans(row.number))
 
     # What keepers ask for.
 
@@ -118,8 +119,12 @@ class KeptPartitions:
 
     async def _read(self, fetch: ReadOutputs) -> Read:
         found = await self._store.fetch(fetch.specs, fetch.outputs)
-        specs = {key: (spec_of(content), checkpoint) for key, (content, checkpoint) in found.specs.items()}
-        return specs, found.outputs
+        return await self.whole_specs(found.specs), found.outputs
+
+    async def whole_specs(self, found: Mapping[TaskKey, tuple[bytes, bytes]]) -> dict[TaskKey, tuple[TaskSpec, bytes]]:
+        """Of what the store has of them, with checkpoints."""
+        fans = fans_of(found)
+        return whole_specs(found, (await self._store.fetch(fans, ())).specs if fans else {})
 
     def _fetched(self, fetch: ReadOutputs, found: "asyncio.Future[Read]") -> None:
         if found.cancelled():

@@ -16,7 +16,10 @@ from talka.work.dags.records import (
     Change,
     ClaimTask,
     Complete,
+    DropElements,
     EventRow,
+    FanOut,
+    FanRow,
     JobRow,
     LiveTask,
     LogRow,
@@ -126,7 +129,7 @@ class CommitListener(NamedTuple):
     """It can never take them. Nothing that came later is made: of `StoreTaken` with a key, nothing under that key."""
 
 
-SURE: Final = frozenset({ClaimTask, Complete, MoveJob, Release})
+SURE: Final = frozenset({ClaimTask, Complete, DropElements, FanOut, MoveJob, Release})
 """Changes that a store takes if it has what was written to it. Others may come too late."""
 
 
@@ -266,8 +269,14 @@ class Store(Protocol):
     async def blob(self, digest: str) -> bytes | None:
         """A large output, by the name that its row has of it; None: it is lost."""
 
+    async def fans(self, job: int) -> list[FanRow]:
+        """Its tasks that are fanned out, in order of their index."""
+
     async def counts(self, job: int) -> dict[str, int]:
         """Tasks by state."""
+
+    async def counts_of(self, job: int, fan: FanRow) -> dict[str, int]:
+        """The elements of a task that is fanned out, by state."""
 
     async def attempts(self, keys: Sequence[TaskKey]) -> list[AttemptRow]: ...
     async def logs(self, job: int, index: int, after: int, limit: int) -> list[LogRow]: ...

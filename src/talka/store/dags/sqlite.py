@@ -34,6 +34,7 @@ from talka.work.dags.records import (
     Change,
     DropJob,
     EventRow,
+    FanRow,
     JobRow,
     LiveTask,
     LogRow,
@@ -198,8 +199,12 @@ class SqliteRecords:
         values: dict[str, object] = {"after": (after[0] << INDEX_BITS) + after[1], "limit": max(limit, 0)}
         return [task_of(row) for row in self.file.read("dead_letters", values)]
 
-    def counts(self, job: int) -> dict[str, int]:
-        return self.file.counted(job)
+    def fans(self, job: int) -> list[FanRow]:
+        values: dict[str, object] = {"first": job << INDEX_BITS, "last": job << INDEX_BITS | LAST_INDEX}
+        return [FanRow(*row) for row in self.file.read("fans", values)]
+
+    def counts(self, job: int, first: int = 0, last: int = LAST_INDEX) -> dict[str, int]:
+        return self.file.counted(job, first, last)
 
     def specs(self, keys: Sequence[TaskKey]) -> dict[TaskKey, tuple[bytes, bytes]]:
         rows = self.file.read("specs", {"keys": packed_keys(keys)})

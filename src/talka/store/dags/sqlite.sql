@@ -153,6 +153,14 @@ ALTER TABLE talka_schedules ADD COLUMN is_paused INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE talka_schedules ADD COLUMN ran_ms INTEGER NOT NULL DEFAULT 0;  -- the instant that ran_job is for
 ALTER TABLE talka_schedules ADD COLUMN ran_job TEXT NOT NULL DEFAULT '';
 
+-- migration: 6
+-- Tasks that are fanned out: their elements are the tasks of the same job with the indexes first to first + count - 1.
+CREATE TABLE talka_fans (
+    task INTEGER PRIMARY KEY,  -- key of the task
+    first INTEGER NOT NULL,
+    count INTEGER NOT NULL
+);
+
 -- name: tables
 SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\_%' ESCAPE '\';
 
@@ -321,6 +329,21 @@ FROM talka_tasks
 WHERE key > :after AND key <= :last
 ORDER BY key
 LIMIT :limit;
+
+-- name: put_fan
+INSERT OR IGNORE INTO talka_fans (task, first, count) VALUES (? << 32 | ?, ?, ?);
+
+-- name: set_size
+UPDATE talka_jobs SET tasks = ? WHERE number = ?;
+
+-- name: fans
+SELECT task & 4294967295, first, count FROM talka_fans WHERE task BETWEEN :first AND :last ORDER BY task;
+
+-- name: drop_fan
+DELETE FROM talka_fans WHERE task = ? << 32 | ? AND first = ? AND count = ?;
+
+-- name: drop_fans
+DELETE FROM talka_fans WHERE task BETWEEN ? AND ?;
 
 -- name: specs
 SELECT key >> 32, key & 4294967295, spec, checkpoint
@@ -501,6 +524,9 @@ SELECT count(*), min(task >> 32) FROM talka_logs WHERE task NOT IN (SELECT key F
 
 -- name: check_keys
 SELECT count(*), min(task >> 32) FROM talka_keys WHERE task NOT IN (SELECT key FROM talka_tasks);
+
+-- name: check_fans
+SELECT count(*), min(task >> 32) FROM talka_fans WHERE task NOT IN (SELECT key FROM talka_tasks);
 
 -- name: check_sizes
 -- A job that is still SUBMITTED may get more tasks.

@@ -18,9 +18,11 @@ from talka.work.dags.records import (
     ClaimTask,
     Complete,
     CompleteRange,
+    DropElements,
     DropJob,
     DropSchedule,
     Extend,
+    FanOut,
     JobRow,
     MoveJob,
     PutAttempt,
@@ -64,6 +66,7 @@ class ChangePlan(NamedTuple):
     """Which change each count of the steps is of."""
 
 
+_OF_RANGES: Final = ("drop_keys", "drop_logs", "drop_attempts", "drop_fans", "drop_tasks")
 _gist: Final = msgspec.json.Decoder(Gist)
 
 
@@ -245,6 +248,26 @@ def resets(changes: list[Reset]) -> list[ChangeStep]:
     return [ChangeStep("reset", rows), ChangeStep("replace_spec", specs, [])]
 
 
+def fan_outs(changes: list[FanOut]) -> list[ChangeStep]:
+    rows: list[Row] = [(change.job, change.index, change.first, change.count) for change in changes]
+    sizes: list[Row] = [(change.tasks, change.job) for change in changes]
+    return [ChangeStep("put_fan", rows), ChangeStep("set_size", sizes, [])]
+
+
+def drop_elements(changes: list[DropElements]) -> list[ChangeStep]:
+    rows: list[Row] = [(change.job, change.index, change.first, change.count) for change in changes]
+    ranges: list[Row] = [
+        (change.job << INDEX_BITS | change.first, change.job << INDEX_BITS | change.first + change.count - 1)
+        for change in changes
+    ]
+    sizes: list[Row] = [(change.tasks, change.job) for change in changes]
+    return [
+        ChangeStep("drop_fan", rows),
+        *(ChangeStep(query, ranges, []) for query in _OF_RANGES),
+        ChangeStep("set_size", sizes, []),
+    ]
+
+
 def put_events(changes: list[PutEvent]) -> list[ChangeStep]:
     rows: list[Row] = [
         (row.job, row.index, row.at_ms, row.kind, row.text) for row in (change.row for change in changes)
@@ -265,7 +288,7 @@ def drop_jobs(changes: list[DropJob]) -> list[ChangeStep]:
     ranges: list[Row] = [(change.job << INDEX_BITS, change.job << INDEX_BITS | LAST_INDEX) for change in changes]
     numbers: list[Row] = [(change.job,) for change in changes]
     return [
-        *(ChangeStep(query, ranges, []) for query in ("drop_keys", "drop_logs", "drop_attempts", "drop_tasks")),
+        *(ChangeStep(query, ranges, []) for query in _OF_RANGES),
         ChangeStep("drop_events", numbers, []),
         ChangeStep("drop_job", numbers),
     ]
@@ -282,6 +305,8 @@ STEPS: Final[dict[type, Callable[[list[Any]], list[ChangeStep]]]] = {
     Release: partial(as_they_are, "release"),
     Extend: partial(as_they_are, "extend"),
     Reset: resets,
+    FanOut: fan_outs,
+    DropElements: drop_elements,
     PutAttempt: lambda changes: as_they_are("put_attempt", [change.row for change in changes]),
     PutEvent: put_events,
     PutLogs: put_logs,
@@ -303,5 +328,5 @@ def gist_of(spec: bytes) -> Gist:
 
 
 OF_TASKS: Final = frozenset({ClaimTask, Complete, Release, Extend, Reset})
-BARRIERS: Final = frozenset({DropJob, PutSchedule, DropSchedule, ClaimRange, CompleteRange})
+BARRIERS: Final = frozenset({DropJob, DropElements, FanOut, PutSchedule, DropSchedule, ClaimRange, CompleteRange})
 """Nothing goes past these: they are rare, or stand for so many rows that each may have a statement of its own."""

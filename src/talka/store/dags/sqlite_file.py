@@ -59,6 +59,7 @@ QUERIES: Final = read_queries("talka.store.dags", "sqlite")
 CHECKS: Final = {
     "check_tasks": "tasks without their job",
     "check_attempts": "attempts without their task",
+    "check_fans": "tasks that were fanned out, without themselves",
     "check_logs": "lines of logs without their task",
     "check_keys": "idempotency keys without their task",
     "check_events": "events without their job",
@@ -196,8 +197,8 @@ class SqliteFile:
                 found.append(f"job {id} has ended, and its tasks are not in the states that it counted at its end")
         return found
 
-    def counted(self, job: int) -> dict[str, int]:
-        rows = self.read("counts", {"first": job << INDEX_BITS, "last": job << INDEX_BITS | LAST_INDEX})
+    def counted(self, job: int, first: int = 0, last: int = LAST_INDEX) -> dict[str, int]:
+        rows = self.read("counts", {"first": job << INDEX_BITS | first, "last": job << INDEX_BITS | last})
         return {str(TASK_STATES[state]): count for state, count in rows}
 
     def sizes(self) -> tuple[int, int]:

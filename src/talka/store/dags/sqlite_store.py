@@ -33,6 +33,7 @@ from talka.work.dags.records import (
     AttemptRow,
     Change,
     EventRow,
+    FanRow,
     JobRow,
     LiveTask,
     LogRow,
@@ -197,8 +198,14 @@ class SqliteStore:
     async def blob(self, digest: str) -> bytes | None:
         return await self._read(self._blobs.get, digest)
 
+    async def fans(self, job: int) -> list[FanRow]:
+        return await self._read(self._records.fans, job)
+
     async def counts(self, job: int) -> dict[str, int]:
         return await self._read(self._records.counts, job)
+
+    async def counts_of(self, job: int, fan: FanRow) -> dict[str, int]:
+        return await self._read(self._records.counts, job, fan.first, fan.first + fan.count - 1)
 
     async def attempts(self, keys: Sequence[TaskKey]) -> list[AttemptRow]:
         return await self._read(self._records.attempts, keys)

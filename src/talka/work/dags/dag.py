@@ -4,7 +4,7 @@ Tasks are named by their id in what people see, and by their index, the position
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from fractions import Fraction
 from functools import lru_cache
@@ -22,6 +22,8 @@ TASKS_LIMIT: Final = 2_000_000
 """Of one job."""
 DEPENDENCIES_LIMIT: Final = 10_000
 """Of one task."""
+ELEMENTS_LIMIT: Final = 100_000
+"""Of one list that a task is fanned out over."""
 CONFIG_LIMIT_BYTES: Final = 256 * 1024
 OUTPUT_LIMIT_BYTES: Final = 512 * 1024
 """A larger one fails its task: return where it is, not what it is."""
@@ -117,6 +119,11 @@ class TaskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     """Idempotency: a task whose key was completed before, in whichever job, is not run again but has that output."""
     limits: Annotated[tuple[Limit, ...], msgspec.Meta(max_length=8)] = ()
     bounds: Bounds | None = None
+    for_each: Annotated[str, msgspec.Meta(max_length=512)] = ""
+    """It is fanned out over a list: "TASK" or "TASK.path.to.list" names it in the output of another task, which comes
+    before it. Each element of the list becomes a task of its own, `ID[0]` and on."""
+    max_parallel: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
+    """Of the elements that it is fanned out into, so many run at the same time; 0: any number."""
 
 
 class DagSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -315,6 +322,7 @@ def examined(
     if len(places) != len(tasks) or not known.keys().isdisjoint(places):
         problems += islice(_doubles(tasks, known), problems_limit)
     dependencies: list[tuple[int, ...]] = []
+    fans: dict[str, None] = {}
     points_forward = False
     for place, task in enumerate(tasks, first):
         names = task.depends_on
@@ -330,6 +338,10 @@ def examined(
         ):
             values = (task.delay, task.retry, task.timeouts, task.min_memory, task.limits, task.bounds)
             problems += (_told(task, place - first, field, text) for field, text in _wrong_values(*values))
+        if task.for_each or task.max_parallel:
+            fans[task.id] = None
+            names, texts = _fanned_over(task, places, known)
+            problems += (_told(task, place - first, field, text) for field, text in texts)
         if not names:
             dependencies.append(())
             continue
@@ -339,7 +351,7 @@ def examined(
             found = tuple([places.get(name, MISSING) for name in names])
         latest = max(found) if len(found) > 1 else found[0]
         if latest >= place and (not forward or place in found) or MISSING in found:
-            found, texts = _sorted_out(task, place, found, places, known, forward=forward)
+            found, texts = _sorted_out(names, len(task.depends_on), place, found, places, known, forward=forward)
             problems += (_told(task, place - first, field, text) for field, text in texts)
         if len(found) > 1 and len(set(found)) < len(found):
             found = tuple(dict.fromkeys(found))
@@ -347,6 +359,8 @@ def examined(
         points_forward = points_forward or latest > place
         if len(problems) >= problems_limit:
             return dependencies, problems[:problems_limit]
+    if fans:
+        problems += islice(_elements_named(tasks, fans), problems_limit - len(problems))
     if points_forward:
         for circle in islice(_circles(dependencies, first), problems_limit - len(problems)):
             index = circle[0] - first
@@ -401,8 +415,49 @@ def _doubles(tasks: Sequence[TaskSpec], known: Mapping[str, int]) -> Iterator[Ba
         seen[task.id] = None
 
 
+def source_of(for_each: str, names: Container[str]) -> tuple[str, list[str]]:
+    """The task that a `for_each` names, and the path in its output; empty: it names none. Ids may have dots in them:
+    the longest that is there is meant."""
+    source = for_each
+    while source and source not in names:
+        source = source.rpartition(".")[0]
+    if source == for_each:
+        return source, []
+    return source, (for_each[len(source) + 1 :] if source else for_each).split(".")
+
+
+def _fanned_over(
+    task: TaskSpec, places: Mapping[str, int], known: Mapping[str, int]
+) -> tuple[tuple[str, ...], list[tuple[str, str]]]:
+    """What a task depends on, with what it is fanned out over; and what is wrong with that."""
+    texts: list[tuple[str, str]] = []
+    if not task.for_each:
+        return task.depends_on, [("max_parallel", "max_parallel is for a task with for_each: leave it out")]
+    if task.key:
+        text = "for_each and key exclude each other: which element would have the key? Let the handler look itself"
+        texts.append(("key", text))
+    found = source_of(task.for_each, places), source_of(task.for_each, known)
+    source, path = max(found, key=lambda one: len(one[0]))
+    if not source:
+        name = task.for_each.partition(".")[0]
+        text = f"for_each = {shown(task.for_each)} names no task: there is no {name}{_close(name, places, known)}"
+        return task.depends_on, [*texts, ("for_each", text)]
+    if not all(path):
+        text = f'for_each = {shown(task.for_each)} has an empty name in its path: write "TASK.path.to.list"'
+        texts.append(("for_each", text))
+    return (task.depends_on if source in task.depends_on else (*task.depends_on, source)), texts
+
+
+def _elements_named(tasks: Sequence[TaskSpec], fans: Container[str]) -> Iterator[BadDag]:
+    for index, task in enumerate(tasks):
+        if task.id.endswith("]") and (fan := task.id.rpartition("[")[0]) in fans:
+            text = f"is an id of an element of task {fan}, which is fanned out: name it otherwise"
+            yield _told(task, index, "id", text)
+
+
 def _sorted_out(
-    task: TaskSpec,
+    names: Sequence[str],
+    depends_on: int,
     place: int,
     found: tuple[int, ...],
     places: Mapping[str, int],
@@ -410,10 +465,11 @@ def _sorted_out(
     *,
     forward: bool,
 ) -> tuple[tuple[int, ...], list[tuple[str, str]]]:
-    """The dependencies that can be, and what is wrong with the others."""
+    """The dependencies that can be, and what is wrong with the others. `depends_on`: so many of the names stand there;
+    the last may be what it is fanned out over."""
     good: list[int] = []
     texts: list[tuple[str, str]] = []
-    for position, (name, other) in enumerate(zip(task.depends_on, found, strict=True)):
+    for position, (name, other) in enumerate(zip(names, found, strict=True)):
         if other == MISSING:
             text = f"depends on {name}, but there is no such task{_close(name, places, known)}"
         elif other == place:
@@ -423,7 +479,7 @@ def _sorted_out(
         else:
             good.append(other)
             continue
-        texts.append((f"depends_on[{position}]", text))
+        texts.append((f"depends_on[{position}]" if position < depends_on else "for_each", text))
     return tuple(good), texts
 
 

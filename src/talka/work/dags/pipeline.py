@@ -136,8 +136,12 @@ class Dag:
         key: str = "",
         limits: Iterable[Limit | Fields] = (),
         bounds: Bounds | Fields | None = None,
+        for_each: "PipelineNode | str" = "",
+        max_parallel: int = 0,
     ) -> PipelineNode:
-        """Adds a task. `handler` is the name of one, or a function under @handler in the same file or another."""
+        """Adds a task. `handler` is the name of one, or a function under @handler in the same file or another.
+
+        `for_each`: a task whose output is a list, or "TASK.path.to.list". It becomes a task for each element."""
         problems: list[str] = []
         fields: dict[str, Any] = {
             "id": id,
@@ -153,6 +157,8 @@ class Dag:
             "key": key,
             "limits": list(limits) if not isinstance(limits, Mapping) else limits,
             "bounds": bounds,
+            "for_each": ",".join(self._ids(for_each, problems)) if isinstance(for_each, PipelineNode) else for_each,
+            "max_parallel": max_parallel,
         }
         self._tasks.append(_Written(fields, problems, *_written_at()))
         return PipelineNode(id, self)

@@ -96,6 +96,15 @@ class LiveTask(msgspec.Struct, frozen=True, array_like=True):
     failures: int = 0
 
 
+class FanRow(msgspec.Struct, frozen=True):
+    """A task that is fanned out: its elements are tasks of the same job, one after the other."""
+
+    index: int
+    first: int
+    """The index of its first element."""
+    count: int
+
+
 class AttemptRow(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt that did not complete its task; the one that did is in the task's own row."""
 
@@ -282,6 +291,27 @@ class Reset(msgspec.Struct, frozen=True):
     spec: bytes = b""
 
 
+class FanOut(msgspec.Struct, frozen=True):
+    """A task is fanned out, and has these elements, which are put in the same batch; the job has so many tasks now.
+    Of one that is fanned out already nothing is done."""
+
+    job: int
+    index: int
+    first: int
+    count: int
+    tasks: int
+
+
+class DropElements(msgspec.Struct, frozen=True):
+    """A task is fanned out no more: its elements go, with all that belongs to them. The job has so many tasks now."""
+
+    job: int
+    index: int
+    first: int
+    count: int
+    tasks: int
+
+
 class PutAttempt(msgspec.Struct, frozen=True):
     row: AttemptRow
 
@@ -319,6 +349,8 @@ Change: TypeAlias = (
     | Release
     | Extend
     | Reset
+    | FanOut
+    | DropElements
     | PutAttempt
     | PutEvent
     | PutLogs
