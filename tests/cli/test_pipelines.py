@@ -17,7 +17,7 @@ import pytest
 
 from talka.cli import pipelines
 from talka.client.kinds import AnyJob, AnyJobsPage
-from talka.client.requests import ClusterUnreachable, NoSuchJob, NotAuthorised
+from talka.client.requests import ClusterUnreachable, NobodyCanRun, NoSuchJob, NotAuthorised
 from talka.client.sheets import TASKS_SHOWN, JobSheet, dag_sheet, load_sheet
 from talka.engine.handlers.inline import run_dag_inline
 from talka.engine.handlers.pipeline_file import read_pipeline
@@ -343,6 +343,24 @@ def test_param_that_is_none_is_a_mistake_of_the_command_line(
         code, out, err = command("submit", *words)
         assert (code, out) == (2, "") and text in err
     assert cluster.asked == []
+
+
+# What nobody could run.
+
+
+def test_what_no_worker_could_run_is_a_mistake_of_the_file(file: Path, command: Any, cluster: FakeClient) -> None:
+    cluster.error = NobodyCanRun('task load: no worker has the handler "work"; known: none')
+    code, out, err = command("submit", "etl.yaml")
+    assert (code, out) == (3, "") and 'no worker has the handler "work"; known: none' in err
+
+
+def test_it_may_wait_for_workers(file: Path, folder: Path, command: Any, cluster: FakeClient) -> None:
+    assert command("submit", "etl.yaml", "--detach").code == 0
+    assert command("submit", "etl.yaml", "--detach", "--wait-for-workers").code == 0
+    assert [spec.wait_for_workers for _, spec, _ in cluster.asked] == [False, True]
+    (folder / "shop.py").write_text(LOAD_TEST)
+    code, _, err = command("submit", "shop.py", "--wait-for-workers")
+    assert code == 2 and "--wait-for-workers is for pipelines, and shop.py is a load test" in err
 
 
 # Submitted and followed.

@@ -26,7 +26,7 @@ from talka.client.submitting import Submitting
 from talka.errors import Invalid, Unavailable
 from talka.web.auth import Tokens
 from talka.wire.task_views import DagFacts, RetryRequest, SkipRequest
-from talka.work.dags.dag import BadDag, DagSettings, DagSpec, TaskSpec
+from talka.work.dags.dag import BadDag, DagSettings, DagSpec, Param, TaskSpec
 from talka.work.lifecycle import JobState
 from tests.web.fake_control import LIMIT_S, Api, Apis, free_port
 from tests.web.fake_dags import FakeDags
@@ -78,6 +78,20 @@ async def test_many_are_taken_or_refused_each_for_itself(client: Client) -> None
     assert isinstance(first, DagFacts) and isinstance(third, DagFacts)
     assert isinstance(second, BadDag)
     assert (first.id, third.id) == ("dag1", "dag2")
+
+
+async def test_params_and_what_is_waited_for_travel_over_every_way_to_submit(client: Client, dags: FakeDags) -> None:
+    more: dict[str, Any] = {"params": {"n": Param("int")}, "values": {"n": 1}, "wait_for_workers": True}
+    spec = DagSpec(name="a", tasks=(TaskSpec("t", "etl"),), **more)
+    async with client.open_submit() as submits:
+        await (await submits.submit(spec, "frame"))
+    await client.submit_dag(spec, "one")
+    await client.submit_dags([spec], "bulk")
+    await client.stream_dag("a", spec.tasks, None, "stream", **more)
+    [draft] = dags.drafts.values()
+    assert draft.head.wait_for_workers
+    assert [given for given, _ in (dags.keys[key] for key in ("frame", "one", "bulk/0"))] == [spec] * 3
+    assert msgspec.structs.replace(dags.keys["stream"][0], wait_for_workers=True) == spec
 
 
 async def test_a_stream_is_one_job(client: Client, dags: FakeDags) -> None:

@@ -364,8 +364,9 @@ class DagCluster(JobCluster):
         return file
 
     def dag(self, name: str, *tasks: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> str:
-        """Submitted over HTTP; its id."""
+        """Submitted over HTTP, whether its workers are there yet or not; its id."""
         body = {"kind": "dag", "name": name, "tasks": tasks, **({"settings": settings} if settings else {})}
+        body["wait_for_workers"] = True
         answer = self.ask_api("POST", "/v1/jobs", body)
         assert answer.status == 201, answer
         return str(answer.body["id"])

@@ -158,7 +158,15 @@ class Soak:
             if n % CHAIN == CHAIN - 1:
                 task["depends_on"] = [f"t{n - back}" for back in range(1, CHAIN)]
             tasks.append(task)
-        return {"kind": "dag", "name": f"soak-{number}", "tasks": tasks, "settings": {"on_failure": "continue"}}
+        settings = {"on_failure": "continue"}
+        # The manager may have been struck a moment ago, and know of no worker yet.
+        return {
+            "kind": "dag",
+            "name": f"soak-{number}",
+            "tasks": tasks,
+            "settings": settings,
+            "wait_for_workers": True,
+        }
 
     def _look(self) -> None:
         for job in self._jobs:

@@ -437,7 +437,8 @@ def test_a_full_disk_refuses_jobs_with_a_sentence_and_goes_on_when_there_is_room
 
         # What it has at hand may take a few more.
         statuses = []
-        body = {"kind": "dag", "name": "full", "tasks": [{"id": "t", "handler": "mark", "config": 0, "key": "k" * 200}]}
+        task = {"id": "t", "handler": "mark", "config": 0, "key": "k" * 200}
+        body = {"kind": "dag", "name": "full", "tasks": [task], "wait_for_workers": True}
         for _ in range(200):
             answer = cluster.ask_api("POST", "/v1/jobs", body, timeout_s=SOON_S)
             statuses.append(answer.status)

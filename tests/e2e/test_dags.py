@@ -165,6 +165,18 @@ def test_a_task_says_what_it_waits_for(cluster: DagCluster) -> None:
     assert cancelled.code == 0, cancelled.text
 
 
+def test_what_no_worker_could_run_is_refused_unless_it_waits(cluster: DagCluster) -> None:
+    file = cluster.pipeline("typing-error", {"id": "a", "handler": "marck"})
+
+    refused = cluster.submit(file)
+    waits = cluster.submit(file, "--wait-for-workers", "--detach")
+
+    sentence = 'no worker has the handler "marck" (did you mean mark?); known: block, echo, '
+    assert refused.code == 3 and sentence in refused.err and "--wait-for-workers" in refused.err
+    assert waits.code == 0, waits.text
+    assert cluster.talka("jobs", "cancel", waits.out.strip()).code == 0
+
+
 def test_a_cancelled_pipeline_stops_what_runs_and_starts_nothing(cluster: DagCluster) -> None:
     file = cluster.pipeline(
         "cancelled",

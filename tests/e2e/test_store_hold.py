@@ -89,7 +89,7 @@ def test_a_manager_that_stood_still_for_too_long_loses_its_store_and_says_so(
         # Never a job that is acknowledged by the one that lost it.
         answer = not_ready(cluster, "another manager has taken the store")
         assert answer.headers["retry-after"]
-        body = {"kind": "dag", "name": "late", "tasks": [{"id": "t", "handler": "mark"}]}
+        body = {"kind": "dag", "name": "late", "tasks": [{"id": "t", "handler": "mark"}], "wait_for_workers": True}
         refused = cluster.ask_api_once("POST", "/v1/jobs", body)
         assert refused.status == 503 and "another manager has taken the store" in refused.body["detail"]
         assert refused.headers["retry-after"]
@@ -116,7 +116,7 @@ def test_a_store_that_is_taken_away_under_a_manager_is_noticed_within_its_lease(
     answer = not_ready(cluster, "while this manager had it: nothing more is kept or acknowledged")
 
     assert answer.headers["retry-after"]
-    body = {"kind": "dag", "name": "late", "tasks": [{"id": "t", "handler": "mark"}]}
+    body = {"kind": "dag", "name": "late", "tasks": [{"id": "t", "handler": "mark"}], "wait_for_workers": True}
     for _ in range(3):
         assert cluster.ask_api_once("POST", "/v1/jobs", body).status == 503
     cluster.wait_for("m1", "alarm", SOON_S)
@@ -138,7 +138,7 @@ def test_a_manager_is_not_ready_while_its_store_cannot_be_written_and_is_again_a
     answer = not_ready(cluster, "the store cannot be written: ")
 
     assert answer.headers["retry-after"]
-    body = {"kind": "dag", "name": "full", "tasks": [{"id": "t", "handler": "mark"}]}
+    body = {"kind": "dag", "name": "full", "tasks": [{"id": "t", "handler": "mark"}], "wait_for_workers": True}
     assert cluster.ask_api_once("POST", "/v1/jobs", body).status == 503
     process.rlimit(resource.RLIMIT_FSIZE, before)
     cluster.wait_until_loaded()
@@ -153,7 +153,12 @@ def test_a_manager_whose_clock_is_moved_keeps_its_store_its_schedules_and_its_jo
         cluster.start_nodes()
         runs(cluster, "before")
         jobs = [job["id"] for job in cluster.ask_api("GET", "/v1/jobs").good()["items"]]
-        spec = {"name": "hourly", "schedule": "0 * * * *", "tasks": [{"id": "t", "handler": "mark"}]}
+        spec = {
+            "name": "hourly",
+            "schedule": "0 * * * *",
+            "tasks": [{"id": "t", "handler": "mark"}],
+            "wait_for_workers": True,
+        }
         put = cluster.ask_api("PUT", "/v1/schedules", spec)
         assert put.status in (200, 201), put
         held = cluster.dag("held", {"id": "t", "handler": "until", "config": "gate"})

@@ -29,7 +29,7 @@ from tests.ports.count_kind.spec import CountSpec
 LIMIT_S = 60
 FOLDER = Path(__file__).parent / "count_kind"
 MOST_FILES = 6
-DAG = DagSpec(name="nightly", tasks=(TaskSpec("a", "etl"),))
+DAG = DagSpec(name="nightly", tasks=(TaskSpec("a", "etl"),), wait_for_workers=True)
 
 Found = TypeVar("Found")
 

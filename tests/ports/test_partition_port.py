@@ -84,9 +84,11 @@ quick = settings(deadline=None, derandomize=True, max_examples=200)
 def spec(name: str, tasks: int = 2, **more: Any) -> DagSpec:
     """A chain, or tasks side by side that have something of their own."""
     if more:
-        return DagSpec(name=name, tasks=tuple(TaskSpec(id=f"{name}{i}", handler="h", **more) for i in range(tasks)))
+        alike = tuple(TaskSpec(id=f"{name}{i}", handler="h", **more) for i in range(tasks))
+        return DagSpec(name=name, tasks=alike, wait_for_workers=True)
     return DagSpec(
         name=name,
+        wait_for_workers=True,
         tasks=tuple(
             TaskSpec(id=f"{name}{i}", handler="h", depends_on=(f"{name}{i - 1}",) if i else ()) for i in range(tasks)
         ),
@@ -885,8 +887,12 @@ async def test_jobs_of_both_partitions_go_on_with_the_next_life_of_a_manager(nod
 async def test_each_partition_of_a_manager_is_lost_alone(node: Node) -> None:
     node.beat()
     kept, lost = [await submitted(node, name) for name in ("a", "b")]
-    draft = await node.jobs.begin_dag(DagHead(name="d"), "", "me")
-    draft = await node.jobs.begin_dag(DagHead(name="d"), "", "me") if shard_of(draft) % 2 == 0 else draft
+    draft = await node.jobs.begin_dag(DagHead(name="d", wait_for_workers=True), "", "me")
+    draft = (
+        await node.jobs.begin_dag(DagHead(name="d", wait_for_workers=True), "", "me")
+        if shard_of(draft) % 2 == 0
+        else draft
+    )
     (lease,) = [lease for lease in node.records.leases("manager/1")]
     node.records.take("another", [lease])
 

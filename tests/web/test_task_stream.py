@@ -493,7 +493,7 @@ async def test_a_streamed_job_has_params(dag_api: Api, dags: FakeDags) -> None:
 
 
 def test_a_frame_has_params() -> None:
-    frame = {"name": "n", "params": {"n": {"type": "int"}}, "values": {"n": 1}}
+    frame = {"name": "n", "params": {"n": {"type": "int"}}, "values": {"n": 1}, "wait_for_workers": True}
     for more in ({"task": {"id": "a", "handler": "h"}}, {"tasks": [{"id": "a", "handler": "h"}]}):
         _, spec, _ = submission_in(json.dumps(frame | more))
-        assert (spec.params, spec.values) == ({"n": Param("int")}, {"n": 1})
+        assert (spec.params, spec.values, spec.wait_for_workers) == ({"n": Param("int")}, {"n": 1}, True)

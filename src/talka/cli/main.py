@@ -90,11 +90,11 @@ def tell_usage(error: click.ClickException) -> None:
 
 
 def exit_code_of(error: TalkaError) -> int:
-    from talka.client.requests import ClusterUnreachable, TooBusy
+    from talka.client.requests import ClusterUnreachable, NobodyCanRun, TooBusy
     from talka.work.outcome import ExitCode
     from talka.work.specs import BadWorkflows
 
-    if isinstance(error, BadWorkflows):
+    if isinstance(error, BadWorkflows | NobodyCanRun):
         return ExitCode.BAD_FILE
     if isinstance(error, ClusterUnreachable | TooBusy):
         return ExitCode.UNREACHABLE

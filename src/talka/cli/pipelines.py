@@ -143,7 +143,9 @@ def check_settings(target: str, settings: CliSettings, env: Sequence[str]) -> No
 # Submitting.
 
 
-def submit_pipeline(spec: DagSpec, settings: CliSettings, key: str, *, detach: bool) -> int:
+def submit_pipeline(spec: DagSpec, settings: CliSettings, key: str, *, detach: bool, waits: bool) -> int:
+    """`waits` for workers that could run its tasks."""
+    spec = msgspec.structs.replace(spec, wait_for_workers=waits)
     client = client_of(settings)
     # Before anything is sent: it finds what cannot be written.
     file = None if settings.json is None else ResultFile(settings.json, what=settings.named("json"))

@@ -8,6 +8,7 @@ from talka.cli.command import command, option
 from talka.cli.connection import CLUSTER, api_options
 from talka.cli.output import say, tell
 from talka.cli.run import (
+    PIPELINE,
     RESULT,
     RUNNING,
     env,
@@ -56,6 +57,9 @@ WATCHED: Final = ("json", "html", "junit", "summary", "outputs", "keep", "store"
 @api_options
 @option(CLUSTER, "--key", "KEY", "Submitted twice with the same key, it is still one job.")
 @param
+@option(
+    PIPELINE, "--wait-for-workers", None, "Submit it also if no worker could run some of its tasks now.", is_flag=True
+)
 @option(CLUSTER, "--priority", "N", "In the queue, from 1 to 10, the highest (5).")
 @option(CLUSTER, "--detach", None, "Print the job's id and leave it to the cluster.", is_flag=True)
 @option(CLUSTER, "--logs", None, "Show what the test prints on the workers, on stderr.", is_flag=True)
@@ -64,9 +68,16 @@ WATCHED: Final = ("json", "html", "junit", "summary", "outputs", "keep", "store"
 @running_options
 @env
 def submit(
-    target: str, env: tuple[str, ...], key: str | None, detach: bool, logs: bool, param: tuple[str, ...], **flags: Any
+    target: str,
+    env: tuple[str, ...],
+    key: str | None,
+    detach: bool,
+    logs: bool,
+    param: tuple[str, ...],
+    wait_for_workers: bool,
+    **flags: Any,
 ) -> int:
-    from talka.cli.config import pass_variables, read_settings
+    from talka.cli.config import BadSetting, pass_variables, read_settings
     from talka.cli.url_request import take_request
 
     request = take_request(flags, target)
@@ -76,7 +87,9 @@ def submit(
     if pipeline is not None:
         from talka.cli.pipelines import submit_pipeline
 
-        return submit_pipeline(pipeline, settings, key or "", detach=detach)
+        return submit_pipeline(pipeline, settings, key or "", detach=detach, waits=wait_for_workers)
+    if wait_for_workers:
+        raise BadSetting(f"--wait-for-workers is for pipelines, and {target} is a load test: leave it out")
     if detach:
         check_detached(settings, logs=logs)
     from talka.cli.connection import client_of, submitted

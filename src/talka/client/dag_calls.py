@@ -87,6 +87,7 @@ class DagCalls(AnyJobCalls):
         *,
         params: Mapping[str, Param] = NO_PARAMS,
         values: Mapping[str, ParamValue] = NO_VALUES,
+        wait_for_workers: bool = False,
     ) -> DagFacts:
         """Submit a job of any size. Tasks depend on those before them, and are read as fast as they are taken; where
         they have placeholders, they are filled with `values` of `params`.
@@ -95,7 +96,13 @@ class DagCalls(AnyJobCalls):
         """
         await self.learn()
         address = self.next_address
-        head = DagHead(name=name, settings=settings or DagSettings(), params=dict(params), values=dict(values))
+        head = DagHead(
+            name=name,
+            settings=settings or DagSettings(),
+            params=dict(params),
+            values=dict(values),
+            wait_for_workers=wait_for_workers,
+        )
         answer = await call(
             address,
             "POST",

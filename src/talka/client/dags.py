@@ -77,6 +77,7 @@ class SubmitFrame(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Answer once more when the job has ended."""
     params: Params = {}
     values: ParamValues = {}
+    wait_for_workers: bool = False
 
 
 class SubmitAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -112,7 +113,8 @@ class DagControl(Protocol):
     """
 
     async def submit_dag(self, spec: DagSpec, key: str, by: str) -> DagFacts:
-        """Accept a job, filled with its values: from the answer on it is on disk. Raises BadDag.
+        """Accept a job, filled with its values: from the answer on it is on disk. Raises BadDag; NobodyCanRun where no
+        worker that is known has what a task wants, unless the spec waits for workers.
 
         `key` is the submitter's idempotency key, empty for none: the same spec with the same values and the same key is
         the same job, another one a Conflict. `spec.schedule` is empty: see `put_schedule`.

@@ -152,6 +152,10 @@ class NoDags(Invalid):
         return cls("this manager keeps no dag jobs: start it with --store")
 
 
+class NobodyCanRun(BadDag):
+    """No worker that is known has what a task of the job wants. It may be submitted to wait for one."""
+
+
 class NotEnded(Invalid):
     """The result is asked for while the job is under way."""
 
@@ -244,6 +248,7 @@ PROBLEMS: Final = (
     ProblemKind("no-such-task", NoSuchTask, 404, "No such task"),
     ProblemKind("no-such-schedule", NoSuchSchedule, 404, "No such schedule"),
     ProblemKind("no-dags", NoDags, 501, "No dag jobs here"),
+    ProblemKind("nobody-can-run", NobodyCanRun, 422, "No worker could run a task"),
     ProblemKind("bad-dag", BadDag, 422, "The dag cannot be"),
     ProblemKind("no-result", NoResult, 404, "No result"),
     ProblemKind("not-ended", NotEnded, 409, "The job has not ended"),

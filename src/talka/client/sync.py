@@ -185,10 +185,14 @@ class Client:
         *,
         params: Mapping[str, Param] = NO_PARAMS,
         values: Mapping[str, ParamValue] = NO_VALUES,
+        wait_for_workers: bool = False,
     ) -> DagFacts:
         """Submit a job of any size. Tasks depend on those before them; where they have placeholders, they are filled
         with `values` of `params`."""
-        return self._wait(self._client.stream_dag(name, tasks, settings, key, params=params, values=values))
+        streaming = self._client.stream_dag(
+            name, tasks, settings, key, params=params, values=values, wait_for_workers=wait_for_workers
+        )
+        return self._wait(streaming)
 
     def submit_many(self, jobs: Iterable[DagSpec | TaskSpec]) -> list[SubmitAnswer]:
         """Many on one connection, none of which waits for the one before. Raises what the first was refused with that

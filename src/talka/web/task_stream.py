@@ -286,4 +286,11 @@ def submission_in(content: str | bytes) -> tuple[str, DagSpec, bool]:
 
 
 def spec_in(frame: SubmitFrame, name: str, tasks: tuple[TaskSpec, ...]) -> DagSpec:
-    return DagSpec(name=name, tasks=tasks, settings=frame.settings, params=frame.params, values=frame.values)
+    return DagSpec(
+        name=name,
+        tasks=tasks,
+        settings=frame.settings,
+        params=frame.params,
+        values=frame.values,
+        wait_for_workers=frame.wait_for_workers,
+    )

@@ -431,7 +431,14 @@ tasks:
         ("params: [a]", "2: params: must have a field for each param, such as day: {type: date}"),
         ("params: {a: {choices: [" + "1, " * 100 + "1]}}", '2: param "a": choices: must have at most 100 entries'),
         ("params: {" + ", ".join(f"p{n}: {{}}" for n in range(101)) + "}", "2: params: must have at most 100 entries"),
-        ("values: {a: 1}", "2: values: is not of the pipeline but of one submission"),
+        (
+            "values: {a: 1}",
+            "2: values: is not of the pipeline but of one submission: declare params with defaults, and give --param",
+        ),
+        (
+            "wait_for_workers: true",
+            "2: wait_for_workers: is not of the pipeline but of one submission: give --wait-for-workers",
+        ),
     ],
 )
 def test_params_that_cannot_be_are_told(text: str, told: str, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from talka.client.dags import DagEnd
-from talka.client.requests import Conflict, NoSuchJob, NoSuchSchedule, NoSuchTask, TooBusy, problem_of
+from talka.client.requests import Conflict, NobodyCanRun, NoSuchJob, NoSuchSchedule, NoSuchTask, TooBusy, problem_of
 from talka.clock import boottime_ns, both_clocks, realtime_ns
 from talka.control.dags.keeper import DagKeeper
 from talka.control.dags.keeper_limits import KEEPER_LIMITS, KeeperLimits
@@ -240,7 +240,10 @@ async def idle_node(node_of: NodeOf) -> Node:
 
 
 def dag(tasks: dict[str, Any], settings: DagSettings = DagSettings(), **more: Any) -> DagSpec:  # noqa: B008 - a value
-    return DagSpec(name=more.pop("name", "n"), tasks=specs(tasks), settings=settings, **more)
+    """It waits for workers, for many tests have none yet."""
+    return DagSpec(
+        name=more.pop("name", "n"), tasks=specs(tasks), settings=settings, **({"wait_for_workers": True} | more)
+    )
 
 
 def specs(tasks: dict[str, Any]) -> tuple[TaskSpec, ...]:
@@ -346,7 +349,7 @@ async def test_what_there_is_no_room_for_is_too_busy(node: Node) -> None:
         await node.jobs.submit_dag(dag({"a": ""}), "", "")
     assert caught.value.retry_after_s == dag_requests.BUSY_S
     with pytest.raises(TooBusy):
-        await node.jobs.begin_dag(DagHead(name="n"), "", "")
+        await node.jobs.begin_dag(DagHead(name="n", wait_for_workers=True), "", "")
 
 
 async def test_while_the_store_takes_nothing_nothing_is_accepted(
@@ -400,7 +403,7 @@ async def test_a_task_whose_key_was_done_before_has_that_output(node: Node) -> N
     node.jobs.submit_soon(dag({"soon": {"key": "ka"}}), "", "", node.done)
     await node.until(lambda: bool(node.told))
     assert (await node.ended(node.told[0].id)).state is JobState.COMPLETED
-    draft = await node.jobs.begin_dag(DagHead(name="n"), "", "")
+    draft = await node.jobs.begin_dag(DagHead(name="n", wait_for_workers=True), "", "")
     await node.jobs.add_tasks(draft, specs({"part": {"key": "ka"}}))
     await node.jobs.end_dag(draft)
     assert (await node.ended(draft)).state is JobState.COMPLETED
@@ -450,7 +453,9 @@ async def test_a_job_that_comes_in_parts_is_filled_part_by_part(node: Node) -> N
     node.beat()
 
     async def stream(n: int) -> DagFacts:
-        draft = await node.jobs.begin_dag(DagHead(name="n", params={"n": Param("int")}, values={"n": n}), "k", "")
+        draft = await node.jobs.begin_dag(
+            DagHead(name="n", params={"n": Param("int")}, values={"n": n}, wait_for_workers=True), "k", ""
+        )
         for id in "ab":
             await node.jobs.add_tasks(draft, specs({id: {"config": msgspec.Raw(b'"${n}"')}}))
         return await node.jobs.end_dag(draft)
@@ -466,7 +471,7 @@ async def test_a_job_that_comes_in_parts_is_filled_part_by_part(node: Node) -> N
 async def test_a_part_or_a_head_that_cannot_be_filled_is_refused(node: Node) -> None:
     with pytest.raises(BadDag, match='there is no param "n"'):
         await node.jobs.begin_dag(DagHead(name="n", values={"n": 1}), "", "")
-    draft = await node.jobs.begin_dag(DagHead(name="n"), "", "")
+    draft = await node.jobs.begin_dag(DagHead(name="n", wait_for_workers=True), "", "")
     with pytest.raises(BadDag, match="task b: its config has") as caught:
         await node.jobs.add_tasks(draft, specs({"a": "", "b": {"config": msgspec.Raw(b'"${n}"')}}))
     assert caught.value.index == 1
@@ -501,11 +506,91 @@ async def test_a_schedule_that_cannot_be_filled_is_refused_when_it_is_put(idle_n
         await idle_node.jobs.submit_dag(dag({"a": {"config": config}}, params={"n": Param("int", 1)}), "", "")
 
 
+# What nobody could run.
+
+
+def wanting(**fields: Any) -> DagSpec:
+    return DagSpec(name="n", tasks=(TaskSpec(id="first", handler="h"), TaskSpec(id="a", **({"handler": "h"} | fields))))
+
+
+async def test_what_no_worker_could_run_is_refused_and_nothing_is_kept(node_of: NodeOf) -> None:
+    node = await node_of(settle_ns=0)
+    node.beat("h", "clean")
+    with pytest.raises(NobodyCanRun) as caught:
+        await node.jobs.submit_dag(wanting(handler="claen"), "k", "")
+    assert str(caught.value) == (
+        'task a: no worker has the handler "claen" (did you mean clean?); known: clean, h;'
+        " start a worker that has it, or submit the job with --wait-for-workers"
+    )
+    assert (caught.value.task, caught.value.index, caught.value.field) == ("a", 1, "handler")
+    with pytest.raises(NobodyCanRun, match='the capability "gpu"; known: none'):
+        await node.jobs.submit_dag(wanting(capabilities=("gpu",)), "", "")
+    node.jobs.submit_soon(wanting(handler="claen"), "", "", node.done)
+    node.jobs.submit_soon(wanting(handler="claen"), "k", "", node.done)
+    await node.until(lambda: len(node.told) == 2)
+    assert {type(one) for one in node.told} == {NobodyCanRun} and not node.keeper.jobs
+
+
+async def test_what_waits_for_workers_is_taken_and_run_when_one_comes(node_of: NodeOf) -> None:
+    node = await node_of(settle_ns=0)
+    spec = msgspec.structs.replace(wanting(handler="later"), wait_for_workers=True)
+    facts = await node.jobs.submit_dag(spec, "k", "")
+    node.jobs.submit_soon(spec, "", "", node.done)
+    again = await node.jobs.submit_dag(msgspec.structs.replace(spec, wait_for_workers=False), "k", "")
+    assert again.id == facts.id, "it is the same order, and taken already"
+    await node.until(lambda: bool(node.told))
+    assert isinstance(node.told[0], DagFacts)
+    node.beat("h", "later")
+    await node.handed("a", 2)
+
+
+async def test_a_part_that_no_worker_could_run_is_refused(node_of: NodeOf) -> None:
+    node = await node_of(settle_ns=0)
+    node.beat()
+    draft = await node.jobs.begin_dag(DagHead(name="n"), "", "")
+    assert await node.jobs.add_tasks(draft, wanting().tasks[:1]) == 1
+    with pytest.raises(NobodyCanRun, match='no worker has the handler "x"'):
+        await node.jobs.add_tasks(draft, wanting(handler="x").tasks[1:])
+    waits = await node.jobs.begin_dag(DagHead(name="n", wait_for_workers=True), "", "")
+    assert await node.jobs.add_tasks(waits, wanting(handler="x").tasks) == 2
+
+
+async def test_a_schedule_is_checked_when_it_is_put_and_waits_when_it_is_due(node_of: NodeOf) -> None:
+    node = await node_of(**IDLE, settle_ns=0)
+    node.beat("other")
+    spec = msgspec.structs.replace(wanting(handler="x"), schedule=RARELY)
+    with pytest.raises(NobodyCanRun, match="known: other"):
+        await node.jobs.put_schedule(spec, "")
+    await node.jobs.put_schedule(msgspec.structs.replace(spec, wait_for_workers=True), "")
+    (row,) = node.records.schedules()
+    assert not msgspec.json.decode(row.spec).get("values")
+    node.records.apply([PutSchedule(msgspec.structs.replace(row, next_ms=1000))])
+    await node.jobs.follow_schedules()
+    assert len(node.keeper.jobs) == 1
+
+
+async def test_a_manager_that_has_just_started_refuses_nothing_for_good(node_of: NodeOf) -> None:
+    young = await node_of(settle_ns=3600 * 10**9)
+    with pytest.raises(Unavailable, match="has just started, and workers may still be on their way to it: try again"):
+        await young.jobs.submit_dag(wanting(), "", "")
+    young.beat()
+    assert (await young.jobs.submit_dag(wanting(), "", "")).tasks == 2
+
+
+async def test_the_workers_of_a_fleet_that_starts_again_still_count(node_of: NodeOf) -> None:
+    node = await node_of(settle_ns=0)
+    with pytest.raises(NobodyCanRun, match="no worker is known here yet"):
+        await node.jobs.submit_dag(wanting(), "", "")
+    node.beat()
+    node.jobs.keepers.on_worker_lost(boottime_ns(), "w", 1, "it stopped")
+    assert (await node.jobs.submit_dag(wanting(), "", "")).tasks == 2
+
+
 # Drafts.
 
 
 async def test_a_job_comes_in_parts(node: Node) -> None:
-    draft = await node.jobs.begin_dag(DagHead(name="n"), "", "me")
+    draft = await node.jobs.begin_dag(DagHead(name="n", wait_for_workers=True), "", "me")
     assert await node.jobs.add_tasks(draft, specs({"a": "", "b": ""})) == 2
     assert await node.jobs.add_tasks(draft, specs({"c": "ab"})) == 3
     for asking in (node.jobs.dag(draft), node.jobs.dag_tasks(draft, "", "", 5), node.jobs.cancel_dag(draft, "")):
@@ -520,20 +605,20 @@ async def test_a_job_comes_in_parts(node: Node) -> None:
 
 
 async def test_a_draft_that_is_dropped_or_cannot_be_ended_is_gone(node: Node) -> None:
-    draft = await node.jobs.begin_dag(DagHead(name="n"), "k", "")
+    draft = await node.jobs.begin_dag(DagHead(name="n", wait_for_workers=True), "k", "")
     await node.jobs.add_tasks(draft, specs({"a": ""}))
     await node.jobs.drop_dag(draft)
     await node.jobs.drop_dag(draft)
     with pytest.raises(Invalid):
         await node.jobs.end_dag(draft)
-    empty = await node.jobs.begin_dag(DagHead(name="n"), "k", "")
+    empty = await node.jobs.begin_dag(DagHead(name="n", wait_for_workers=True), "k", "")
     with pytest.raises(Invalid, match="has no tasks"):
         await node.jobs.end_dag(empty)
     assert not node.keeper.jobs
 
 
 async def test_a_draft_whose_keys_cannot_be_read_is_dropped(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    draft = await node.jobs.begin_dag(DagHead(name="n"), "", "")
+    draft = await node.jobs.begin_dag(DagHead(name="n", wait_for_workers=True), "", "")
     await node.jobs.add_tasks(draft, specs({"a": {"key": "k"}}))
 
     def fail(keys: Any) -> Any:
@@ -547,11 +632,11 @@ async def test_a_draft_whose_keys_cannot_be_read_is_dropped(node: Node, monkeypa
 
 async def test_so_many_are_streamed_at_a_time(node_of: NodeOf) -> None:
     node = await node_of(drafts=1)
-    draft = await node.jobs.begin_dag(DagHead(name="n"), "", "")
+    draft = await node.jobs.begin_dag(DagHead(name="n", wait_for_workers=True), "", "")
     with pytest.raises(TooBusy, match="are being streamed already"):
-        await node.jobs.begin_dag(DagHead(name="n"), "", "")
+        await node.jobs.begin_dag(DagHead(name="n", wait_for_workers=True), "", "")
     await node.jobs.drop_dag(draft)
-    await node.jobs.begin_dag(DagHead(name="n"), "", "")
+    await node.jobs.begin_dag(DagHead(name="n", wait_for_workers=True), "", "")
 
 
 async def test_a_stream_with_a_key_that_is_known_is_that_job_if_it_is_the_same(
@@ -560,12 +645,12 @@ async def test_a_stream_with_a_key_that_is_known_is_that_job_if_it_is_the_same(
     node = await node_of(page=1)
 
     async def stream(*parts: dict[str, Any], name: str = "n") -> DagFacts:
-        draft = await node.jobs.begin_dag(DagHead(name=name), "k", "")
+        draft = await node.jobs.begin_dag(DagHead(name=name, wait_for_workers=True), "k", "")
         for part in parts:
             await node.jobs.add_tasks(draft, specs(part))
         return await node.jobs.end_dag(draft)
 
-    draft = await node.jobs.begin_dag(DagHead(name="n"), "k", "")
+    draft = await node.jobs.begin_dag(DagHead(name="n", wait_for_workers=True), "k", "")
     with pytest.raises(Conflict, match="is being streamed just now"):
         await stream()
     await node.jobs.add_tasks(draft, specs({"a": "", "b": "a"}))
@@ -579,14 +664,14 @@ async def test_a_stream_with_a_key_that_is_known_is_that_job_if_it_is_the_same(
         await stream({"a": "", "b": "a"}, name="other")
     with pytest.raises(Conflict):
         await node.jobs.submit_dag(dag({"a": "", "b": "a"}), "k", "")
-    shadow = await node.jobs.begin_dag(DagHead(name="n"), "k", "")
+    shadow = await node.jobs.begin_dag(DagHead(name="n", wait_for_workers=True), "k", "")
     await node.jobs.drop_dag(shadow)
     assert len(node.keeper.jobs) == 1
 
 
 async def test_a_draft_that_nobody_adds_to_is_dropped(node_of: NodeOf) -> None:
     node = await node_of(silence_s=-1.0)
-    await node.jobs.begin_dag(DagHead(name="n"), "", "")
+    await node.jobs.begin_dag(DagHead(name="n", wait_for_workers=True), "", "")
     await node.jobs.sweep()
     assert not node.keeper.jobs
 

@@ -443,6 +443,7 @@ def test_an_order_is_known_by_all_that_it_says() -> None:
     found = [identity_of(spec), *(identity_of(msgspec.structs.replace(spec, **other)) for other in others)]
     assert len(set(found)) == len(found)
     assert identity_of(msgspec.structs.replace(spec, values={"b": 2, "a": 1})) in found
+    assert identity_of(msgspec.structs.replace(spec, wait_for_workers=True)) == found[0]
 
 
 def test_an_order_of_the_first_version_is_still_the_same_order() -> None:

@@ -252,7 +252,8 @@ def test_values_are_submitted_with_it() -> None:
             return spec, key
 
     spec, key = dated().submit(Client(), "k", values={"day": "2026-11-16"})
-    assert (spec.values, key) == ({"day": "2026-11-16"}, "k")
+    assert (spec.values, key, spec.wait_for_workers) == ({"day": "2026-11-16"}, "k", False)
+    assert dated().submit(Client(), values={"day": "2026-11-16"}, wait_for_workers=True)[0].wait_for_workers
     with pytest.raises(BadPipeline, match="param day has no default and is not given"):
         dated().submit(Client())
 

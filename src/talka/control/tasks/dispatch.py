@@ -21,6 +21,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from talka.control.tasks.known_workers import KnownWorkers
 from talka.control.tasks.limits import Limits
 from talka.control.tasks.quarantine import Quarantine
 from talka.control.tasks.ready_queues import GroupKey, QueueGroup, ReadyQueues, SourceLane
@@ -244,6 +245,7 @@ class Dispatcher:
         self._limits = Limits()
         self._ready = ReadyQueues(self._limits)
         self._quarantine = Quarantine()
+        self.known = KnownWorkers()
         self._workers: dict[str, _Worker] = {}
         self._away: dict[str, _Worker] = {}
         """Not here, but attempts on them were not given up yet."""
@@ -283,6 +285,7 @@ class Dispatcher:
             self._workers[facts.name] = worker
         worker.partitions[partition] = None
         worker.set(facts)
+        self.known.here(facts)
         self._version += 1
 
     def remove_worker(self, now: int, name: str, partition: int = 0) -> None:
@@ -296,6 +299,7 @@ class Dispatcher:
         if worker.partitions:
             return
         del self._workers[name]
+        self.known.left(now, name)
         worker.is_here = False
         if worker.running:
             self._away[name] = worker

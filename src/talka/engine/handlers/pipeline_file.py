@@ -41,9 +41,11 @@ PROBLEMS_LIMIT: Final = 100
 SUFFIXES: Final = (".yaml", ".yml", ".json", ".py")
 CATCH_UPS: Final[tuple[CatchUp, ...]] = get_args(CatchUp)
 NAME: Final = next(field.type for field in msgspec.structs.fields(DagSpec) if field.name == "name")
-NOT_IN_FILES: Final = frozenset({"values"})
+NOT_IN_FILES: Final = {
+    "values": "declare params with defaults, and give --param",
+    "wait_for_workers": "give --wait-for-workers",
+}
 """Fields of a submission that say something about this one time."""
-NOT_IN_FILE: Final = "is not of the pipeline but of one submission: declare params with defaults, and give --param"
 FILLERS: Final = {"handler": "unknown", "key": "unknown"}
 """In the place of what is missing or wrong, and told, so that the rest can be looked at."""
 
@@ -150,9 +152,10 @@ class PipelineReader:
         if not isinstance(root.value, dict):
             self.complain("a pipeline has fields: begin with name: and tasks:", root.line)
             return None
-        for field in NOT_IN_FILES & root.value.keys():
-            if root.value[field][1].plain():
-                self.complain(f"{field}: {NOT_IN_FILE}", root.value[field][0])
+        for field, instead in NOT_IN_FILES.items():
+            if field in root.value and root.value[field][1].plain():
+                text = f"{field}: is not of the pipeline but of one submission: {instead}"
+                self.complain(text, root.value[field][0])
         self.unknown(root, DagSpec, "", also="kind")
         for field in ("name", "tasks"):
             if field not in root.value:

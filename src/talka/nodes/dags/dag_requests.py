@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import count
 from typing import Final, TypeAlias
 
@@ -27,8 +27,14 @@ Waiting: TypeAlias = "Submitted | asyncio.Future[str]"
 class DagDraft:
     """A job whose tasks come in parts."""
 
-    def __init__(self, known: JobRow | None, at_s: float, filler: Filler) -> None:
+    def __init__(
+        self, known: JobRow | None, at_s: float, filler: Filler, bundled: Collection[str], *, waits: bool
+    ) -> None:
         self.filler = filler
+        self.bundled = bundled
+        """Handlers that travel with it."""
+        self.waits = waits
+        """For workers that could run its tasks."""
         self.known = known
         """The job that has its key already, which it has to be the same as."""
         self.touched_at_s = at_s
@@ -67,9 +73,11 @@ class DagDrafts:
         if len(self._drafts) >= self._limit:
             raise TooBusy(f"{self._limit} jobs are being streamed already: try again later", BUSY_S)
 
-    def open(self, id: str, known: JobRow | None, at_s: float, filler: Filler) -> None:
-        """`filler` of its tasks."""
-        self._drafts[id] = DagDraft(known, at_s, filler)
+    def open(
+        self, id: str, known: JobRow | None, at_s: float, filler: Filler, bundled: Collection[str], *, waits: bool
+    ) -> None:
+        """`filler` of its tasks; `bundled` handlers travel with it; `waits` for workers that could run them."""
+        self._drafts[id] = DagDraft(known, at_s, filler, bundled, waits=waits)
 
     def find(self, id: str, at_s: float) -> DagDraft:
         """One of which more comes now."""

@@ -38,6 +38,7 @@ from talka.nodes.dags.dag_reading import DagReading, ReadingLimits
 from talka.nodes.dags.dag_requests import BUSY_S, DRAFTS_LIMIT, SILENCE_S, DagAnswers, DagDrafts
 from talka.nodes.dags.dag_views import live_facts
 from talka.nodes.dags.kept_partitions import KeptPartitions
+from talka.nodes.dags.runnable import SETTLE_NS, RunnableCheck, bundled_in
 from talka.nodes.dags.schedule_keeper import ScheduleKeeper
 from talka.nodes.dags.store_upkeep import StoreUpkeep, UpkeepLimits
 from talka.nodes.member_events import Event
@@ -78,6 +79,7 @@ class ServiceLimits(NamedTuple):
     reading: ReadingLimits = ReadingLimits()
     upkeep: UpkeepLimits = UpkeepLimits()
     keeper: KeeperLimits = KEEPER_LIMITS
+    settle_ns: int = SETTLE_NS
 
 
 USUAL_LIMITS: Final = ServiceLimits()
@@ -108,6 +110,7 @@ class DagService(DagReading):
         self._is_problem_told = False
         self._is_closed = False
         self._answers = DagAnswers(self._submitted_facts)
+        self._runnable = RunnableCheck(kept.turns.dispatcher.known, limits.settle_ns)
         self._drafts = DagDrafts(limits.drafts, limits.silence_s)
         self._turns = count()
         """Of partitions, for new jobs."""
@@ -350,10 +353,11 @@ class DagService(DagReading):
     # -- the port: submitting
 
     async def submit_dag(self, spec: DagSpec, key: str, by: str) -> DagFacts:
-        return await self.submit_filled(filled(spec), key, by)
+        return await self.submit_filled(filled(spec), key, by, waits=spec.wait_for_workers)
 
-    async def submit_filled(self, spec: DagSpec, key: str, by: str) -> DagFacts:
-        """As `submit_dag`, of what `filled` gave: other values are another order."""
+    async def submit_filled(self, spec: DagSpec, key: str, by: str, *, waits: bool = True) -> DagFacts:
+        """As `submit_dag`, of what `filled` gave: other values are another order. `waits`: also for workers that nobody
+        knows, as what a schedule submits does."""
         digest = ""
         if key:
             digest = hashlib.sha256(identity_of(spec)).hexdigest()
@@ -362,6 +366,8 @@ class DagService(DagReading):
                 if known.digest != digest:
                     raise Conflict(f"the key {key!r} was used for another job, {known.id}: use a key of its own")
                 return await self._known(known)
+        if not waits:
+            self._runnable.check(spec.tasks, bundled_in(spec))
         keyed = await self._keyed([task.key for task in spec.tasks if task.key])
         keeper = self._keeper_for(key)
         id = await self._call(
@@ -397,12 +403,14 @@ class DagService(DagReading):
             done(error)
             return
         if key or any([task.key for task in spec.tasks]):
-            task = asyncio.ensure_future(self.submit_filled(spec, key, by))
+            task = asyncio.ensure_future(self.submit_filled(spec, key, by, waits=spec.wait_for_workers))
             task.add_done_callback(lambda ended: done(_result_of(ended)))
             return
         call = next(self._answers.calls)
         try:
             self._check_store()
+            if not spec.wait_for_workers:
+                self._runnable.check(spec.tasks, bundled_in(spec))
             keeper = self._keeper_for("")
             effects = self._asked(lambda call: keeper.submit(boottime_ns(), call, spec, by=by), call)
         except TalkaError as error:
@@ -430,13 +438,15 @@ class DagService(DagReading):
             raise Conflict(f"the key {key!r} was used for another job, {known.id}: use a key of its own")
         else:
             id = f"{known.id}-{next(self._answers.calls)}"  # nothing is written of it
-        self._drafts.open(id, known, self._loop_time(), Filler(values))
+        self._drafts.open(id, known, self._loop_time(), Filler(values), bundled_in(head), waits=head.wait_for_workers)
         return id
 
     async def add_tasks(self, draft: str, tasks: Sequence[TaskSpec]) -> int:
         found = self._drafts.find(draft, self._loop_time())
         tasks = found.filled(tasks)
         if found.known is None:
+            if not found.waits:
+                self._runnable.check(tasks, found.bundled)
             keeper = self._keeper_of(draft)
             await self._call(keeper, lambda call: keeper.add(boottime_ns(), call, draft, tasks))
         return found.add(tasks)
@@ -537,6 +547,8 @@ class DagService(DagReading):
 
     async def put_schedule(self, spec: DagSpec, by: str) -> ScheduleView:
         self._check_loaded()
+        if not spec.wait_for_workers:
+            self._runnable.check(spec.tasks, bundled_in(spec))
         return await self._schedules.put(spec, by)
 
     async def drop_schedule(self, name: str) -> None:

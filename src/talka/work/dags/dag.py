@@ -191,6 +191,8 @@ class DagSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="
     catch_up: CatchUp = "one"
     bundle: CodeBundle | None = None
     """Handlers that travel with it. It was uploaded before."""
+    wait_for_workers: bool = False
+    """Take it also where no worker that is known could run some of its tasks: they wait for one."""
 
 
 class DagHead(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="dag", forbid_unknown_fields=True):
@@ -201,6 +203,7 @@ class DagHead(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="
     params: Params = {}
     values: ParamValues = {}
     bundle: CodeBundle | None = None
+    wait_for_workers: bool = False
 
 
 class _FirstSpec(msgspec.Struct, frozen=True, tag_field="kind", tag="dag"):
@@ -612,7 +615,7 @@ Spec = TypeVar("Spec")
 _LATER: Final = {
     field.name: field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
     for field in msgspec.structs.fields(DagSpec)
-    if field.name not in _FirstSpec.__struct_fields__
+    if field.name not in (*_FirstSpec.__struct_fields__, "wait_for_workers")
 }
 """Fields of a `DagSpec` that the first version did not have, and what they are where they are not used."""
 _encoder: Final = msgspec.json.Encoder()

@@ -208,11 +208,16 @@ class Dag:
         )
 
     def submit(
-        self, client: Submitter[Answer], key: str = "", *, values: Mapping[str, ParamValue | date] = NO_VALUES
+        self,
+        client: Submitter[Answer],
+        key: str = "",
+        *,
+        values: Mapping[str, ParamValue | date] = NO_VALUES,
+        wait_for_workers: bool = False,
     ) -> Answer:
         """Whatever the client answers. `key`: the same one again, with the same values, is the same job, not another.
-        `values`: of its params."""
-        return client.submit_dag(self.spec(values), key)
+        `values`: of its params; `wait_for_workers`: take it also where no worker could run some of its tasks now."""
+        return client.submit_dag(msgspec.structs.replace(self.spec(values), wait_for_workers=wait_for_workers), key)
 
     def _problem(self, text: str) -> SpecProblem:
         return SpecProblem(f"Dag {self.name}: {text}", self.file, self.line)

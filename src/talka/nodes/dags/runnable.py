@@ -1,0 +1,86 @@
+"""Whether the workers that are known could run the tasks of a job: asked before it is taken."""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from talka.client.requests import NobodyCanRun
+from talka.clock import boottime_ns
+from talka.control.tasks.known_workers import KnownWorkers, Lack, Wants
+from talka.errors import Invalid, Unavailable
+from talka.units import SECOND
+from talka.work.dags.dag import DagHead, DagSpec, TaskSpec, bytes_of
+
+SETTLE_NS: Final = 5 * SECOND
+"""After its start a manager has heard of every worker that could reach it."""
+
+
+def bundled_in(spec: DagSpec | DagHead) -> Collection[str]:
+    """Handlers that travel with the job: no worker needs to have them before."""
+    return spec.bundle.handlers if spec.bundle is not None else ()
+
+
+class Stuck(msgspec.Struct, frozen=True):
+    """Tasks that nobody could run, for one reason."""
+
+    lack: Lack
+    first: int
+    """Index of the first."""
+    tasks: int
+    """How many there are."""
+
+
+class RunnableCheck:
+    """Of the manager that makes it: one that has just started is told of its workers in the first seconds."""
+
+    def __init__(self, known: KnownWorkers, settle_ns: int = SETTLE_NS, clock: Callable[[], int] = boottime_ns) -> None:
+        self._known = known
+        self._clock = clock
+        self._settled_at = clock() + settle_ns
+
+    def check(self, tasks: Sequence[TaskSpec], bundled: Collection[str] = ()) -> None:
+        """`bundled` are handlers that come with the job. Raises `NobodyCanRun`, of the first task nobody could run,
+        or `Unavailable` while that may be because workers have not been heard of yet."""
+        now = self._clock()
+        for stuck in stuck_tasks(self._known, now, tasks, bundled):
+            task, more = tasks[stuck.first], stuck.tasks - 1
+            others = "" if not more else " (and 1 task more)" if more == 1 else f" (and {more:,} tasks more)"
+            text = f"task {task.id}{others}: {stuck.lack.text}"
+            if now < self._settled_at:
+                young = "this manager has just started, and workers may still be on their way to it"
+                raise Unavailable(f"{text}; {young}: try again in a moment")
+            text = f"{text}; start a worker that has it, or submit the job with --wait-for-workers"
+            raise NobodyCanRun(text, task.id, index=stuck.first, field=stuck.lack.field)
+
+
+def stuck_tasks(
+    known: KnownWorkers, now: int, tasks: Sequence[TaskSpec], bundled: Collection[str] = ()
+) -> Iterator[Stuck]:
+    for wants, (first, count) in wanted_by(tasks).items():
+        if wants.handler not in bundled and (lack := known.lack(now, wants)) is not None:
+            yield Stuck(lack, first, count)
+
+
+def wanted_by(tasks: Sequence[TaskSpec]) -> dict[Wants, tuple[int, int]]:
+    """What tasks want of a worker, with the index of the first that does and how many do."""
+    found: dict[tuple[str, tuple[str, ...], int | str], list[int]] = {}
+    for index, task in enumerate(tasks):
+        told = found.get((task.handler, task.capabilities, task.min_memory))
+        if told is None:
+            found[task.handler, task.capabilities, task.min_memory] = [index, 1]
+        else:
+            told[1] += 1
+    wanted: dict[Wants, tuple[int, int]] = {}
+    for (handler, capabilities, min_memory), (index, count) in found.items():
+        wants = Wants(handler, capabilities, _bytes(min_memory))
+        first, others = wanted.get(wants, (index, 0))
+        wanted[wants] = first, others + count
+    return wanted
+
+
+def _bytes(size: int | str) -> int:
+    try:
+        return bytes_of(size, "min_memory")
+    except Invalid:
+        return 0  # whoever checks the task says what is wrong with it

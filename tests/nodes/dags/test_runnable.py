@@ -1,0 +1,40 @@
+"""Whether anybody could run the tasks of a job."""
+
+import msgspec
+import pytest
+
+from talka.client.requests import NobodyCanRun
+from talka.control.tasks.dispatch import DispatchWorker
+from talka.control.tasks.known_workers import KnownWorkers
+from talka.nodes.dags.runnable import RunnableCheck, bundled_in, stuck_tasks
+from talka.work.dags.dag import CodeBundle, DagSpec, TaskSpec
+
+
+def test_handlers_that_travel_with_a_job_are_known() -> None:
+    spec = DagSpec(name="n", tasks=(TaskSpec(id="a", handler="mine"),))
+    bundle = CodeBundle(digest="a" * 64, size_bytes=1, files=("handlers.py",), handlers=("mine",))
+    with_code = msgspec.structs.replace(spec, bundle=bundle)
+    check = RunnableCheck(KnownWorkers(), 0, lambda: 5)
+    check.check(spec.tasks, bundled_in(with_code))
+    with pytest.raises(NobodyCanRun):
+        check.check(spec.tasks, bundled_in(spec))
+
+
+def test_tasks_that_want_the_same_are_told_once() -> None:
+    known = KnownWorkers()
+    known.here(DispatchWorker(name="w", handlers=("h",), memory_bytes=10))
+    tasks = [
+        *[TaskSpec(id=f"x{number}", handler="x") for number in range(3)],
+        TaskSpec(id="small", handler="h", min_memory="10"),
+        TaskSpec(id="large", handler="h", min_memory="1kB"),
+        TaskSpec(id="as large", handler="h", min_memory=1000),
+        TaskSpec(id="bad", handler="h", min_memory="much"),
+    ]
+    found = [(stuck.lack.field, stuck.first, stuck.tasks) for stuck in stuck_tasks(known, 0, tasks)]
+    assert found == [("handler", 0, 3), ("min_memory", 4, 2)]
+    assert [stuck.first for stuck in stuck_tasks(known, 0, tasks, bundled={"x"})] == [4]
+    check = RunnableCheck(known, 0, lambda: 5)
+    with pytest.raises(NobodyCanRun, match=r"^task x0 \(and 2 tasks more\): no worker has"):
+        check.check(tasks)
+    with pytest.raises(NobodyCanRun, match=r"^task large \(and 1 task more\): no worker"):
+        check.check(tasks, bundled={"x"})
