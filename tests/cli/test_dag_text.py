@@ -104,6 +104,7 @@ def test_facts_of_a_job_leave_out_what_has_not_happened() -> None:
 def test_facts_of_a_task_have_its_output_and_its_error() -> None:
     done = task("load", seconds=5, attempts=2, output=msgspec.Raw(b'{"rows": 3}'), depends_on=list("abcd"))
     assert 'output     {"rows": 3}' in task_text(done) and "after      a … d (4)" in task_text(done)
+    assert "memory     3.15 MB" in task_text(task("load", memory_bytes=3 << 20)) and "memory" not in task_text(done)
     dead = task_text(task("load", TaskState.DEAD, cause="exception", error=EVIL, progress=msgspec.Raw(b"7")))
     assert "state      dead (exception)" in dead and "progress   7" in dead
     assert "output" not in dead and "\x1b" not in dead

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cluster import SOON_S
-from tests.e2e.dag_cluster import DagCluster, Line, dag_cluster, kill_process
+from tests.e2e.dag_cluster import HANDLERS, DagCluster, Line, dag_cluster, kill_process
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +94,34 @@ def test_what_a_failure_means_for_the_others_is_the_pipelines_to_say(
     assert "ValueError" in tasks["bad"]["error"], tasks["bad"]
     if policy == "continue":
         assert tasks["after"]["output"]["inputs"] == {}
+
+
+def test_the_memory_of_short_attempts_that_completed_is_shown(tmp_path: Path) -> None:
+    fill = "held = bytearray(300 << 20)\nfor place in range(0, len(held), 4096): held[place] = 1"
+    handlers = f"""
+import sys
+
+@handler("fill")
+def fill(task):
+    exec({fill!r})
+
+command("fat", [sys.executable, "-I", "-S", "-c", {fill!r}])
+"""
+    with dag_cluster(tmp_path, 1, 1, handlers=HANDLERS + handlers) as cluster:
+        job = cluster.dag(
+            "memory",
+            {"id": "function", "handler": "fill"},
+            {"id": "command", "handler": "fat", "depends_on": ["function"]},
+            {"id": "small", "handler": "echo", "depends_on": ["command"]},
+        )
+        assert cluster.wait_for_end(job)["state"] == "completed"
+        told = {name: task["memory_bytes"] for name, task in cluster.tasks(job).items()}
+        shown = cluster.talka("jobs", "show", job, "--task", "command").text
+
+    assert told["function"] > 300 << 20
+    assert 300 << 20 < told["command"] < told["function"]
+    assert 1 << 20 < told["small"] < 200 << 20
+    assert "memory     3" in shown
 
 
 def test_what_never_helps_is_not_tried_again(cluster: DagCluster) -> None:

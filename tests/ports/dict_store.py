@@ -556,6 +556,7 @@ def task_values(row: TaskRow, change: ClaimTask | Complete | Release | Extend | 
                 **{name: getattr(change, name) for name in ("state", "output", "blob", "error", "cause")},
                 **{name: getattr(change, name) or getattr(row, name) for name in ("started_ms", "worker", "attempts")},
                 "ended_ms": change.at_ms,
+                "memory_bytes": change.memory_bytes,
             }
         case Release() if change.fence in (0, row.fence):
             names = ("ready_ms", "attempts", "deaths", "cause", "error", "failures")

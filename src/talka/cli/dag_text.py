@@ -87,6 +87,7 @@ def task_text(task: TaskView) -> str:
         ("not before", instant(task.ready_at)),
         ("started", instant(task.started_at)),
         ("ended", instant(task.ended_at)),
+        ("memory", bytes_text(task.memory_bytes) if task.memory_bytes else ""),
         ("progress", json_text(task.progress)),
         ("error", task.error),
         ("output", json_text(task.output)),

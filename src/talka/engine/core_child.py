@@ -16,6 +16,7 @@ import msgspec
 
 from talka.engine.containment import ControlGroup, Guard, MemoryGroup, kill_group, signal_name
 from talka.engine.own_end import EndPipe
+from talka.engine.waits import until_exit
 
 REMOVE_TRIES: Final = 100
 REMOVE_PAUSE_S: Final = 0.01
@@ -86,7 +87,7 @@ class CoreChild:
 
     async def ended(self) -> CoreEnd:
         """Once it has, and all that it started was killed."""
-        await _exit_of(self.pid)
+        await until_exit(self.pid)
         # The group is named after a process nobody has waited for yet, so its number cannot belong to others.
         self.kill()
         _, waited, usage = os.wait4(self.pid, 0)  # noqa: ASYNC222 - it has ended
@@ -189,19 +190,3 @@ class CoreChildren:
         """The owner has killed those that are left."""
         await self.wait(within_s)
         self.guard.close()
-
-
-async def _exit_of(pid: int) -> None:
-    """Until the process has ended; it stays to be waited for."""
-    loop = asyncio.get_running_loop()
-    if hasattr(os, "pidfd_open"):
-        fd = os.pidfd_open(pid)
-        over = loop.create_future()
-        loop.add_reader(fd, lambda: None if over.done() else over.set_result(None))
-        try:
-            await over
-        finally:
-            loop.remove_reader(fd)
-            os.close(fd)
-    else:
-        await loop.run_in_executor(None, os.waitid, os.P_PID, pid, os.WEXITED | os.WNOWAIT)

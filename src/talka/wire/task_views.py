@@ -58,6 +58,8 @@ class TaskView(msgspec.Struct, frozen=True):
     """The task that was fanned out, of one of its elements."""
     item: msgspec.Raw = msgspec.Raw(b"null")
     """Of an element: its part of the list."""
+    memory_bytes: int | msgspec.UnsetType = msgspec.UNSET
+    """The most that the process of its last attempt had meanwhile; left out: not measured."""
 
 
 class TasksPage(msgspec.Struct, frozen=True):
@@ -114,7 +116,8 @@ class AttemptView(msgspec.Struct, frozen=True):
     error: str = ""
     exit_code: int | None = None
     signal: str = ""
-    memory_bytes: int = 0
+    memory_bytes: int | msgspec.UnsetType = msgspec.UNSET
+    """The most that its process had meanwhile; left out: not measured."""
 
 
 class LogLineView(msgspec.Struct, frozen=True):

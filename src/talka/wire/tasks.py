@@ -90,6 +90,7 @@ class TaskResult(msgspec.Struct, frozen=True, array_like=True):
     signal: str = ""
     took_us: Number = 0
     memory_bytes: Number = 0
+    """The most that its process had while it ran; 0: not measured, or others ran in it too."""
     alone: bool = False
     """Nothing else was in its process: if that died, this task was it."""
     classes: tuple[Word, ...] = ()

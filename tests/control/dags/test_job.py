@@ -139,6 +139,16 @@ def test_what_happens_to_a_task_is_written() -> None:
     assert story.job.has_ended
 
 
+def test_the_memory_of_the_attempt_that_ended_a_task_is_written() -> None:
+    story = Story({"a": "", "b": ""}, retry=ONCE, on_failure="continue")
+    story.give("a")
+    (done,) = story.job.completing(story.now, story["a"], b"1", "", 5000, 1 << 20)
+    story.fail("b", memory_bytes=7)
+    (dead,) = story.made(Complete)
+    assert (done.memory_bytes, dead.memory_bytes) == (1 << 20, 7)
+    assert [put.row.memory_bytes for put in story.made(PutAttempt)] == [7]
+
+
 def test_a_task_whose_key_was_done_before_is_done_without_an_attempt() -> None:
     story = Story({"a": {"key": "k"}, "b": "a"})
     task = story.queue.pop("a")

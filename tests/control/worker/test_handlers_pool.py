@@ -788,6 +788,21 @@ def test_where_the_files_are_spoilt_no_core_is_started_for_one_that_is_to_be_alo
     assert rig.core_of[FIRST + 3] == 1, "the idle core that has them is taken"
 
 
+def test_memory_of_a_core_that_died_is_of_an_attempt_that_had_no_company_in_it() -> None:
+    sole, beside, later = Rig(1), Rig(1), Rig(1)
+    sole.hand(task(1))
+    beside.hand(task(1), task(2))
+    later.hand(task(2))
+    later.hand(task(1), task(3))
+    for rig in (beside, later):
+        rig.ran(2)
+    later.ran(3)
+    for rig in (sole, beside, later):
+        rig.exit(1)
+    died = [next(result for result in rig.results if result.outcome == "died") for rig in (sole, beside, later)]
+    assert [(result.memory_bytes, result.alone) for result in died] == [(4096, True), (0, True), (0, True)]
+
+
 # Attempts that take too long.
 
 

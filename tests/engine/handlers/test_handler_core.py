@@ -56,6 +56,7 @@ from talka.work.dags.dag import OUTPUT_LIMIT_BYTES
 from talka.work.handlers import HandlerSpec, HandlerTask
 
 WAIT_S = 60
+MEBIBYTE = 1 << 20
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="untouched")
 
 
@@ -416,11 +417,61 @@ async def test_unknown_handler_is_refused() -> None:
     assert result.error == "no file of this worker has a handler nobody"
 
 
-async def test_attempt_in_a_process_of_its_own_tells_its_memory() -> None:
-    bench = Bench(give=give_config)
+# What it used.
 
-    assert (await bench.result_of("give", alone=True)).memory_bytes > 1024 * 1024
-    assert (await bench.result_of("give")).memory_bytes == 0
+
+def fill(task: HandlerTask) -> None:
+    """So many MiB, for a moment."""
+    held = bytearray(task.config * MEBIBYTE)
+    for place in range(0, len(held), 4096):
+        held[place] = 1
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["shared", "alone"])
+@KINDS
+async def test_the_memory_of_each_attempt_is_its_own_however_short_it_is(kind: str, alone: bool) -> None:
+    bench = Bench(fill=of(kind, fill))
+
+    used = [(await bench.result_of("fill", size, alone=alone)).memory_bytes for size in (0, 200, 1, 100)]
+
+    before, large, small, middle = (count // MEBIBYTE for count in used)
+    assert before > 1
+    assert large > before + 150
+    assert small < large - 100, "what an earlier attempt used is not counted again"
+    assert small + 50 < middle < large - 50
+
+
+async def test_the_memory_of_attempts_that_ran_side_by_side_is_not_told() -> None:
+    gates = {name: asyncio.Event() for name in ("first", "second")}
+
+    async def wait(task: HandlerTask) -> None:
+        await gates[str(task.config)].wait()
+
+    bench = Bench(wait=wait, give=give_config)
+    first, second = bench.hand("wait", "first"), bench.hand("wait", "second")
+    await asyncio.sleep(0)
+    gates["first"].set()
+    await bench.heard.until(lambda: bench.heard.results)
+    beside = await bench.result_of("give")
+    gates["second"].set()
+    await bench.heard.until(lambda: len(bench.heard.results) == 3)
+    after = await bench.result_of("give")
+
+    used = {result.fence: result.memory_bytes for result in bench.heard.results}
+    assert (used[first], used[second], used[beside.fence]) == (0, 0, 0)
+    assert after.memory_bytes > 0
+
+
+async def test_an_attempt_that_failed_tells_its_memory_too() -> None:
+    def fail(task: HandlerTask) -> None:
+        fill(task)
+        raise ValueError
+
+    bench = Bench(fail=fail)
+    small, large = await bench.result_of("fail", 1), await bench.result_of("fail", 200)
+
+    assert (small.outcome, large.outcome) == ("failed", "failed")
+    assert small.memory_bytes + 150 * MEBIBYTE < large.memory_bytes
 
 
 # How it fails.

@@ -95,6 +95,12 @@ async def segfault(task):
 def exit(task):
     os._exit(task.config)
 
+@handler("fill")
+def fill(task):
+    held = bytearray(task.config << 20)
+    for place in range(0, len(held), 4096):
+        held[place] = 1
+
 @handler("end-soon")
 async def end_soon(task):
     await asyncio.sleep(0.05)
@@ -423,6 +429,20 @@ async def test_memory_of_a_core_that_was_killed_is_known_from_looking(owner: Own
     os.kill(pid, signal.SIGKILL)
 
     assert (await owner.next(ExitFacts)).memory_bytes > 10 * MEBIBYTE
+
+
+async def test_memory_seen_of_an_earlier_attempt_is_not_that_of_one_in_which_the_core_died(owner: Owner) -> None:
+    await owner.start()
+    owner.hand("fill", 300)
+    await owner.next(Ran)
+    owner.supervisor.look()
+    seen = owner.supervisor._cores[1]._peak_bytes
+    owner.hand("end-soon")
+
+    facts = await owner.next(ExitFacts)
+
+    assert seen > 300 * MEBIBYTE
+    assert facts.memory_bytes < 250 * MEBIBYTE
 
 
 async def test_forked_child_that_is_left_behind_ends_with_its_core(owner: Owner) -> None:

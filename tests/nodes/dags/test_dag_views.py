@@ -82,6 +82,14 @@ def test_a_task() -> None:
     assert (ended.ready_at, ended.ended_at, ended.cause, ended.error) == ("", AT, "E", "E: no")
 
 
+def test_memory_that_was_not_measured_is_not_shown_as_none_used() -> None:
+    known = attempt_view(msgspec.structs.replace(ATTEMPT, memory_bytes=1 << 20))
+    task = task_view(replaced(TASK, memory_bytes=7), b"")
+    told = [msgspec.to_builtins(view).get("memory_bytes") for view in (attempt_view(ATTEMPT), known)]
+    assert told == [None, 1 << 20]
+    assert (task.memory_bytes, b"memory" in msgspec.json.encode(task_view(TASK, b""))) == (7, False)
+
+
 def test_attempts_of_a_dead_letter() -> None:
     letter = dead_letter("j", replaced(TASK, state=TaskState.DEAD, cause="E", error="E: no", ended_ms=AT_MS), [ATTEMPT])
     assert (letter.id, letter.job, letter.task, letter.handler) == ("j/a", "j", "a", "h")

@@ -376,6 +376,16 @@ async def test_an_end_may_tell_better_who_ran_it_and_since_when(store: Store) ->
     assert (row.worker, row.started_ms, row.attempts) == ("bob#2", NOON_MS + 1, 4)
 
 
+async def test_the_memory_of_the_last_attempt_is_kept_until_its_task_is_run_again(store: Store) -> None:
+    await filled(store, 2)
+    await store.apply([claim(), completed(memory_bytes=1 << 40), claim(1), completed(1)])
+    assert [(await only(store, index)).memory_bytes for index in range(2)] == [1 << 40, 0]
+    await store.apply([Reset(1, 0)])
+    assert (await only(store)).memory_bytes == 0
+    await store.apply([CompleteRange(1, 0, 2, 0, TaskState.COMPLETED, 9)])
+    assert (await only(store)).memory_bytes == 0
+
+
 async def test_a_result_under_another_fence_changes_nothing(store: Store) -> None:
     await filled(store)
     await store.apply([claim(fence=7)])
@@ -1015,6 +1025,7 @@ class Model:
                     "cause": change.cause,
                     "error": change.error,
                     "attempts": change.attempts or row.attempts,
+                    "memory_bytes": change.memory_bytes,
                 }
             case Release():
                 return {

@@ -182,7 +182,9 @@ class DagJob(FanBook):
         task.started_at = now
         return [ClaimTask(self._number, task.index, task.attempts, fence, worker, self._clock(now))]
 
-    def completing(self, now: int, task: DagTask, output: bytes, blob: str, took_us: int) -> list[Change]:
+    def completing(
+        self, now: int, task: DagTask, output: bytes, blob: str, took_us: int, memory_bytes: int = 0
+    ) -> list[Change]:
         """It is done; who waits for it must not know before that is durable, and `completed` is called. One that was
         not given out is done too when another with its key was."""
         at_ms, fence, started_ms = self._clock(now), 0, 0
@@ -200,6 +202,7 @@ class DagJob(FanBook):
             worker=task.worker,
             attempts=task.attempts,
             key=task.key,
+            memory_bytes=memory_bytes,
         )
         self._move(task, TaskState.COMPLETED)
         task.worker = task.recall = ""
@@ -435,7 +438,9 @@ class DagJob(FanBook):
         if verdict.state is None:
             self._try_again(now, step, task, verdict)
         else:
-            step.changes.append(given_up(self._number, task, verdict.state, verdict, started_ms, at_ms))
+            step.changes.append(
+                given_up(self._number, task, verdict.state, verdict, started_ms, at_ms, result.memory_bytes)
+            )
             task.worker = task.recall = ""
             self._settle(task, verdict.state)
             if verdict.state in FAILED:

@@ -390,7 +390,8 @@ class DagKeeper(KeeperEnd[DagEffect]):
             if job.is_read(task):
                 self._delivery.keep_output(key, result.output)
             # What waited for it is claimed in the same commit, and handed when that holds.
-            self._commits.changes += job.completing(now, task, result.output, "", result.took_us)
+            ended = result.output, "", result.took_us, result.memory_bytes
+            self._commits.changes += job.completing(now, task, *ended)
             if (step := job.completed(now, task)) is not NOTHING:
                 self._take(now, step)
             self._look_after(now, job)

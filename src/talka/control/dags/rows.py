@@ -31,7 +31,13 @@ def attempt_of(number: int, task: DagTask, result: TaskResult, started_ms: int, 
 
 
 def given_up(
-    number: int, task: DagTask, state: TaskState, verdict: RetryVerdict, started_ms: int, at_ms: int
+    number: int,
+    task: DagTask,
+    state: TaskState,
+    verdict: RetryVerdict,
+    started_ms: int,
+    at_ms: int,
+    memory_bytes: int,
 ) -> Complete:
     return Complete(
         number,
@@ -44,6 +50,7 @@ def given_up(
         started_ms=started_ms,
         worker=task.worker,
         attempts=task.attempts,
+        memory_bytes=memory_bytes,
     )
 
 

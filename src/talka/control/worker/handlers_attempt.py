@@ -43,6 +43,8 @@ class HandlerAttempt:
     """Its part of `FULL`: what a core may have in its hands."""
     is_plain: bool = False
     """Its handler is a plain function, of which a core runs one at a time."""
+    has_company: bool = False
+    """Others were in the hands of its core with it."""
     run_at: int = 0
     """When a core was given it, ns; 0: not yet."""
     is_told: bool = False
@@ -132,6 +134,6 @@ def last_word(now: int, core: CoreState, attempt: HandlerAttempt, facts: ExitFac
         task=attempt.id,
         exit_code=facts.exit_code,
         signal=facts.signal[:WORD_LIMIT],
-        memory_bytes=facts.memory_bytes,
+        memory_bytes=0 if attempt.has_company else facts.memory_bytes,
         alone=is_only,
     )

@@ -268,6 +268,10 @@ class HandlerFilling:
     def _give(self, now: int, code: HandlerCode, core: CoreState, attempt: HandlerAttempt) -> None:
         if len(core.tasks) == 1:
             core.busy_since = now
+        else:
+            attempt.has_company = True
+            if len(core.tasks) == 2:  # of more than two, each has been told so
+                next(iter(core.tasks.values())).has_company = True
         weight = code.weights.get(attempt.handler, 0)
         if weight:
             attempt.weight, attempt.is_plain = weight, True

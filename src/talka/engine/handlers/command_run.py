@@ -18,6 +18,7 @@ from talka.clock import monotonic_ns
 from talka.engine.containment import signal_name
 from talka.engine.handlers.handler_run import NO_CONFIG, NULL, HandlerRun, failure
 from talka.engine.handlers.kin import FENCE, kin
+from talka.engine.handlers.measured_process import MeasuredProcess, start_measured
 from talka.engine.waits import within
 from talka.wire.tasks import LOG_LINE_LIMIT, TaskResult
 from talka.work.dags.dag import OUTPUT_LIMIT_BYTES
@@ -41,8 +42,7 @@ async def run_command(
     # What tells the command which attempt it is comes last.
     told = {"TALKA_TASK": attempt.id, "TALKA_JOB": attempt.job, "TALKA_ATTEMPT": str(attempt.attempt)}
     environment = {**os.environ, **environment, **told, FENCE: str(attempt.fence)}
-    start = asyncio.get_running_loop().subprocess_exec(lambda: command, *arguments, env=environment)
-    starting = asyncio.ensure_future(start)
+    starting = asyncio.ensure_future(start_measured(command, arguments, environment, attempt.meter))
     while not starting.done():
         try:
             await asyncio.wait({starting})
@@ -86,7 +86,7 @@ class CommandRun(asyncio.SubprocessProtocol):
         """It is to end as soon as it is there."""
         self._attempt = attempt
         self._terminate_s = terminate_s
-        self._transport: asyncio.SubprocessTransport | None = None
+        self._transport: MeasuredProcess | None = None
         self._output = bytearray()
         self._lines: deque[str] = deque(maxlen=LINES_LIMIT)
         self._line = b""
@@ -100,9 +100,10 @@ class CommandRun(asyncio.SubprocessProtocol):
     # What goes in and out.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.SubprocessTransport, transport)  # uvloop's do not inherit from it
+        self._transport = cast(MeasuredProcess, transport)
         stdin = cast(asyncio.WriteTransport, self._transport.get_pipe_transport(INPUT))
-        stdin.write(given(self._attempt))  # it need not read it
+        if not stdin.is_closing():  # it need not read it, and may have ended
+            stdin.write(given(self._attempt))
         stdin.close()
 
     def pipe_data_received(self, fd: int, data: bytes | str) -> None:
@@ -153,6 +154,7 @@ class CommandRun(asyncio.SubprocessProtocol):
             with contextlib.suppress(asyncio.CancelledError):
                 await within(self._terminate_s, self._exited)
         await self._end()
+        self._attempt.memory_bytes = self._transport.memory_bytes if self._transport is not None else 0
         self._keep(self._line)
         for line in self._lines:
             self._attempt.log(line)

@@ -26,6 +26,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from talka.clock import cpu_ns, realtime_ns
+from talka.engine.handlers.attempt_memory import MemoryMeter
 from talka.engine.handlers.command_run import run_command
 from talka.engine.handlers.handler_run import HandlerRun, Reason, described, failure, run_async, run_plain
 from talka.engine.handlers.kin import is_of_command, kin
@@ -113,6 +114,7 @@ class HandlerCore(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._is_held_up = False
         self._attempts: dict[int, HandlerRun] = {}
+        self._meter = MemoryMeter(lambda: len(self._attempts) > 1)
         self._queue: queue.SimpleQueue[HandlerRun] = queue.SimpleQueue()
         self._waiting: dict[int, HandlerRun] = {}
         """Those of the queue. Whoever takes one out, a thread to run it or the loop to stop it, has it alone."""
@@ -170,7 +172,7 @@ class HandlerCore(asyncio.Protocol):
     def _begin(self, handed: HandedTask) -> None:
         if handed.fence in self._attempts:
             return
-        attempt = HandlerRun(handed, self)
+        attempt = HandlerRun(handed, self, self._meter)
         spec = self._handlers.get(handed.handler)
         if spec is None:
             self.done(attempt.result("refused", f"no file of this worker has a handler {handed.handler}", "handler"))

@@ -10,7 +10,7 @@ from typing import Final, Literal, Protocol
 import msgspec
 
 from talka.clock import monotonic_ns, realtime_ns
-from talka.engine.containment import peak_of
+from talka.engine.handlers.attempt_memory import MemoryMeter
 from talka.errors import Invalid, sendable, text_of
 from talka.units import MICROSECOND, MILLISECOND
 from talka.wire.tasks import ERROR_LIMIT, LOG_LINE_LIMIT, HandedTask, Outcome, TaskLine, TaskResult
@@ -40,7 +40,8 @@ class Says(Protocol):
 class HandlerRun:
     """The `task` of a handler. What nobody looks at is not decoded."""
 
-    def __init__(self, handed: HandedTask, says: Says) -> None:
+    def __init__(self, handed: HandedTask, says: Says, meter: MemoryMeter | None = None) -> None:
+        """`meter`: of the process; None: nobody wants to know what it uses."""
         self.handed = handed
         self.id, self.job, self.key = handed.id, handed.job, handed.key
         self.attempt, self.fence = handed.attempt, handed.fence
@@ -53,6 +54,10 @@ class HandlerRun:
         """0: it waits for its turn."""
         self.cancel: Callable[[], object] | None = None
         """How a coroutine is told; a plain function looks for itself."""
+        self.meter = meter
+        self.memory_bytes = 0
+        """Of its command, once that has ended; 0: not measured."""
+        self._is_metered = False
 
     @cached_property
     def config(self) -> object:
@@ -94,6 +99,19 @@ class HandlerRun:
         if self.cancel is not None and self.began_ns:
             self.cancel()
 
+    def begin(self) -> None:
+        """Its function is about to run."""
+        self.began_ns = monotonic_ns()
+        if self.meter is not None:
+            self._is_metered = True
+            self.meter.begin(self.fence)
+
+    def _memory(self, took_us: int) -> int:
+        if self._is_metered and self.meter is not None:
+            self._is_metered = False
+            self.memory_bytes = self.meter.end(self.fence, took_us)
+        return self.memory_bytes
+
     def result(
         self,
         outcome: Outcome,
@@ -105,6 +123,7 @@ class HandlerRun:
         classes: tuple[str, ...] = (),
     ) -> TaskResult:
         """Of one that did not complete."""
+        took_us = self.took_us()
         return TaskResult(
             self.fence,
             outcome,
@@ -113,8 +132,8 @@ class HandlerRun:
             sendable(cause, WORD_LIMIT),
             exit_code,
             signal,
-            self.took_us(),
-            peak_of() if self.handed.alone else 0,
+            took_us,
+            self._memory(took_us),
             False,
             classes,
             self.job,
@@ -128,12 +147,13 @@ class HandlerRun:
                 "return where it is, not what it is"
             )
             return self.result("failed", text, "output")
+        took_us = self.took_us()
         return TaskResult(
             self.fence,
             "completed",
             output,
-            took_us=self.took_us(),
-            memory_bytes=peak_of() if self.handed.alone else 0,
+            took_us=took_us,
+            memory_bytes=self._memory(took_us),
             job=self.job,
             task=self.id,
         )
@@ -160,7 +180,7 @@ async def run_async(
     if attempt.reason is not None:
         done(attempt.stopped())
         return
-    attempt.began_ns = monotonic_ns()
+    attempt.begin()
     try:
         output = await function(attempt)
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure, also sys.exit()
@@ -172,7 +192,7 @@ async def run_async(
 def run_plain(attempt: HandlerRun, function: Callable[[HandlerRun], object], root: str) -> TaskResult:
     if attempt.reason is not None:
         return attempt.stopped()
-    attempt.began_ns = monotonic_ns()
+    attempt.begin()
     try:
         output = function(attempt)
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure, also sys.exit()

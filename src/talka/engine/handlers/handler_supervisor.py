@@ -14,7 +14,7 @@ from talka.engine.exit_facts import KillCount, facts_of, memory_kills
 from talka.engine.handlers.handler_core import framed_message, new_deframer
 from talka.engine.waits import within
 from talka.errors import Untrusted
-from talka.wire.tasks import FromHandlers, ToHandlers, decode_from_handlers
+from talka.wire.tasks import FromHandlers, RunTasks, ToHandlers, decode_from_handlers
 
 END_S: Final = 2.0
 """For a core that is asked to end; then it is killed."""
@@ -61,6 +61,8 @@ class HandlerProcess(asyncio.Protocol):
         self.silent.set()
 
     def tell(self, message: ToHandlers) -> None:
+        if isinstance(message, RunTasks):
+            self._peak_bytes = 0  # of what has ended
         data = framed_message(message)
         if self._transport is not None:
             self._transport.write(data)
@@ -89,7 +91,7 @@ class HandlerProcess(asyncio.Protocol):
 
     def sample(self) -> None:
         """A process that has ended does not say any more how much it used."""
-        self._peak_bytes = max(self._peak_bytes, peak_of(self.child.pid))
+        self._peak_bytes = peak_of(self.child.pid) or self._peak_bytes
 
     async def ended(self, kills: KillCount, memory_bytes: int, cpu_ms: int) -> ExitFacts:
         """`memory_bytes` and `cpu_ms` are what it may use; 0: no bound."""

@@ -115,6 +115,7 @@ def task_view(row: TaskRow, output: bytes) -> TaskView:
         for_each=spec.for_each,
         element_of="" if own is None else own.id.rpartition("[")[0],
         item=NULL if own is None else own.item,
+        memory_bytes=row.memory_bytes or msgspec.UNSET,
     )
 
 
@@ -133,7 +134,7 @@ def attempt_view(row: AttemptRow) -> AttemptView:
         error=row.error,
         exit_code=row.exit_code,
         signal=row.signal,
-        memory_bytes=row.memory_bytes,
+        memory_bytes=row.memory_bytes or msgspec.UNSET,
     )
 
 

@@ -161,6 +161,10 @@ CREATE TABLE talka_fans (
     count INTEGER NOT NULL
 );
 
+-- migration: 7
+-- Of the attempt that ended a task: the most memory that its process had meanwhile; 0: not measured.
+ALTER TABLE talka_tasks ADD COLUMN memory_bytes INTEGER NOT NULL DEFAULT 0;
+
 -- name: tables
 SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\_%' ESCAPE '\';
 
@@ -246,8 +250,8 @@ DELETE FROM talka_jobs WHERE number = ?;
 -- name: put_task
 INSERT INTO talka_tasks
     (key, state, attempts, fence, ready_ms, started_ms, ended_ms, deaths, failures, priority, id, handler, worker,
-     cause, depends_on, blob, error, spec, checkpoint, output)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+     cause, depends_on, blob, error, spec, checkpoint, output, memory_bytes)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: replace_spec
 UPDATE talka_tasks SET handler = ?, priority = ?, spec = ? WHERE key = ?;
@@ -274,7 +278,7 @@ SET state = 0, ready_ms = ?4, attempts = ?5, deaths = ?6, cause = ?7, error = ?8
 WHERE key = ?1 << 32 | ?2 AND ?3 IN (fence, 0) AND state < 4;
 
 -- name: complete
--- What is 0 or empty of the last three says nothing new.
+-- What is 0 or empty of the three before the last says nothing new.
 UPDATE talka_tasks
 SET state = ?,
     ended_ms = ?,
@@ -284,33 +288,34 @@ SET state = ?,
     cause = ?,
     started_ms = coalesce(nullif(?, 0), started_ms),
     worker = coalesce(nullif(?, ''), worker),
-    attempts = coalesce(nullif(?, 0), attempts)
+    attempts = coalesce(nullif(?, 0), attempts),
+    memory_bytes = ?
 WHERE key = ? AND ? IN (fence, 0) AND state < 4;
 
 -- name: complete_range
 -- As `complete`, for keys ?1 to ?2: the fence ?3 is of the first, and grows by one with each key; 0: whatever it is.
 UPDATE talka_tasks
-SET state = ?4, ended_ms = ?5, output = ?6, blob = '', error = ?7, cause = ?8
+SET state = ?4, ended_ms = ?5, output = ?6, blob = '', error = ?7, cause = ?8, memory_bytes = 0
 WHERE key BETWEEN ?1 AND ?2 AND (?3 = 0 OR fence = ?3 + (key - ?1)) AND state < 4;
 
 -- name: reset
 -- Without its fence: a result of an attempt before this must not become that of the next.
 UPDATE talka_tasks
 SET state = 0, attempts = 0, fence = 0, ready_ms = 0, started_ms = 0, ended_ms = 0, deaths = 0, failures = 0, worker = '',
-    cause = '', blob = '', error = '', checkpoint = x'', output = x''
+    cause = '', blob = '', error = '', checkpoint = x'', output = x'', memory_bytes = 0
 WHERE key = ?;
 
 -- name: task
 -- Without an index: one would cost every new task as much as all the rest of it.
 SELECT key >> 32, key & 4294967295, id, state, spec, depends_on, attempts, fence, worker, ready_ms, started_ms, ended_ms,
-    output, blob, error, cause, deaths, checkpoint, failures
+    output, blob, error, cause, deaths, checkpoint, failures, memory_bytes
 FROM talka_tasks
 WHERE key BETWEEN :first AND :last AND id = :id
 LIMIT 1;
 
 -- name: tasks
 SELECT key >> 32, key & 4294967295, id, state, spec, depends_on, attempts, fence, worker, ready_ms, started_ms, ended_ms,
-    output, blob, error, cause, deaths, checkpoint, failures
+    output, blob, error, cause, deaths, checkpoint, failures, memory_bytes
 FROM talka_tasks
 WHERE key > :after AND key <= :last AND (:states = '[]' OR state IN (SELECT value FROM json_each(:states)))
 ORDER BY key
@@ -318,7 +323,7 @@ LIMIT :limit;
 
 -- name: tasks_at
 SELECT key >> 32, key & 4294967295, id, state, spec, depends_on, attempts, fence, worker, ready_ms, started_ms, ended_ms,
-    output, blob, error, cause, deaths, checkpoint, failures
+    output, blob, error, cause, deaths, checkpoint, failures, memory_bytes
 FROM (SELECT value AS wanted FROM json_each(:keys)) CROSS JOIN talka_tasks ON key = wanted
 ORDER BY key;
 
@@ -356,7 +361,7 @@ WHERE state = 4;
 
 -- name: dead_letters
 SELECT key >> 32, key & 4294967295, id, state, spec, depends_on, attempts, fence, worker, ready_ms, started_ms, ended_ms,
-    output, blob, error, cause, deaths, checkpoint, failures
+    output, blob, error, cause, deaths, checkpoint, failures, memory_bytes
 FROM talka_tasks
 WHERE key > :after AND state = 9
 ORDER BY key

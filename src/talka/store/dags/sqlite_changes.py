@@ -164,6 +164,7 @@ def put_tasks(changes: list[PutTasks]) -> list[ChangeStep]:
                     row.spec,
                     row.checkpoint,
                     row.output,
+                    row.memory_bytes,
                 )
             )
     return [ChangeStep("put_task", rows, [len(change.rows) for change in changes])]
@@ -198,6 +199,7 @@ def completes(changes: list[Complete]) -> list[ChangeStep]:
             change.started_ms,
             change.worker,
             change.attempts,
+            change.memory_bytes,
             change.job << INDEX_BITS | change.index,
             change.fence,
         )

@@ -75,6 +75,8 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
     """What the handler last gave `task.heartbeat`."""
     failures: int = 0
     """Attempts that count against its retries: not those that were lost with their worker."""
+    memory_bytes: int = 0
+    """Of the attempt that ended it; 0: not measured."""
 
 
 class LiveTask(msgspec.Struct, frozen=True, array_like=True):
@@ -120,6 +122,7 @@ class AttemptRow(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     signal: str = ""
     memory_bytes: int = 0
+    """The most that its process had meanwhile; 0: not measured."""
 
 
 class EventRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,6 +217,8 @@ class Complete(msgspec.Struct, frozen=True):
     attempts: int = 0
     key: str = ""
     """Idempotency key of a task that completed: remembered with its output."""
+    memory_bytes: int = 0
+    """Of the attempt that ended it; 0: not measured, or none did."""
 
 
 class ClaimRange(msgspec.Struct, frozen=True):
