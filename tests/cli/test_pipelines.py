@@ -24,18 +24,23 @@ from talka.engine.handlers.pipeline_file import read_pipeline
 from talka.engine.loader import import_file
 from talka.units import SECOND
 from talka.wire.task_views import (
+    AttemptsPage,
+    AttemptView,
     BackfillRun,
     BackfillView,
     DagFacts,
     GraphView,
     LogLineView,
     LogPage,
+    OutputView,
     Reason,
     RetryPlan,
     RetryRequest,
     RetryTask,
     ScheduleView,
     SkipRequest,
+    StreamText,
+    StreamView,
     TasksPage,
     TaskView,
     WhyView,
@@ -103,6 +108,10 @@ class FakeClient:
         self.found_schedules: list[ScheduleView] = []
         self.runs: list[BackfillRun] = []
         self.addresses: list[str] = []
+        self.tried: list[list[AttemptView]] = [[]]
+        """Attempts as they are asked for again and again; the last stays."""
+        self.wrote: dict[int, list[StreamText]] = {}
+        """By attempt."""
 
     def __call__(self, addresses: list[str], token: str | None, ca: str | None) -> "FakeClient":
         self.addresses = addresses
@@ -166,6 +175,16 @@ class FakeClient:
     async def task_logs(self, id: str, task: str, cursor: str = "", limit: int = 50) -> LogPage:
         self.note("task_logs", id, task, cursor, limit)
         return self.log_pages.pop(0)
+
+    async def task_attempts(self, id: str, task: str, cursor: str = "", limit: int = 50) -> AttemptsPage:
+        found = self.tried[0] if len(self.tried) == 1 or cursor else self.tried.pop(0)
+        start = int(cursor or 0)
+        return AttemptsPage(found[start : start + 2], str(start + 2) if start + 2 < len(found) else "")
+
+    async def task_output(self, id: str, task: str, attempt: int = 0, stream: str = "") -> OutputView:
+        found = [one for one in self.wrote[attempt] if stream in ("", one.stream)]
+        running = {one.attempt for one in self.tried[0] if one.outcome == "running"}
+        return OutputView(attempt, found, attempt not in running)
 
     async def pause_dag(self, id: str) -> DagFacts:
         self.note("pause_dag", id)
@@ -566,7 +585,7 @@ def test_outputs_beyond_what_a_result_may_hold_are_left_out(cluster: FakeClient)
     result, _ = results(cluster, wants_outputs=True, page=1, output_bytes=10)
     assert (len(result.tasks), result.left_out) == (2, 2)
     result, _ = results(cluster, wants_outputs=False, page=1, output_bytes=10)
-    assert len(result.tasks) == 4 and {bytes(task.output) for task in result.tasks} == {b"null"}
+    assert [bytes(task.output) for task in result.tasks] == [b"null"] * 3 + [b'"12345"'], "that of the last is shown"
 
 
 # Commands about one.
@@ -638,14 +657,105 @@ def test_logs_are_printed_up_to_what_there_is(command: Any, cluster: FakeClient)
     out = command("jobs", "show", "job1", "--logs", "load", "--json").out
     assert json.loads(out)["text"] == "a"
     cluster.log_pages = [log_page()]
-    assert "load of job job1 has logged nothing" in command("jobs", "show", "job1", "--logs", "load").err
+    assert "load of job job1 has logged and printed nothing\n" in command("jobs", "show", "job1", "--logs", "load").err
 
 
 def test_followed_logs_go_on_until_no_more_can_come(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     cluster.log_pages = [log_page(following="0"), log_page(following="0"), log_page("a", following="1"), log_page("b")]
-    code = pipelines.show_logs({}, "job1", "load", follow=True, as_json=False, every_s=0)
+    code = pipelines.show_logs({}, "job1", "load", pipelines.LogsWanted(follow=True), every_s=0)
     out = capsys.readouterr().out
     assert code == 0 and [line.rpartition(" ")[2] for line in out.splitlines()] == ["a", "b"]
+
+
+def tried(attempt: int, outcome: str = "failed", *streams: StreamText, **more: Any) -> AttemptView:
+    views = [StreamView(one.stream, one.written, one.kept) for one in streams]
+    cause = "" if outcome == "running" else more.pop("cause", "ValueError")
+    return AttemptView(
+        attempt, "w1", DONE["started_at"], DONE["ended_at"], cause, outcome=outcome, streams=views, **more
+    )
+
+
+def stream(name: str, text: str, written: int = 0) -> StreamText:
+    kept = len(text.encode())
+    return StreamText(name, written or kept, kept, text)
+
+
+OUT, TRACEBACK = stream("stdout", "one\n\x1b[31mtwo\n"), stream("traceback", "Traceback\nValueError: no\n")
+
+
+def test_one_task_is_shown_with_its_attempts_and_the_end_of_what_they_wrote(command: Any, cluster: FakeClient) -> None:
+    long = stream("stderr", "".join(f"line {n}\n" for n in range(30)), 70_000)
+    cluster.tried = [
+        [
+            tried(1, "failed", OUT, TRACEBACK, error="ValueError: no (h.py:3)"),
+            tried(2, "died", cause="oom"),
+            tried(3, "completed", long, cause="completed"),
+        ]
+    ]
+    cluster.wrote = {1: [OUT, TRACEBACK], 3: [long]}
+
+    out = command("jobs", "show", "job1", "--task", "extract").out
+    assert re.search(r"1 +failed +w1 .* ValueError +stdout 13 B, traceback 25 B +no \(h.py:3\)\n", out)
+    assert re.search(r"2 +died +w1 .* oom\n", out) and re.search(r"3 +w1 .* completed +stderr", out)
+    assert "attempt 1, stdout:\n  one\n  \\x1b[31mtwo\n" in out and "\x1b" not in out
+    assert "attempt 1, traceback:\n  Traceback\n  ValueError: no\n" in out
+    assert "attempt 3, stderr (69,770 of 70,000 bytes are not kept: they never arrived, or" in out
+    assert "; the last 10 of 30 lines):\n  line 20\n" in out
+    assert "talka jobs show job1 --logs extract" in out
+
+    report = json.loads(command("jobs", "show", "job1", "--task", "extract", "--json").out)
+    assert report["id"] == "extract" and [one["outcome"] for one in report["tried"]] == ["failed", "died", "completed"]
+    assert [one["attempt"] for one in report["wrote"]] == [1, 3]
+
+
+def test_of_very_many_attempts_the_last_are_shown(command: Any, cluster: FakeClient) -> None:
+    cluster.tried = [[tried(number, "lost") for number in range(1, 61)]]
+    out = command("jobs", "show", "job1", "--task", "extract").out
+    assert "(10 attempts before these: --json has them)" in out and "\n60 " in out and "\n10 " not in out
+
+
+def test_logs_of_a_task_have_what_its_attempts_printed(command: Any, cluster: FakeClient) -> None:
+    cluster.tried, cluster.wrote = [[tried(1, "failed", OUT, TRACEBACK), tried(2, "completed")]], {1: [OUT, TRACEBACK]}
+    cluster.log_pages = [log_page("logged")]
+    out = command("jobs", "show", "job1", "--logs", "load").out
+    assert out.endswith(
+        " logged\nattempt 1, stdout:\n  one\n  \\x1b[31mtwo\nattempt 1, traceback:\n  Traceback\n  ValueError: no\n"
+    )
+
+    cluster.log_pages = [log_page("logged")]
+    out = command("jobs", "show", "job1", "--logs", "load", "--stream", "traceback", "--attempt", "1").out
+    assert out == "attempt 1, traceback:\n  Traceback\n  ValueError: no\n"
+    cluster.log_pages = [log_page("logged")]
+    assert command("jobs", "show", "job1", "--logs", "load", "--stream", "log").out.endswith(" logged\n")
+    cluster.log_pages = [log_page("logged")]
+    code, out, err = command("jobs", "show", "job1", "--logs", "load", "--attempt", "2")
+    assert (code, out) == (0, "") and "load of job job1 has logged and printed nothing there" in err
+    cluster.log_pages = [log_page("logged")]
+    first, second = command("jobs", "show", "job1", "--logs", "load", "--json").out.splitlines()
+    assert json.loads(first)["text"] == "logged" and json.loads(second)["streams"][0]["stream"] == "stdout"
+    code, out, err = command("jobs", "show", "job1", "--stream", "log")
+    assert (code, out) == (2, "") and "--stream goes with --logs TASK" in err
+
+
+def test_followed_logs_show_what_is_printed_as_it_comes(
+    cluster: FakeClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sofar = [stream("stdout", "one\n"), stream("stdout", "one\ntwo\n"), stream("stdout", "two\nlast\n", 4_013)]
+    cluster.tried = [[tried(1, "running", one)] for one in sofar] + [[tried(1, "failed", sofar[-1])]]
+    cluster.log_pages = [log_page(following="0")] * 3 + [log_page()]
+    turns = iter([*sofar, sofar[-1]])
+
+    async def task_output(id: str, task: str, attempt: int = 0, stream: str = "") -> OutputView:
+        return OutputView(1, [next(turns)], False)
+
+    monkeypatch.setattr(cluster, "task_output", task_output)
+    pipelines.show_logs({}, "job1", "load", pipelines.LogsWanted(follow=True), every_s=0)
+
+    assert capsys.readouterr().out == (
+        "attempt 1, stdout:\n  one\n"
+        "attempt 1, stdout:\n  two\n"
+        "attempt 1, stdout (the last of 4,013 bytes so far):\n  two\n  last\n"
+    )
 
 
 @pytest.mark.parametrize("flags", [["show"], ["watch"], ["result"]], ids=str)

@@ -15,6 +15,7 @@ from talka.client.requests import (
     ClusterUnreachable,
     Forbidden,
     NoDags,
+    NoSuchAttempt,
     NoSuchJob,
     NoSuchSchedule,
     NoSuchTask,
@@ -25,7 +26,7 @@ from talka.client.requests import (
 from talka.client.submitting import Submitting
 from talka.errors import Invalid, Unavailable
 from talka.web.auth import Tokens
-from talka.wire.task_views import DagFacts, RetryRequest, SkipRequest
+from talka.wire.task_views import DagFacts, RetryRequest, SkipRequest, StreamText, StreamView
 from talka.work.dags.dag import BadDag, DagSettings, DagSpec, Param, TaskSpec
 from talka.work.lifecycle import JobState
 from tests.web.fake_control import LIMIT_S, Api, Apis, free_port
@@ -316,6 +317,11 @@ async def test_every_question_of_the_port_can_be_asked(client: Client, dags: Fak
     assert bytes((await client.dag_task("dag1", "x/why")).output) == b'{"rows":3}'
     assert (await client.why("dag1", "x/why")).workers[0].constraint == "handler"
     assert (await client.task_logs("dag1", "a", "0", 10)).next == "1"
+    (attempt,) = (await client.task_attempts("dag1", "a")).items
+    assert (attempt.outcome, attempt.streams) == ("failed", [StreamView("stderr", 9, 4)])
+    assert (await client.task_output("dag1", "a")).streams == [StreamText("stderr", 9, 4, "oops")]
+    with pytest.raises(NoSuchAttempt, match="task a of job dag1 had no attempt 2"):
+        await client.task_output("dag1", "a", 2, "stderr")
     assert (await client.dag_events("dag1")).items[0].kind == "submitted"
     assert (await client.dag_graph("dag1")).edges == [("a", "x/why")]
     assert (await client.queues()).queues[0].handler == "etl"
@@ -327,6 +333,9 @@ async def test_every_question_of_the_port_can_be_asked(client: Client, dags: Fak
             "dag_task",
             "why",
             "task_logs",
+            "task_attempts",
+            "task_output",
+            "task_output",
             "dag_events",
             "dag_graph",
             "queues",

@@ -28,6 +28,7 @@ from talka.store.dags.records import (
     StoreTaken,
     check_taken,
 )
+from talka.wire.output_tail import STREAMS
 from talka.work.dags.records import (
     JOB_STATES,
     TASK_STATES,
@@ -53,10 +54,12 @@ from talka.work.dags.records import (
     PutJob,
     PutLogs,
     PutSchedule,
+    PutStreams,
     PutTasks,
     Release,
     Reset,
     ScheduleRow,
+    StreamRow,
     TaskKey,
     TaskRow,
 )
@@ -86,6 +89,7 @@ class Rows(msgspec.Struct):
     attempts: dict[tuple[int, int, int], AttemptRow] = {}
     events: dict[int, EventRow] = {}
     logs: dict[int, LogRow] = {}
+    streams: dict[tuple[int, int, int, int], StreamRow] = {}
     schedules: dict[str, ScheduleRow] = {}
     leases: dict[str, Lease] = {}
     ages: dict[int, int] = {}
@@ -389,6 +393,13 @@ class DictStore:
         rows = self._rows("logs").logs.values()
         return first(limit, (row for row in rows if (row.job, row.index) == (job, index) and row.number > after))
 
+    async def stream_sizes(self, job: int, index: int) -> list[StreamRow]:
+        rows = sorted(self._rows("stream_sizes").streams.items())
+        return [replace(row, content=b"") for key, row in rows if key[:2] == (job, index)]
+
+    async def streams(self, job: int, index: int, fence: int) -> list[StreamRow]:
+        return [row for key, row in sorted(self._rows("streams").streams.items()) if key[:3] == (job, index, fence)]
+
     async def dead_letters(self, after: TaskKey, limit: int) -> list[TaskRow]:
         rows = self._tasks("dead_letters")
         return first(limit, (row for row in rows if (row.job, row.index) > after and row.state is TaskState.DEAD))
@@ -461,6 +472,12 @@ def changed(rows: Rows, change: Change) -> int:
                 rows.numbered += 1
                 rows.logs[rows.numbered] = replace(line, number=rows.numbered)
             return len(lines)
+        case PutStreams(streams, output_bytes):
+            for stream in streams:
+                rows.streams[stream.job, stream.index, stream.fence, STREAMS.index(stream.stream)] = stream
+                if stream.job in rows.jobs:
+                    rows.jobs[stream.job] = replace(rows.jobs[stream.job], output_bytes=output_bytes)
+            return len(streams)
         case PutSchedule(row):
             rows.schedules[row.name] = row
         case DropSchedule(name):
@@ -474,10 +491,29 @@ def changed(rows: Rows, change: Change) -> int:
             values = {} if found is None else task_values(found, change)
             if found is None or not values:
                 return 0
+            if isinstance(change, Reset) and found.state is TaskState.COMPLETED and found.fence:
+                keep_completed(rows, found)
             rows.tasks[change.job, change.index] = replace(found, **values)
             if isinstance(change, Complete) and change.key and change.state is TaskState.COMPLETED:
                 rows.keys[change.key] = (change.job, change.index)
     return 1
+
+
+def keep_completed(rows: Rows, task: TaskRow) -> None:
+    """The attempt that completed a task, which is to be run again."""
+    row = AttemptRow(
+        job=task.job,
+        index=task.index,
+        attempt=task.attempts,
+        fence=task.fence,
+        worker=task.worker,
+        started_ms=task.started_ms,
+        ended_ms=task.ended_ms,
+        cause="completed",
+        memory_bytes=task.memory_bytes,
+        outcome="completed",
+    )
+    rows.attempts.setdefault((task.job, task.index, task.fence), row)
 
 
 def part(change: ClaimRange | CompleteRange, index: int) -> Iterator[ClaimTask | Complete]:
@@ -513,6 +549,7 @@ def dropped(rows: Rows, number: int) -> int:
     rows.attempts = {key: row for key, row in rows.attempts.items() if row.job != number}
     rows.events = {key: row for key, row in rows.events.items() if row.job != number}
     rows.logs = {key: row for key, row in rows.logs.items() if row.job != number}
+    rows.streams = {key: row for key, row in rows.streams.items() if row.job != number}
     return int(rows.jobs.pop(number, None) is not None)
 
 
@@ -542,7 +579,7 @@ def task_values(row: TaskRow, change: ClaimTask | Complete | Release | Extend | 
         if change.spec:
             gist_of(change.spec)
         plain = TaskRow(job=row.job, index=row.index, id=row.id, state=TaskState.PENDING, spec=change.spec or row.spec)
-        return msgspec.structs.asdict(replace(plain, depends_on=row.depends_on))
+        return msgspec.structs.asdict(replace(plain, depends_on=row.depends_on, attempts=row.attempts))
     if is_final(row.state):
         return {}
     match change:

@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 
 from talka.client.dags import DagEnd, DagsPage, Ended, Submitted
-from talka.client.requests import Conflict, NoSuchJob, NoSuchSchedule, NoSuchTask
+from talka.client.requests import Conflict, NoSuchAttempt, NoSuchJob, NoSuchSchedule, NoSuchTask
 from talka.errors import TalkaError
 from talka.wire.task_views import (
+    AttemptsPage,
     AttemptView,
     BackfillRequest,
     BackfillRun,
@@ -23,6 +24,7 @@ from talka.wire.task_views import (
     LimitView,
     LogLineView,
     LogPage,
+    OutputView,
     QueuesView,
     QueueView,
     Reason,
@@ -31,6 +33,8 @@ from talka.wire.task_views import (
     RetryTask,
     ScheduleView,
     SkipRequest,
+    StreamText,
+    StreamView,
     TasksPage,
     TaskView,
     WhyView,
@@ -262,6 +266,18 @@ class FakeDags:
         self._task(id, task)
         return WhyView(task, TaskState.READY, "no worker has its handler", [Reason("w1", "handler", "it has none")])
 
+    async def task_attempts(self, id: str, task: str, cursor: str, limit: int) -> AttemptsPage:
+        await self._note("task_attempts", id, task, cursor, str(limit))
+        return AttemptsPage(
+            [AttemptView(1, "w1", "", "", "OSError", outcome="failed", streams=[StreamView("stderr", 9, 4)])]
+        )
+
+    async def task_output(self, id: str, task: str, attempt: int, stream: str) -> OutputView:
+        await self._note("task_output", id, task, str(attempt), stream)
+        if attempt > 1:
+            raise NoSuchAttempt.named(id, task, attempt)
+        return OutputView(1, [StreamText("stderr", 9, 4, "oops")])
+
     async def task_logs(self, id: str, task: str, cursor: str, limit: int) -> LogPage:
         await self._note("task_logs", id, task, cursor, str(limit))
         self._task(id, task)
@@ -290,8 +306,8 @@ class FakeDags:
         self._job(id)
         return RetryPlan([RetryTask("a", TaskState.COMPLETED)])
 
-    async def skip_dag(self, id: str, request: SkipRequest) -> DagFacts:
-        await self._note("skip_dag", id, *request.tasks)
+    async def skip_dag(self, id: str, request: SkipRequest, by: str = "") -> DagFacts:
+        await self._note("skip_dag", id, *request.tasks, *([by] if by else []))
         return self._job(id).facts
 
     async def queues(self) -> QueuesView:

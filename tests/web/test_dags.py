@@ -320,6 +320,7 @@ async def test_a_job_is_shown_to_people_whichever_kind_it_is(dag_api: Api, dags:
     ("method", "path"),
     [
         *(("GET", path) for path in ("tasks", "tasks/a", "tasks/a/why", "tasks/a/logs", "events", "graph")),
+        *(("GET", path) for path in ("tasks/a/attempts", "tasks/a/output")),
         *(("POST", path) for path in ("pause", "resume", "retry", "retry/plan")),
     ],
     ids=str,
@@ -358,6 +359,11 @@ async def test_what_only_load_jobs_have_is_told_of_dag_jobs(dag_api: Api, dags: 
         ("/v1/jobs/dag1/tasks/a", ("dag_task", "dag1", "a")),
         ("/v1/jobs/dag1/tasks/a/why", ("why", "dag1", "a")),
         ("/v1/jobs/dag1/tasks/a/logs?cursor=5", ("task_logs", "dag1", "a", "5", "50")),
+        ("/v1/jobs/dag1/tasks/a/attempts?limit=2", ("task_attempts", "dag1", "a", "", "2")),
+        ("/v1/jobs/dag1/tasks/a/output", ("task_output", "dag1", "a", "0", "")),
+        ("/v1/jobs/dag1/tasks/a/output?attempt=1&stream=stderr", ("task_output", "dag1", "a", "1", "stderr")),
+        ("/v1/jobs/dag1/tasks/x%2Foutput", ("dag_task", "dag1", "x/output")),
+        ("/v1/jobs/dag1/tasks/x%2Fattempts", ("dag_task", "dag1", "x/attempts")),
         ("/v1/jobs/dag1/tasks/x%2Fy[1]", ("dag_task", "dag1", "x/y[1]")),
         ("/v1/jobs/dag1/tasks/x/y[1]/why", ("why", "dag1", "x/y[1]")),
         ("/v1/jobs/dag1/tasks/x%2fwhy", ("dag_task", "dag1", "x/why")),
@@ -369,10 +375,10 @@ async def test_what_only_load_jobs_have_is_told_of_dag_jobs(dag_api: Api, dags: 
         ("/v1/dead-letters?cursor=c", ("dead_letters", "c", "50")),
         ("/v1/schedules", ("schedules",)),
     ],
-    ids=range(15),
+    ids=range(20),
 )
 async def test_a_question_is_passed_on(dag_api: Api, dags: FakeDags, path: str, asked: tuple[str, ...]) -> None:
-    dags.add("dag1", [TaskSpec(id, "etl") for id in ("a", "x/y[1]", "x/why", "x/logs")])
+    dags.add("dag1", [TaskSpec(id, "etl") for id in ("a", "x/y[1]", "x/why", "x/logs", "x/output", "x/attempts")])
 
     answer = await dag_api.ask("GET", path)
 
@@ -386,6 +392,10 @@ async def test_a_question_is_passed_on(dag_api: Api, dags: FakeDags, path: str, 
         ("/v1/jobs/no.job/tasks", 404, "no-such-job"),
         ("/v1/jobs/dag1/tasks/b", 404, "no-such-task"),
         ("/v1/jobs/dag1/tasks/b/why", 404, "no-such-task"),
+        ("/v1/jobs/dag1/tasks/a/output?attempt=2", 404, "no-such-attempt"),
+        ("/v1/jobs/dag1/tasks/a/output?attempt=0", 422, "invalid"),
+        ("/v1/jobs/dag1/tasks/a/output?attempt=first", 422, "invalid"),
+        ("/v1/jobs/dag1/tasks/a/output?stream=stdin", 422, "invalid"),
         ("/v1/jobs/dag1/tasks/", 404, "no-such-task"),
         ("/v1/jobs/dag1/tasks/%00", 404, "no-such-task"),
         ("/v1/jobs/dag1/tasks/" + "a" * 129, 404, "no-such-task"),
@@ -394,7 +404,7 @@ async def test_a_question_is_passed_on(dag_api: Api, dags: FakeDags, path: str, 
         ("/v1/jobs/dag1/tasks?limit=%C2%B2", 422, "invalid"),
         ("/v1/jobs/dag1/events?cursor=" + "c" * 201, 422, "invalid"),
     ],
-    ids=range(11),
+    ids=range(15),
 )
 async def test_a_question_about_what_is_not_there_is_refused(
     dag_api: Api, dags: FakeDags, path: str, status: int, kind: str

@@ -110,6 +110,7 @@ from talka.wire.membership import (
     WatchReply,
 )
 from talka.wire.orders import BundleFacts, JobOrder, WorkflowOrder
+from talka.wire.output_tail import StreamTail, Wrote
 from talka.wire.security.access import Asker
 from talka.wire.shards import (
     Ack,
@@ -462,7 +463,9 @@ FAILED = TaskResult(
     ("ValueError", "Exception", "BaseException"),
     "b4k7",
     "resize[3]",
+    (StreamTail("stdout", b"row 7\n", 9_000), StreamTail("traceback", "ValueError: Breite – 0\n".encode(), 25)),
 )
+WROTE = Wrote(TASK_FENCE, (StreamTail("stderr", b"slow\n", 5),))
 DIED = TaskResult(TASK_FENCE + 1, "died", error="it was killed", cause="SIGSEGV", signal="SIGSEGV", alone=True)
 LINE = TaskLine(TASK_FENCE, 1_760_000_000_123, "row 7 of 9 – fertig")
 PROGRESS = HandlerProgress(TASK_FENCE, b'{"row":7}')
@@ -475,7 +478,7 @@ TASKS: dict[str, tasks.TaskMessage] = {
     "which": AskHeld(7, LIFE),
     "feed": TaskInputs(7, TASK_FENCE, {"fetch": b'"a.png"'}, 0xB007, LIFE),
     "done": Done((FAILED, DIED, TaskResult(TASK_FENCE + 2, "completed", b"[1]")), LIFE),
-    "underway": TaskProgress((TASK_FENCE,), (PROGRESS,), (LINE,), LIFE),
+    "underway": TaskProgress((TASK_FENCE,), (PROGRESS,), (LINE,), LIFE, (WROTE,)),
     "holding": Held(7, (TASK_FENCE, TASK_FENCE + 1), 1, 2, LIFE, (Dropped(0x5706E, 0x11FE, 3, 2),)),
 }
 TO_HANDLERS: dict[str, tasks.ToHandlers] = {
@@ -487,7 +490,7 @@ FROM_HANDLERS: dict[str, tasks.FromHandlers] = {
     "loaded": Loaded(4711, ("resize", "fetch"), plain=("resize",)),
     "loaded-with-a-problem": Loaded(4711, problem="etl.py:3: SyntaxError: invalid syntax"),
     "ran": Ran((FAILED, DIED)),
-    "said": Said((PROGRESS,), (LINE,)),
+    "said": Said((PROGRESS,), (LINE,), (WROTE,)),
     "spent": Spent(3),
 }
 

@@ -51,8 +51,8 @@ from talka.wire.jobs import (
 from talka.wire.manager_calls import GetJob, ManagerCall, SetLease
 from talka.wire.orders import BundleFacts
 from talka.wire.shards import Gap
-from talka.wire.tasks import AssignTasks
-from tests.wire.samples import DIGEST, FENCE, JOBS, TASKS, WORKER
+from talka.wire.tasks import AssignTasks, Said, TaskProgress, TaskResult, decode_from_handlers
+from tests.wire.samples import DIGEST, FENCE, FROM_HANDLERS, JOBS, TASKS, WORKER
 
 GOLDEN = Path(__file__).parent / "golden" / "protocol-1"
 OLDER = GOLDEN / "older" / "jobs"
@@ -76,6 +76,8 @@ BEFORE_PARTITIONS: dict[tuple[type, str], Any] = {
     (Beat, "others"): (),
     (WorkerFacts, "accepts_code"): False,
     (AssignTasks, "bundle"): None,
+    (TaskResult, "tails"): (),
+    (TaskProgress, "wrote"): (),
 }
 BEFORE_CODE: dict[tuple[type, str], Any] = {
     (WorkerFacts, "accepts_code"): False,
@@ -112,6 +114,8 @@ def older(part: Any, fields: dict[tuple[type, str], Any] = OLDER_FIELDS) -> Any:
         later = {name: value for (kind, name), value in fields.items() if kind is type(part)}
         inner = {name: older(getattr(part, name), fields) for name in part.__struct_fields__ if name not in later}
         return msgspec.structs.replace(part, **inner, **later)
+    if type(part) is tuple:
+        return tuple([older(one, fields) for one in part])
     return part
 
 
@@ -146,6 +150,16 @@ def test_what_names_no_code_is_of_a_worker_that_takes_none_and_of_its_own_handle
 
     assert golden != encode(message)
     assert decode(golden) == older(message, BEFORE_CODE)
+
+
+@pytest.mark.parametrize("name", ["done", "underway", "ran", "said"])
+def test_what_tells_no_output_is_read_as_of_attempts_that_wrote_nothing(name: str) -> None:
+    golden = bytes.fromhex((OLDER.parent / "before-output" / f"{name}.hex").read_text())
+    message = {**TASKS, **FROM_HANDLERS}[name]
+    read = decode_from_handlers if name in FROM_HANDLERS else decode
+    fields = {(TaskResult, "tails"): (), (TaskProgress, "wrote"): (), (Said, "wrote"): ()}
+
+    assert read(golden) == older(message, fields) != message
 
 
 def test_golden_bytes_of_a_result_are_read_as_it_and_written_from_it() -> None:

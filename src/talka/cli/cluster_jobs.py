@@ -121,14 +121,21 @@ def note_of(job: "JobFacts") -> str:
     "Show everything about a job; for a pipeline also its graph, and one task at a time.",
     ("talka jobs show k7fw2xq9bd", "its state; for a pipeline, its tasks too"),
     ("talka jobs show k7fw2xq9bd --graph", "a pipeline, layer by layer"),
-    ("talka jobs show k7fw2xq9bd --why load", "why a task does not run, worker by worker"),
+    ("talka jobs show k7fw2xq9bd --task load", "one task: attempts, traceback, last lines"),
+    ("talka jobs show k7fw2xq9bd --why load", "why a task does not run, or how it ended"),
     ("talka jobs show k7fw2xq9bd --logs load --follow", "what its handler logs, as it happens"),
 )
 @click.argument("id", metavar="ID")
 @click.option("--graph", is_flag=True, help="Which task waits for which.")
-@click.option("--task", metavar="TASK", help="Everything about a task: state, output, error.")
-@click.option("--why", metavar="TASK", help="What a task waits for, and what keeps each worker from running it.")
-@click.option("--logs", metavar="TASK", help="What the handler of a task logged.")
+@click.option("--task", metavar="TASK", help="Everything about a task: state, output, attempts, last words.")
+@click.option("--why", metavar="TASK", help="What a task waits for, or what happened to it.")
+@click.option("--logs", metavar="TASK", help="What a task logged, and what its attempts printed.")
+@click.option("--attempt", type=click.IntRange(1), metavar="N", help="With --logs: of this attempt alone.")
+@click.option(
+    "--stream",
+    type=click.Choice(("log", "stdout", "stderr", "traceback")),
+    help="With --logs: this alone.",
+)
 @click.option("--follow", is_flag=True, help="With --logs: follow until the job has ended.")
 @json_option
 @api_options
@@ -138,6 +145,8 @@ def show(
     task: str | None,
     why: str | None,
     logs: str | None,
+    attempt: int | None,
+    stream: str | None,
     follow: bool,
     as_json: bool,
     **where: Any,
@@ -146,17 +155,19 @@ def show(
     wanted = [flag for flag, value in asks.items() if value is not None]
     if len(wanted) > 1:
         raise Invalid(f"{' and '.join(wanted)} are two questions: ask one at a time")
-    if follow and logs is None:
-        raise Invalid("--follow goes with --logs TASK")
+    of_logs = {"--follow": follow or None, "--attempt": attempt, "--stream": stream}
+    for flag, value in of_logs.items():
+        if value is not None and logs is None:
+            raise Invalid(f"{flag} goes with --logs TASK")
     if wanted:
-        from talka.cli.pipelines import show_graph, show_logs, show_task, show_why
+        from talka.cli.pipelines import LogsWanted, show_graph, show_logs, show_task, show_why
 
         if task is not None:
             show_task(where, id, task, as_json=as_json)
         elif why is not None:
             show_why(where, id, why, as_json=as_json)
         elif logs is not None:
-            return show_logs(where, id, logs, follow=follow, as_json=as_json)
+            return show_logs(where, id, logs, LogsWanted(attempt or 0, stream or "", follow, as_json))
         else:
             show_graph(where, id, as_json=as_json)
         return 0

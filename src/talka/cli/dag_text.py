@@ -17,10 +17,12 @@ from talka.client.sheets import (
     position_text,
     took_s,
     took_text,
+    without_cause,
 )
 from talka.report.tame import tame
-from talka.report.text import TextPage, bytes_text, counted_text, rate_text, sign
+from talka.report.text import TextPage, bytes_text, counted_text, cut, rate_text, sign
 from talka.units import SECOND
+from talka.wire.output_tail import STREAM_LIMIT_BYTES
 from talka.wire.task_views import (
     AttemptView,
     BackfillView,
@@ -28,8 +30,10 @@ from talka.wire.task_views import (
     DeadLetter,
     GraphView,
     LogLineView,
+    OutputView,
     RetryPlan,
     ScheduleView,
+    StreamText,
     TaskView,
     WhyView,
 )
@@ -41,6 +45,9 @@ LOOKS_LIMIT: Final = 64
 """Instants kept for the rate."""
 SLOWEST_SHOWN: Final = 5
 FAILED_SHOWN: Final = 10
+LAST_LINES: Final = 10
+"""Of each stream of an attempt, beside the task; each of so many columns."""
+LINE_COLUMNS: Final = 200
 LINES_DRAWN: Final = 100
 """Of a graph. One that has more is told of in a sentence."""
 NAMES_SHOWN: Final = 3
@@ -50,6 +57,17 @@ UNDER_WAY: Final = (TaskState.RUNNING, TaskState.ASSIGNED)
 NULL: Final = b"null"
 BACKFILL_WORDS: Final = {"due": "would be submitted", "submitted": "submitted", "known": "run before"}
 ENDS: Final = {JobState.COMPLETED: ExitCode.HELD, JobState.PARTIAL: ExitCode.INCOMPLETE}
+
+
+class TaskReport(TaskView, frozen=True):
+    """A task with its attempts, for programs."""
+
+    tried: list[AttemptView] = []
+    """The oldest first, also those before it was run again."""
+    wrote: list[OutputView] = []
+    """Of the last attempts that wrote something."""
+    left_out: int = 0
+    """Attempts before these."""
 
 
 class DagResult(msgspec.Struct, frozen=True):
@@ -72,9 +90,10 @@ def exit_code_of(facts: DagFacts | AnyJob) -> int:
 
 
 def task_text(task: TaskView) -> str:
+    cause = "" if task.error.startswith(task.cause) else f" ({task.cause})"
     rows = [
         ("task", task.id),
-        ("state", f"{task.state}{f' ({task.cause})' if task.cause else ''}"),
+        ("state", f"{task.state}{cause}"),
         ("handler", task.handler),
         ("after", names_text(task.depends_on)),
         ("for each", task.for_each),
@@ -97,6 +116,46 @@ def task_text(task: TaskView) -> str:
 
 def json_text(value: msgspec.Raw) -> str:
     return "" if bytes(value) in (b"", NULL) else bytes(value).decode(errors="replace")
+
+
+def tried_text(id: str, report: TaskReport) -> str:
+    """A task with its attempts, and the end of what the last of them wrote."""
+    parts = [task_text(report)]
+    if report.tried:
+        parts.append(attempts_table(report.tried))
+    if report.left_out:
+        parts.append(f"({counted_text(report.left_out, 'attempt')} before these: --json has them)")
+    for output in report.wrote:
+        parts += output_texts(output, LAST_LINES)
+    if report.wrote:
+        parts.append(f"talka jobs show {id} --logs {report.id} shows all that is kept, --attempt N of one attempt")
+    return "\n\n".join(parts)
+
+
+def output_texts(output: OutputView, most: int | None = None) -> list[str]:
+    """Each stream of an attempt under a heading, at most the last so many lines."""
+    return ["\n".join(output_lines(output, one, most)) for one in output.streams]
+
+
+def output_lines(output: OutputView, one: StreamText, most: int | None = None) -> list[str]:
+    lines = one.text.splitlines()
+    shown = lines if most is None else lines[-most:]
+    notes = [cut_text(one, output.is_over)] if one.kept < one.written else []
+    if len(shown) < len(lines):
+        notes.append(f"the last {len(shown)} of {counted_text(len(lines), 'line')}")
+    note = f" ({'; '.join(notes)})" if notes else ""
+    heading = f"attempt {output.attempt}, {one.stream}{note}:"
+    return [heading, *(f"  {tame(line if most is None else cut(line, LINE_COLUMNS))}" for line in shown)]
+
+
+def cut_text(one: StreamText, is_over: bool) -> str:
+    """Why a part of a stream is not here."""
+    if not is_over:
+        return f"the last of {one.written:,} bytes so far"
+    lost = f"{one.written - one.kept:,} of {one.written:,} bytes are not kept"
+    if one.kept >= min(one.written, STREAM_LIMIT_BYTES):
+        return f"{lost}: an attempt keeps the last {STREAM_LIMIT_BYTES // 1024} KiB of each stream"
+    return f"{lost}: they never arrived, or the attempts of this job have written more than is kept of one job"
 
 
 def why_text(task: str, why: WhyView) -> str:
@@ -177,7 +236,7 @@ def letters_table(letters: Sequence[DeadLetter]) -> str:
                 letter.cause,
                 str(len(letter.attempts) or ""),
                 instant(letter.ended_at),
-                one_line(letter.error),
+                one_line(without_cause(letter.cause, letter.error)),
             )
             for letter in letters
         ],
@@ -199,10 +258,11 @@ def letter_text(letter: DeadLetter) -> str:
 
 def attempts_table(attempts: Sequence[AttemptView]) -> str:
     return table(
-        ("ATTEMPT", "WORKER", "STARTED", "TOOK", "CAUSE", "EXIT", "SIGNAL", "MEMORY", "ERROR"),
+        ("ATTEMPT", "OUTCOME", "WORKER", "STARTED", "TOOK", "CAUSE", "EXIT", "SIGNAL", "MEMORY", "WROTE", "ERROR"),
         [
             (
                 str(attempt.attempt),
+                attempt.outcome if attempt.outcome != attempt.cause else "",
                 attempt.worker.partition("#")[0],
                 instant(attempt.started_at),
                 took_text(attempt.started_at, attempt.ended_at),
@@ -210,7 +270,8 @@ def attempts_table(attempts: Sequence[AttemptView]) -> str:
                 "" if attempt.exit_code is None else str(attempt.exit_code),
                 attempt.signal,
                 bytes_text(attempt.memory_bytes) if attempt.memory_bytes else "",
-                one_line(attempt.error),
+                ", ".join(f"{one.stream} {bytes_text(one.written)}" for one in attempt.streams),
+                one_line(without_cause(attempt.cause, attempt.error)),
             )
             for attempt in attempts
         ],
@@ -318,9 +379,16 @@ def running_line(task: TaskView, width: int) -> Line:
 
 
 def dag_summary(
-    facts: DagFacts, slowest: Sequence[TaskView], failed: Sequence[TaskView], *, width: int = 100, color: bool = False
+    facts: DagFacts,
+    slowest: Sequence[TaskView],
+    failed: Sequence[TaskView],
+    tasks: Sequence[TaskView] = (),
+    *,
+    width: int = 100,
+    color: bool = False,
 ) -> str:
-    """What came of a job, the verdict first, and what to do about what failed. The last line has no end of line."""
+    """What came of a job, the verdict first, and what to do about what failed. The last line has no end of line.
+    `tasks`: those that are known, for what was tried again and for what the last one gave."""
     page = TextPage(width, color=color)
     code = exit_code_of(facts)
     verdict = f"{sign(code == 0)} {facts.state.upper()}"
@@ -331,6 +399,11 @@ def dag_summary(
     if facts.reason:
         page.sentence(facts.reason)
     page.row("tasks", counts_text(facts.counts) or "none")
+    if again := retries_text(tasks):
+        page.row("retries", again)
+    last = last_of(tasks)
+    if last is not None and (output := json_text(last.output)):
+        page.row("output", f"of {last.id}: {one_line(output, ERROR_COLUMNS)}")
     if slowest:
         page.section("SLOWEST")
         for task in slowest[:SLOWEST_SHOWN]:
@@ -345,7 +418,8 @@ def show_failed(page: TextPage, facts: DagFacts, failed: Sequence[TaskView]) -> 
     page.section("GIVEN UP")
     for task in failed[:FAILED_SHOWN]:
         tries = counted_text(task.attempts, "attempt") if task.attempts else "never run"
-        page.line("  ", (f"✗ {task.id}", "red"), f"  {task.state}, {tries}{f', {task.cause}' if task.cause else ''}")
+        cause = "" if task.error.startswith(task.cause) else f", {task.cause}"
+        page.line("  ", (f"✗ {task.id}", "red"), f"  {task.state}, {tries}{cause}")
         if task.error:
             page.sentence(one_line(task.error, ERROR_COLUMNS), indent=4)
     count = sum(facts.counts.get(state, 0) for state in GIVEN_UP)
@@ -354,11 +428,31 @@ def show_failed(page: TextPage, facts: DagFacts, failed: Sequence[TaskView]) -> 
     first = failed[0].id
     page.gap()
     page.sentence(f"talka jobs show {facts.id} --why {first}     why it ended so", indent=0)
-    page.sentence(f"talka jobs show {facts.id} --logs {first}    what it logged", indent=0)
+    page.sentence(
+        f"talka jobs show {facts.id} --task {first}    its attempts, with traceback and last output", indent=0
+    )
+    page.sentence(f"talka jobs show {facts.id} --logs {first}    all that it logged and printed", indent=0)
     if facts.counts.get(TaskState.DEAD):
         page.sentence(
             "talka dead-letters     every attempt; talka dead-letters replay JOB/TASK runs one again", indent=0
         )
+
+
+def retries_text(tasks: Iterable[TaskView]) -> str:
+    """How often tasks were tried again, and which most often."""
+    again = sorted([task for task in tasks if task.attempts > 1], key=lambda task: -task.attempts)
+    names = ", ".join(f"{task.id} ({task.attempts - 1})" for task in again[:NAMES_SHOWN])
+    more = f" and {len(again) - NAMES_SHOWN:,} more tasks" if len(again) > NAMES_SHOWN else ""
+    return f"{sum(task.attempts - 1 for task in again):,}: {names}{more}" if again else ""
+
+
+def last_of(tasks: Iterable[TaskView]) -> TaskView | None:
+    """The one that completed last."""
+    last: TaskView | None = None
+    for task in tasks:
+        if task.state is TaskState.COMPLETED and (last is None or task.ended_at >= last.ended_at):
+            last = task
+    return last
 
 
 def slowest_of(tasks: Iterable[TaskView], count: int = SLOWEST_SHOWN) -> list[TaskView]:

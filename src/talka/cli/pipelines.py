@@ -15,7 +15,7 @@ from talka.cli import dag_text
 from talka.cli.any_job import KindCommands, ResultWanted, watching_text
 from talka.cli.config import BadSetting, CliSettings, wants_color, wants_live_view
 from talka.cli.connection import answered, asked, client_of, submitted
-from talka.cli.dag_text import DagResult
+from talka.cli.dag_text import DagResult, TaskReport
 from talka.cli.jobs import file_and_names, is_url
 from talka.cli.live.layout import FrameView, Size
 from talka.cli.live.screen import LiveView
@@ -31,7 +31,7 @@ from talka.errors import Invalid, TalkaError
 from talka.nodes.local import signals_to
 from talka.report.tame import tame_json
 from talka.units import SECOND
-from talka.wire.task_views import DagFacts, GraphView, RetryRequest, TaskView
+from talka.wire.task_views import AttemptView, DagFacts, GraphView, LogPage, RetryRequest, StreamText, TaskView
 from talka.work.dags.dag import NULL, DagSpec, ParamValue
 from talka.work.dags.params import NO_VALUES
 from talka.work.durations import shown
@@ -51,6 +51,10 @@ DRAW_EVERY_S: Final = 0.25
 LOOK_EVERY_S: Final = 1.0
 LINE_EVERY_NS: Final = 3 * SECOND
 UNCHANGED_EVERY_NS: Final = 30 * SECOND
+ATTEMPTS_SHOWN: Final = 50
+"""Of one task, the last."""
+OUTPUTS_SHOWN: Final = 3
+"""Attempts at one task whose output is shown with it, the last."""
 RUNNING_SHOWN: Final = 8
 RUNNING_EVERY_S: Final = 2.0
 LOGS_EVERY_S: Final = 1.0
@@ -229,7 +233,8 @@ def reported(result: DagResult, failed: Sequence[TaskView], file: ResultFile | N
             code = code or int(ExitCode.INTERNAL_ERROR)
     if file is None or not file.is_stdout:
         width, color = columns_of(sys.stdout), wants_color(sys.stdout)
-        say(dag_text.dag_summary(result.job, dag_text.slowest_of(result.tasks), failed, width=width, color=color))
+        slowest = dag_text.slowest_of(result.tasks)
+        say(dag_text.dag_summary(result.job, slowest, failed, result.tasks, width=width, color=color))
     return code
 
 
@@ -330,12 +335,15 @@ class Following:
 async def result_of(
     client: Client, facts: DagFacts, *, wants_outputs: bool, limits: ResultLimits = RESULT_LIMITS
 ) -> tuple[DagResult, list[TaskView]]:
-    """The job with its tasks, as many as may be listed, and some of those that were given up."""
+    """The job with its tasks, as many as may be listed, and some of those that were given up. Without outputs, except
+    that of the task that completed last, unless they are wanted."""
     tasks: list[TaskView] = []
+    last: TaskView | None = None
     cursor, room = "", limits.output_bytes
     while len(tasks) < limits.tasks and room > 0:
         page = await client.dag_tasks(facts.id, "", cursor, min(limits.page, limits.tasks - len(tasks)))
         if not wants_outputs:
+            last = dag_text.last_of([*([last] if last is not None else []), *page.items])
             tasks += [msgspec.structs.replace(task, output=NULL, progress=NULL) for task in page.items]
         else:
             room -= sum(len(bytes(task.output)) for task in page.items)
@@ -343,6 +351,8 @@ async def result_of(
         cursor = page.next
         if not cursor or not page.items:
             break
+    if last is not None:
+        tasks = [last if task.id == last.id else task for task in tasks]
     failed = await some_of(client, facts, dag_text.GIVEN_UP, dag_text.FAILED_SHOWN)
     return DagResult(facts, tasks, max(0, facts.tasks - len(tasks))), failed
 
@@ -360,8 +370,35 @@ async def some_of(client: Client, facts: DagFacts, states: Sequence[TaskState], 
 
 
 def show_task(where: dict[str, Any], id: str, task: str, *, as_json: bool) -> None:
-    view = asked(where, lambda client: client.dag_task(id, task))
-    say(json_of(view) if as_json else dag_text.task_text(view))
+    report = asked(where, lambda client: report_of(client, id, task, ATTEMPTS_SHOWN if not as_json else None))
+    say(json_of(report) if as_json else dag_text.tried_text(id, report))
+
+
+async def report_of(client: Client, id: str, task: str, most: int | None) -> TaskReport:
+    """A task, with its last attempts, at most so many, and what the last of those that wrote something have written."""
+    view = await client.dag_task(id, task)
+    tried = await attempts_of(client, id, task)
+    shown = tried if most is None else tried[-most:]
+    wrote = [one.attempt for one in shown if one.streams][-OUTPUTS_SHOWN:]
+    outputs = [await client.task_output(id, task, attempt) for attempt in wrote]
+    return TaskReport(
+        **{name: getattr(view, name) for name in view.__struct_fields__},
+        tried=shown,
+        wrote=outputs,
+        left_out=len(tried) - len(shown),
+    )
+
+
+async def attempts_of(client: Client, id: str, task: str) -> list[AttemptView]:
+    """All of them. No task has so many that they are many pages."""
+    found: list[AttemptView] = []
+    cursor = ""
+    while True:
+        page = await client.task_attempts(id, task, cursor, PAGE_LIMIT)
+        found += page.items
+        cursor = page.next
+        if not cursor or not page.items:
+            return found
 
 
 def show_retry(where: dict[str, Any], id: str, request: RetryRequest, *, as_json: bool) -> None:
@@ -382,24 +419,83 @@ def show_graph(where: dict[str, Any], id: str, *, as_json: bool) -> None:
     say(json_of(graph) if as_json else dag_text.graph_text(facts, graph))
 
 
-def show_logs(
-    where: dict[str, Any], id: str, task: str, *, follow: bool, as_json: bool, every_s: float = LOGS_EVERY_S
-) -> int:
-    """All that there is; or, when followed, all that will be until the job has ended."""
+class LogsWanted(msgspec.Struct, frozen=True):
+    """What of a task's words is shown."""
+
+    attempt: int = 0
+    """0: of every attempt."""
+    stream: str = ""
+    """log, or one of an attempt's streams; empty: all."""
+    follow: bool = False
+    as_json: bool = False
+
+
+def show_logs(where: dict[str, Any], id: str, task: str, wanted: LogsWanted, *, every_s: float = LOGS_EVERY_S) -> int:
+    """All that there is, its log first, then what each attempt wrote; or, when followed, all that will be until the job
+    has ended."""
 
     async def ask(client: Client) -> int:
-        cursor, count = "", 0
+        shown = WordsShown(client, id, task, wanted)
+        cursor = ""
         while True:
             page = await client.task_logs(id, task, cursor, PAGE_LIMIT)
-            for line in page.items:
-                say(tame_json(msgspec.json.encode(line)) if as_json else dag_text.log_text(line))
-            count += len(page.items)
-            if not page.next or not (page.items or follow):
-                return count
-            cursor = page.next
-            if not page.items:
-                await asyncio.sleep(every_s)
+            shown.log(page)
+            if page.items and page.next:
+                cursor = page.next
+                continue
+            await shown.outputs()
+            if not page.next or not wanted.follow:
+                return shown.count
+            await asyncio.sleep(every_s)
 
-    if not asked(where, ask) and not as_json:
-        tell(f"{task} of job {id} has logged nothing")
+    if not asked(where, ask) and not wanted.as_json:
+        tell(f"{task} of job {id} has logged and printed nothing{' there' if wanted.attempt or wanted.stream else ''}")
     return 0
+
+
+class WordsShown:
+    """What was shown of a task's words, so that each is shown once."""
+
+    def __init__(self, client: Client, id: str, task: str, wanted: LogsWanted) -> None:
+        self.count = 0
+        self._client = client
+        self._id = id
+        self._task = task
+        self._wanted = wanted
+        self._seen: dict[tuple[int, str], int] = {}
+        """Bytes of each stream of each attempt that were shown or left out."""
+
+    def log(self, page: LogPage) -> None:
+        wanted = self._wanted
+        if wanted.stream in ("", "log"):
+            for line in page.items:
+                if wanted.attempt in (0, line.attempt):
+                    say(tame_json(msgspec.json.encode(line)) if wanted.as_json else dag_text.log_text(line))
+                    self.count += 1
+
+    async def outputs(self) -> None:
+        """What attempts have written since the last time."""
+        wanted = self._wanted
+        if wanted.stream == "log":
+            return
+        for attempt in await attempts_of(self._client, self._id, self._task):
+            number, is_over = attempt.attempt, attempt.outcome != "running"
+            if wanted.attempt not in (0, number) or (wanted.as_json and not is_over):
+                continue
+            streams = [one for one in attempt.streams if wanted.stream in ("", one.stream)]
+            if all(self._seen.get((number, one.stream), 0) >= one.written for one in streams):
+                continue
+            output = await self._client.task_output(self._id, self._task, number, wanted.stream)
+            fresh = msgspec.structs.replace(output, streams=[self._fresh(number, one) for one in output.streams])
+            say(tame_json(msgspec.json.encode(output)) if wanted.as_json else "\n".join(dag_text.output_texts(fresh)))
+            self._seen |= {(number, one.stream): one.written for one in streams}
+            self._seen |= {(number, one.stream): one.written for one in output.streams}
+            self.count += 1
+
+    def _fresh(self, attempt: int, one: StreamText) -> StreamText:
+        """What of it was not shown before."""
+        count = one.written - self._seen.get((attempt, one.stream), 0)
+        if count >= one.kept:
+            return one
+        news = one.text.encode()[len(one.text.encode()) - count :]
+        return StreamText(one.stream, count, count, news.decode(errors="replace"))

@@ -17,6 +17,7 @@ from talka.client.requests import PAGE_DEFAULT, CancelRequest, NoSuchTask, Probl
 from talka.client.submitting import Submitting
 from talka.errors import Invalid, TalkaError
 from talka.wire.task_views import (
+    AttemptsPage,
     BackfillRequest,
     BackfillView,
     DagFacts,
@@ -24,6 +25,7 @@ from talka.wire.task_views import (
     EventsPage,
     GraphView,
     LogPage,
+    OutputView,
     QueuesView,
     RetryPlan,
     RetryRequest,
@@ -172,6 +174,16 @@ class DagCalls(AnyJobCalls):
 
     async def task_logs(self, id: str, task: str, cursor: str = "", limit: int = PAGE_DEFAULT) -> LogPage:
         return await self._ask("GET", paged(f"{task_path(id, task)}/logs", cursor, limit), LogPage)
+
+    async def task_attempts(self, id: str, task: str, cursor: str = "", limit: int = PAGE_DEFAULT) -> AttemptsPage:
+        return await self._ask("GET", paged(f"{task_path(id, task)}/attempts", cursor, limit), AttemptsPage)
+
+    async def task_output(self, id: str, task: str, attempt: int = 0, stream: str = "") -> OutputView:
+        """What the last attempt that wrote something has written, or the attempt with this number."""
+        asked = [f"attempt={attempt}"] if attempt else []
+        asked += [f"stream={quote(stream, safe='')}"] if stream else []
+        query = f"?{'&'.join(asked)}" if asked else ""
+        return await self._ask("GET", f"{task_path(id, task)}/output{query}", OutputView)
 
     async def queues(self) -> QueuesView:
         return await self._ask("GET", "/v1/queues", QueuesView)

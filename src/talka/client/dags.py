@@ -12,6 +12,7 @@ import msgspec
 from talka.client.requests import KEY_LIMIT, Problem
 from talka.errors import TalkaError
 from talka.wire.task_views import (
+    AttemptsPage,
     BackfillRequest,
     BackfillView,
     DagFacts,
@@ -19,6 +20,7 @@ from talka.wire.task_views import (
     EventsPage,
     GraphView,
     LogPage,
+    OutputView,
     QueuesView,
     RetryPlan,
     RetryRequest,
@@ -163,6 +165,11 @@ class DagControl(Protocol):
     async def task_logs(self, id: str, task: str, cursor: str, limit: int) -> LogPage:
         """`next` is never empty while the job is under way: more may come."""
 
+    async def task_attempts(self, id: str, task: str, cursor: str, limit: int) -> AttemptsPage: ...
+    async def task_output(self, id: str, task: str, attempt: int, stream: str) -> OutputView:
+        """Of the attempt with this number, 0: of the last that wrote something. `stream`: only this one, or empty for
+        all. An attempt that is not there is NoSuchAttempt."""
+
     async def cancel_dag(self, id: str, reason: str) -> DagFacts:
         """Of one that has ended it changes nothing."""
 
@@ -172,7 +179,7 @@ class DagControl(Protocol):
     async def retry_plan(self, id: str, request: RetryRequest) -> RetryPlan:
         """What `retry_dag` would run again now. Changes nothing."""
 
-    async def skip_dag(self, id: str, request: SkipRequest) -> DagFacts: ...
+    async def skip_dag(self, id: str, request: SkipRequest, by: str = "") -> DagFacts: ...
 
     async def queues(self) -> QueuesView: ...
     async def dead_letters(self, cursor: str, limit: int) -> DeadLettersPage: ...

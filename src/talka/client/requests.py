@@ -136,6 +136,16 @@ class NoSuchTask(Invalid):
         return cls(f"job {job} has no task {task}: talka jobs show {job} lists those it has")
 
 
+class NoSuchAttempt(Invalid):
+    """The task had no attempt of this number."""
+
+    @classmethod
+    def named(cls, job: str, task: str, attempt: int) -> Self:
+        return cls(
+            f"task {task} of job {job} had no attempt {attempt}: talka jobs show {job} --task {task} lists those it had"
+        )
+
+
 class NoSuchSchedule(Invalid):
     """The store has no schedule of this name."""
 
@@ -246,6 +256,7 @@ PROBLEMS: Final = (
     ProblemKind("no-such-job", NoSuchJob, 404, "No such job"),
     ProblemKind("no-such-worker", NoSuchWorker, 404, "No such worker"),
     ProblemKind("no-such-task", NoSuchTask, 404, "No such task"),
+    ProblemKind("no-such-attempt", NoSuchAttempt, 404, "No such attempt"),
     ProblemKind("no-such-schedule", NoSuchSchedule, 404, "No such schedule"),
     ProblemKind("no-dags", NoDags, 501, "No dag jobs here"),
     ProblemKind("nobody-can-run", NobodyCanRun, 422, "No worker could run a task"),

@@ -72,7 +72,7 @@ def dag_sheet(facts: DagFacts, tasks: Sequence[TaskView]) -> JobSheet:
             str(task.attempts or ""),
             task.worker.partition("#")[0],
             took_text(task.started_at, task.ended_at),
-            one_line(": ".join(part for part in (task.cause, task.error, elements_text(task)) if part)),
+            one_line(": ".join(part for part in (why_text(task.cause, task.error), elements_text(task)) if part)),
         ]
         for task in tasks
     ]
@@ -152,6 +152,20 @@ def took_text(started_at: str, ended_at: str) -> str:
     if seconds == 0:
         return "< 1 ms"  # instants are kept in milliseconds
     return seconds_text(seconds) if seconds >= 1 else time_text(seconds * 1000)
+
+
+def why_text(cause: str, error: str) -> str:
+    """Why something ended, the word for it said once: an error mostly begins with it."""
+    if not cause or error.startswith(cause):
+        return error
+    return f"{cause}: {error}" if error else cause
+
+
+def without_cause(cause: str, error: str) -> str:
+    """What an error says beside its cause, which stands in a column of its own."""
+    if not cause or not error.startswith(cause):
+        return error
+    return error.removeprefix(cause).removeprefix(":").strip()
 
 
 def one_line(text: str, room: int = NOTE_COLUMNS) -> str:

@@ -18,12 +18,14 @@ from talka.control.load.planning import Overrides
 from talka.errors import Invalid, TalkaError
 from talka.report.document import ResultDocument, read
 from talka.wire.task_views import (
+    AttemptView,
     BackfillView,
     DagFacts,
     DeadLetter,
     EventView,
     GraphView,
     LogPage,
+    OutputView,
     QueuesView,
     RetryPlan,
     RetryRequest,
@@ -240,6 +242,15 @@ class Client:
     def task_logs(self, id: str, task: str, cursor: str = "", limit: int = PAGE_LIMIT) -> LogPage:
         """One page of what the attempts at a task have logged. `cursor` comes from the page before."""
         return self._wait(self._client.task_logs(id, task, cursor, limit))
+
+    def task_attempts(self, id: str, task: str) -> list[AttemptView]:
+        """Every attempt at a task, the oldest first: how it ended, and how much it wrote."""
+        return self._all(lambda cursor: self._client.task_attempts(id, task, cursor, PAGE_LIMIT))
+
+    def task_output(self, id: str, task: str, attempt: int = 0, stream: str = "") -> OutputView:
+        """The end of what an attempt wrote to stdout and stderr, and its traceback. Without a number, of the last
+        attempt that wrote something; with `stream`, only that one."""
+        return self._wait(self._client.task_output(id, task, attempt, stream))
 
     def cancel_dag(self, id: str, reason: str = "") -> DagFacts:
         """Cancel a dag job: no task starts, and tasks that run are stopped."""

@@ -114,7 +114,9 @@ def time_text(ms: float) -> str:
     ms = float(f"{ms:.3g}")
     if ms >= 1000:
         return f"{significant(ms / 1000)} s"
-    return f"{significant(ms)} ms" if ms >= 1 or not ms else f"{significant(ms * 1000)} µs"
+    if not ms:
+        return "0 ms"
+    return f"{significant(ms)} ms" if ms >= 1 else f"{significant(ms * 1000)} µs"
 
 
 def seconds_text(seconds: float) -> str:

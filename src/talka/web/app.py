@@ -122,6 +122,8 @@ def all_handlers() -> dict[str, Handler]:
         "task": dags.task,
         "why": dags.why,
         "logs": dags.logs,
+        "attempts": dags.attempts,
+        "output": dags.output,
         "events": dags.events,
         "graph": dags.graph,
         "pause": dags.pause,

@@ -14,13 +14,16 @@ from talka.client.requests import KEY_LIMIT, Malformed, NoSuchSchedule, NoSuchTa
 from talka.errors import Invalid, TalkaError
 from talka.web.answers import ApiQuestion, json_answer, submitted, waited
 from talka.web.bodies import check_json, key_in, page_in, read_body, read_json, read_json_if_any, wait_in
+from talka.wire.output_tail import STREAMS
 from talka.wire.task_views import (
+    AttemptsPage,
     BackfillRequest,
     BackfillView,
     DagFacts,
     EventsPage,
     GraphView,
     LogPage,
+    OutputView,
     RetryPlan,
     RetryRequest,
     ScheduleView,
@@ -125,6 +128,24 @@ async def logs(asked: ApiQuestion) -> LogPage | TaskView:
     return await (await asked.job_dags()).task_logs(asked.job, task_of(asked), *page_in(asked.request))
 
 
+async def attempts(asked: ApiQuestion) -> AttemptsPage | TaskView:
+    if is_named(asked, "attempts"):
+        return await task(asked, "/attempts")
+    return await (await asked.job_dags()).task_attempts(asked.job, task_of(asked), *page_in(asked.request))
+
+
+async def output(asked: ApiQuestion) -> OutputView | TaskView:
+    if is_named(asked, "output"):
+        return await task(asked, "/output")
+    query = asked.request.query_params
+    attempt, stream = query.get("attempt", ""), query.get("stream", "")
+    if attempt and not (attempt.isascii() and attempt.isdecimal() and len(attempt) < 10 and int(attempt)):
+        raise Invalid(f"attempt is a whole number from 1 on, not {attempt[:50]!r}")
+    if stream and stream not in STREAMS:
+        raise Invalid(f"no attempt has a stream {stream[:50]!r}: streams are {', '.join(STREAMS)}")
+    return await (await asked.job_dags()).task_output(asked.job, task_of(asked), int(attempt or 0), stream)
+
+
 async def events(asked: ApiQuestion) -> EventsPage:
     return await (await asked.job_dags()).dag_events(asked.job, *page_in(asked.request))
 
@@ -176,7 +197,8 @@ async def retry_plan(asked: ApiQuestion) -> RetryPlan:
 
 async def skip(asked: ApiQuestion) -> DagFacts:
     dags, job = await asked.job_dags(), asked.job
-    return await dags.skip_dag(job, await read_json(asked.request, SkipRequest, CHANGE_LIMIT_BYTES))
+    request = await read_json(asked.request, SkipRequest, CHANGE_LIMIT_BYTES)
+    return await dags.skip_dag(job, request, asked.identity.name)
 
 
 async def replay(asked: ApiQuestion) -> DagFacts:

@@ -107,7 +107,10 @@ async def cancel(asked: ApiQuestion) -> KindFacts:
     reason = (await read_json_if_any(asked.request, CancelRequest(), CANCEL_LIMIT_BYTES)).reason
     if len(reason) > REASON_LIMIT:
         raise Invalid(f"the reason of a cancel has at most {REASON_LIMIT} characters")
-    return await (await asked.kind).cancel(job_id, reason or f"cancelled by {asked.identity.name or 'a user'}")
+    by = asked.identity.name
+    if reason and by:
+        reason = f"{reason} (cancelled by {by})"
+    return await (await asked.kind).cancel(job_id, reason or f"cancelled by {by or 'a user'}")
 
 
 async def result(asked: ApiQuestion) -> Response:

@@ -9,8 +9,10 @@ from talka.client.sheets import JobSheet
 from talka.report.document import ResultDocument
 from talka.web.audit import AuditPage
 from talka.wire.orders import JobOrder
+from talka.wire.output_tail import STREAMS
 from talka.wire.security.access import LEAST, UserRole
 from talka.wire.task_views import (
+    AttemptsPage,
     BackfillRequest,
     BackfillView,
     DagFacts,
@@ -18,6 +20,7 @@ from talka.wire.task_views import (
     EventsPage,
     GraphView,
     LogPage,
+    OutputView,
     QueuesView,
     RetryPlan,
     RetryRequest,
@@ -227,6 +230,34 @@ OPERATIONS: Final = (
         LogPage,
         parameters=(CURSOR, LIMIT),
         problems=(404, 422, NO_DAGS),
+    ),
+    ApiOperation(
+        "attempts",
+        "GET",
+        "/v1/jobs/{id}/tasks/{task}/attempts",
+        "list the attempts at a task",
+        AttemptsPage,
+        parameters=(CURSOR, LIMIT),
+        problems=(404, 422, NO_DAGS),
+        about="Also those before it was run again: their numbers go on.",
+    ),
+    ApiOperation(
+        "output",
+        "GET",
+        "/v1/jobs/{id}/tasks/{task}/output",
+        "read what an attempt wrote",
+        OutputView,
+        parameters=(
+            Parameter(
+                "attempt",
+                "query",
+                "Its number; without one, the last attempt that wrote something.",
+                {"type": "integer", "minimum": 1, "maximum": 2**31 - 1},
+            ),
+            one_of("stream", "Only this one.", *STREAMS),
+        ),
+        problems=(404, 422, NO_DAGS),
+        about="The end of its standard output and error, and its traceback.",
     ),
     ApiOperation(
         "task",

@@ -107,6 +107,17 @@ class WhyView(msgspec.Struct, frozen=True):
     workers: list[Reason] = []
 
 
+class StreamView(msgspec.Struct, frozen=True):
+    """One stream of an attempt: stdout, stderr or traceback."""
+
+    stream: str
+    written: int
+    """Bytes in all."""
+    kept: int
+    """The last so many. Fewer than `written`: an attempt keeps the last 64 KiB of each stream, and a job a certain
+    amount of all of them."""
+
+
 class AttemptView(msgspec.Struct, frozen=True):
     attempt: int
     worker: str
@@ -118,6 +129,35 @@ class AttemptView(msgspec.Struct, frozen=True):
     signal: str = ""
     memory_bytes: int | msgspec.UnsetType = msgspec.UNSET
     """The most that its process had meanwhile; left out: not measured."""
+    outcome: str = ""
+    """completed, failed, died, timeout, cancelled, refused or lost; running while it is under way."""
+    streams: list[StreamView] = []
+    """What it wrote. Not told with dead letters."""
+
+
+class AttemptsPage(msgspec.Struct, frozen=True):
+    """Every attempt at a task, also those before it was run again, the oldest first."""
+
+    items: list[AttemptView]
+    next: str = ""
+
+
+class StreamText(msgspec.Struct, frozen=True):
+    stream: str
+    written: int
+    kept: int
+    text: str
+    """What is kept of it; what is no UTF-8 is replaced."""
+
+
+class OutputView(msgspec.Struct, frozen=True):
+    """What one attempt wrote."""
+
+    attempt: int
+    """0: none has written anything."""
+    streams: list[StreamText] = []
+    is_over: bool = True
+    """While it runs, only the last of what it has written so far is here."""
 
 
 class LogLineView(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ import msgspec
 
 from talka.wire.attempts import NOWHERE, Dropped, StoreLife
 from talka.wire.channels import Channel, Message
+from talka.wire.output_tail import NO_TAILS, Tails, Wrote
 from talka.wire.security.bundles import WORD_LIMIT_BYTES
 from talka.wire.shards import BundleSource
 
@@ -98,6 +99,8 @@ class TaskResult(msgspec.Struct, frozen=True, array_like=True):
     job: Word = ""
     """Whose attempt it was, as whoever ran it was told: empty, with `task`, where it is not known here."""
     task: Word = ""
+    tails: Tails = NO_TAILS
+    """The end of all that it wrote."""
 
 
 class TaskLine(msgspec.Struct, frozen=True, array_like=True):
@@ -188,6 +191,8 @@ class TaskProgress(Message, frozen=True, tag=65):
     progress: tuple[HandlerProgress, ...] = ()
     lines: tuple[TaskLine, ...] = ()
     of: StoreLife = NOWHERE
+    wrote: tuple[Wrote, ...] = ()
+    """Of those that write, the last of it so far."""
 
 
 class Held(Message, frozen=True, tag=66):
@@ -251,6 +256,7 @@ class Ran(Message, frozen=True, tag=11):
 class Said(Message, frozen=True, tag=12):
     progress: tuple[HandlerProgress, ...] = ()
     lines: tuple[TaskLine, ...] = ()
+    wrote: tuple[Wrote, ...] = ()
 
 
 class Spent(Message, frozen=True, tag=13):

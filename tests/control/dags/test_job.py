@@ -479,7 +479,7 @@ def test_what_did_not_complete_runs_again_with_all_that_follows() -> None:
     assert story.states() == "a:ready b:completed c:pending"
     assert story.made(Reset) == [Reset(3, 0), Reset(3, 2)]
     assert story.made(MoveJob) == [MoveJob(3, JobState.RUNNING, wall_ms(START))]
-    assert (story["a"].attempts, story["a"].failures, story["a"].fence, story["a"].error) == (0, 0, 0, "")
+    assert (story["a"].attempts, story["a"].failures, story["a"].fence, story["a"].error) == (1, 0, 0, "")
     assert not story.job.is_over
     story.done("a", "c")
     assert story.end() == (JobState.COMPLETED, "")
@@ -617,7 +617,7 @@ def test_a_task_that_nobody_takes_in_time_is_given_up() -> None:
     assert (complete.fence, complete.cause, complete.error) == (
         0,
         "timeout",
-        "it was ready for 2s and no worker could take it",
+        "waited 2 s in the queue: no worker could take it",
     )
 
 

@@ -13,8 +13,9 @@ import psutil
 import pytest
 
 from talka.engine.handlers import command_run
-from talka.engine.handlers.command_run import LINES_LIMIT, family, output_of, run_command
+from talka.engine.handlers.command_run import family, last_line, output_of, run_command
 from talka.engine.handlers.handler_run import HandlerRun
+from talka.wire.output_tail import STREAM_LIMIT_BYTES
 from talka.wire.tasks import LOG_LINE_LIMIT, HandedTask, TaskLine, TaskResult
 from talka.work.dags.dag import OUTPUT_LIMIT_BYTES
 
@@ -27,10 +28,15 @@ fences = count(os.getpid() << 32)
 class Notes:
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self.news = asyncio.Event()
+        """Something was written."""
 
     def progress(self, fence: int, details: bytes) -> None: ...
     def line(self, line: TaskLine) -> None:
         self.lines.append(line.text)
+
+    def wrote(self, attempt: HandlerRun) -> None:
+        self.news.set()
 
 
 def attempt(notes: Notes | None = None, **fields: Any) -> HandlerRun:
@@ -128,21 +134,58 @@ async def test_large_input_reaches_a_command_that_reads_it() -> None:
     assert int(result.output) == len(b'{"config":"","inputs":{},"checkpoint":null}') + 2_000_000
 
 
-async def test_last_lines_of_standard_error_are_its_log() -> None:
-    notes = Notes()
+def tails(result: TaskResult) -> dict[str, bytes]:
+    return {tail.stream: tail.content for tail in result.tails}
 
-    result = await ran("seq 1 100 >&2; printf unended >&2", notes=notes)
+
+async def test_what_a_command_writes_to_its_standard_error_is_kept() -> None:
+    result = await ran("seq 1 100 >&2; printf unended >&2")
 
     assert result.outcome == "completed"
-    assert notes.lines == [*(str(number) for number in range(102 - LINES_LIMIT, 101)), "unended"]
+    assert tails(result) == {"stderr": "".join(f"{number}\n" for number in range(1, 101)).encode() + b"unended"}
 
 
-async def test_line_without_end_is_cut() -> None:
+async def test_of_much_the_end_is_kept_and_how_much_there_was() -> None:
+    result = await ran("head -c 3000000 /dev/zero | tr '\\0' x >&2; echo >&2; echo end >&2; exit 3")
+
+    (tail,) = result.tails
+    assert (tail.written, len(tail.content), tail.content[-6:]) == (3_000_005, STREAM_LIMIT_BYTES, b"x\nend\n")
+    assert result.error == "its command exited with status 3: end"
+
+
+@pytest.mark.parametrize(
+    ("script", "kept"),
+    [
+        ("echo '{\"a\": 1}'", {}),
+        ("true", {}),
+        ("echo done", {"stdout": b"done\n"}),
+        ("echo '{\"a\": 1}'; exit 3", {"stdout": b'{"a": 1}\n'}),
+        ("echo half; kill -9 $$", {"stdout": b"half\n"}),
+    ],
+    ids=["json", "nothing", "text", "failed", "killed"],
+)
+async def test_standard_output_is_kept_where_it_is_no_valid_output(script: str, kept: dict[str, bytes]) -> None:
+    assert tails(await ran(script)) == kept
+
+
+async def test_what_a_command_wrote_before_it_was_stopped_is_kept() -> None:
     notes = Notes()
+    one = attempt(notes)
+    running = asyncio.ensure_future(run_command(one, ["sh", "-c", "echo begun; sleep 60"], {}))
+    one.cancel = running.cancel
+    async with asyncio.timeout(WAIT_S):
+        await notes.news.wait()
+    one.stop("timeout")
+    result = await running
 
-    await ran("head -c 3000000 /dev/zero | tr '\\0' x >&2", notes=notes)
+    assert (result.outcome, tails(result)) == ("timeout", {"stdout": b"begun\n"})
 
-    assert [len(line) for line in notes.lines] == [LOG_LINE_LIMIT]
+
+async def test_last_line_that_says_anything_is_told_and_cut() -> None:
+    one = attempt()
+    assert last_line(one) == ""
+    one.keep("stderr", b"a" * 99_999 + b"\n  \n\n")
+    assert last_line(one) == "a" * LOG_LINE_LIMIT
 
 
 async def test_output_over_the_limit_fails_at_once() -> None:

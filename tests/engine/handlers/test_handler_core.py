@@ -495,13 +495,13 @@ class Cut(Exception):
     ("error", "begins", "cause", "classes"),
     [
         (ValueError("no such row"), "ValueError: no such row (", "ValueError", ("ValueError", "Exception")),
-        (Odd(), "Odd (", "Odd", ("Odd", "Exception")),
+        (Odd(), "Odd in ", "Odd", ("Odd", "Exception")),
         (Huge("x" * 100_000), "Huge: xxx", "Huge", ("Huge", "Exception")),
         (Cut("half \ud800 of it"), "Cut: half ? of it (", "Cut", ("Cut", "Exception")),
         (SystemExit(3), "SystemExit: 3 (", "SystemExit", ("SystemExit",)),
-        (KeyboardInterrupt(), "KeyboardInterrupt (", "KeyboardInterrupt", ("KeyboardInterrupt",)),
-        (GeneratorExit(), "GeneratorExit (", "GeneratorExit", ("GeneratorExit",)),
-        (asyncio.CancelledError(), "CancelledError (", "CancelledError", ("CancelledError",)),
+        (KeyboardInterrupt(), "KeyboardInterrupt in ", "KeyboardInterrupt", ("KeyboardInterrupt",)),
+        (GeneratorExit(), "GeneratorExit in ", "GeneratorExit", ("GeneratorExit",)),
+        (asyncio.CancelledError(), "CancelledError in ", "CancelledError", ("CancelledError",)),
         (
             ExceptionGroup("both", [ValueError(), TypeError()]),
             "ExceptionGroup: both (2 sub-exceptions) (",
@@ -523,7 +523,8 @@ async def test_whatever_it_raises_is_its_failure(
 
     assert (result.outcome, result.cause) == ("failed", cause)
     assert result.error.startswith(begins) and len(result.error) <= ERROR_LIMIT
-    assert result.error.endswith(f"({Path(__file__).name}:{fail.__code__.co_firstlineno + 1})")
+    place = f"{Path(__file__).name}:{fail.__code__.co_firstlineno + 1}"
+    assert result.error.endswith(f" in {place}" if begins.endswith(" in ") else f" ({place})")
     assert result.classes[: len(classes)] == classes and result.classes[-1] == "BaseException"
     assert (await bench.result_of("give", 1)).output == b"1", "the core goes on"
 

@@ -41,10 +41,12 @@ from talka.work.dags.records import (
     PutJob,
     PutLogs,
     PutSchedule,
+    PutStreams,
     PutTasks,
     Release,
     Reset,
     ScheduleRow,
+    StreamRow,
     TaskKey,
     TaskRow,
 )
@@ -104,6 +106,7 @@ async def everything(store: Store) -> list[object]:
         [await store.events(number, 0, 1000) for number in numbers],
         [await store.logs(*key, 0, 1000) for key in keys],
         await store.attempts(keys),
+        [await store.streams(row.job, row.index, row.fence) for key in keys for row in await store.stream_sizes(*key)],
         await store.schedules(),
         await store.keyed(["k0", "k1", "k2"]),
         await store.leases(""),
@@ -242,17 +245,20 @@ async def test_a_dropped_job_takes_all_that_is_its_own_with_it_and_nothing_else(
                 PutAttempt(attempt(1, 3, number)),
                 PutEvent(EventRow(job=number, at_ms=1, kind="started")),
                 PutLogs((LogRow(job=number, index=0, attempt=1, at_ms=1, text="hello"),)),
+                PutStreams((stream(0, 7, number),), 4),
             ]
         )
     assert await store.apply([DropJob(1), DropJob(9)]) == [1, 0]
     assert await store.job("job-1") is None and await store.task(1, "t0") is None and await store.counts(1) == {}
     assert not await store.attempts([(1, 1)]) and not await store.events(1, 0, 9) and not await store.logs(1, 0, 0, 9)
+    assert await store.stream_sizes(1, 0) == await store.streams(1, 0, 7) == []
     assert list(await store.keyed(["k1", "k2"])) == ["k2"]
     assert await store.job("job-2") is not None and await store.counts(2) == {"pending": 1, "completed": 1}
     assert (
         len(await store.attempts([(2, 1)]))
         == len(await store.events(2, 0, 9))
         == len(await store.logs(2, 0, 0, 9))
+        == len(await store.stream_sizes(2, 0))
         == 1
     )
 
@@ -448,7 +454,7 @@ async def test_a_task_that_is_run_again_forgets_all_but_its_spec(store: Store) -
     await store.apply([claim(), Extend(1, 0, 7, b"[1]"), completed(output=b"1", blob="b", error="e", cause="c")])
     spec = b'{"id":"t1","handler":"product","priority":9}'
     assert await store.apply([Reset(1, 0), Reset(1, 1, spec), Reset(1, 2)]) == [1, 1, 0]
-    assert await only(store) == task()
+    assert await only(store) == msgspec.structs.replace(task(), attempts=1)
     assert (await only(store, 1)).spec == spec
     assert [(one.handler, one.priority) for one in await store.live_tasks(1, -1, 9)] == [("sum", 1), ("product", 9)]
 
@@ -466,6 +472,47 @@ def attempt(index: int = 0, fence: int = 7, number: int = 1, **values: Any) -> A
         job=number, index=index, attempt=1, fence=fence, worker="ada#1", started_ms=1, ended_ms=2, cause="exit"
     )
     return msgspec.structs.replace(row, **values)
+
+
+def stream(index: int = 0, fence: int = 7, number: int = 1, **values: Any) -> StreamRow:
+    content = values.pop("content", b"said")
+    row = StreamRow(
+        job=number, index=index, attempt=1, fence=fence, stream="stderr", written=9, kept=len(content), content=content
+    )
+    return msgspec.structs.replace(row, **values)
+
+
+async def test_what_attempts_wrote_is_kept_by_attempt_and_stream_and_how_much_of_it_with_the_job(store: Store) -> None:
+    await filled(store, 3)
+    first, later = stream(1, 8), stream(1, 9, attempt=2, stream="traceback", content=b"Tr\xff")
+    out = stream(1, 9, attempt=2, stream="stdout", content=b"")
+    assert await store.apply([PutStreams((later, out), 5), PutStreams((first, stream(2)), 12)]) == [2, 2]
+
+    sizes = [msgspec.structs.replace(row, content=b"") for row in (first, out, later)]
+    assert await store.stream_sizes(1, 1) == sizes
+    assert await store.streams(1, 1, 9) == [out, later]
+    assert await store.streams(1, 0, 9) == await store.stream_sizes(2, 1) == []
+    job = await store.job("job-1")
+    assert job is not None and job.output_bytes == 12
+
+    longer = stream(1, 8, content=b"said more", written=10)
+    assert await store.apply([PutStreams((longer,), 17)]) == [1]
+    assert await store.streams(1, 1, 8) == [longer], "what is there already is replaced"
+
+
+async def test_attempts_of_before_a_task_is_run_again_stay_with_the_one_that_completed_it(store: Store) -> None:
+    await filled(store, 2)
+    tried = attempt(0, 7, outcome="failed")
+    await store.apply([claim(), PutAttempt(tried), Release(1, 0, 7, 0, 1)])
+    await store.apply([ClaimTask(1, 0, 2, 8, "w#1", NOON_MS), completed(fence=8, started_ms=NOON_MS)])
+    assert await store.apply([Reset(1, 0), Reset(1, 1)]) == [1, 1]
+    last = attempt(
+        0, 8, attempt=2, worker="w#1", started_ms=NOON_MS, ended_ms=NOON_MS + 5, cause="completed", outcome="completed"
+    )
+    assert await store.attempts([(1, 0), (1, 1)]) == [tried, last]
+    assert (await only(store)).attempts == 2, "numbers go on"
+    assert await store.apply([Reset(1, 0)]) == [1]
+    assert await store.attempts([(1, 0)]) == [tried, last]
 
 
 async def test_failed_attempts_are_kept_in_order(store: Store) -> None:
@@ -844,11 +891,16 @@ CHANGES: dict[str, Callable[[int], list[Change]]] = {
     "put_attempt": lambda count: [PutAttempt(attempt(index)) for index in range(count)],
     "put_event": lambda count: [PutEvent(EventRow(job=1, at_ms=1, kind="x")) for _ in range(count)],
     "put_logs": lambda count: [PutLogs((LogRow(job=1, index=0, attempt=1, at_ms=1, text="x"),))] * count,
+    "put_streams": lambda count: [PutStreams((stream(number),), 9) for number in range(count)],
     "move_job": lambda count: [MoveJob(1, JobState.RUNNING, 1)] * count,
     "put_schedule": lambda count: [
         PutSchedule(ScheduleRow(name=f"s{number}", cron="", spec=b"", next_ms=1)) for number in range(count)
     ],
 }
+
+
+TWOFOLD = ("reset", "put_streams")
+"""They change rows of two kinds."""
 
 
 @pytest.mark.parametrize("kind", CHANGES)
@@ -860,7 +912,8 @@ async def test_changes_of_one_kind_are_one_round_trip_however_many(
     await store.apply([claim(index, 7) for index in range(200)])
     engine.calls.clear()
     assert await store.apply(CHANGES[kind](count)) == [1] * count
-    assert len(engine.calls) == engine.calls_of_a_change
+    more = engine.calls_of_more if kind in TWOFOLD else 0
+    assert len(engine.calls) == engine.calls_of_a_change + more
 
 
 async def test_changes_of_many_tasks_in_turns_are_as_few_round_trips_as_they_have_kinds(
@@ -997,7 +1050,7 @@ class Model:
             plain = TaskRow(
                 job=row.job, index=row.index, id=row.id, state=TaskState.PENDING, spec=change.spec or row.spec
             )
-            return msgspec.structs.asdict(plain)
+            return msgspec.structs.asdict(plain) | {"attempts": row.attempts}
         if is_final(row.state):
             return {}
         match change:

@@ -39,7 +39,9 @@ from talka.work.dags.records import (
     PutEvent,
     PutJob,
     PutLogs,
+    PutStreams,
     PutTasks,
+    StreamRow,
     TaskRow,
 )
 from talka.work.lifecycle import JobState, TaskState, is_final
@@ -505,6 +507,7 @@ BELONGINGS: list[Change] = [
     PutAttempt(AttemptRow(job=1, index=0, attempt=1, fence=1, worker="", started_ms=1, ended_ms=1, cause="")),
     PutEvent(EventRow(job=1, at_ms=1, kind="started")),
     PutLogs((LogRow(job=1, index=0, attempt=1, at_ms=1, text="hello"),)),
+    PutStreams((StreamRow(job=1, index=0, attempt=1, fence=1, stream="stdout", written=1, kept=1, content=b"x"),), 1),
 ]
 
 
@@ -515,6 +518,7 @@ BELONGINGS: list[Change] = [
         ("DELETE FROM talka_jobs", "events without their job: 1,"),
         ("DELETE FROM talka_tasks", "attempts without their task: 1,"),
         ("DELETE FROM talka_tasks", "lines of logs without their task: 1,"),
+        ("DELETE FROM talka_tasks", "what attempts wrote without their task: 1,"),
         ("INSERT INTO talka_keys VALUES ('k', 5)", "idempotency keys without their task: 1,"),
         ("DELETE FROM talka_tasks WHERE id = 't3'", "job job-1 says that it has 20 tasks, and 19 are there"),
         (

@@ -8,13 +8,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, cast
 
 from talka.control.dags.graph import Dependents
+from talka.control.dags.rows import kept_streams
 from talka.control.tasks.retries import Terms
 from talka.control.tasks.task import DagTask, Needs, TaskOwner, packed, unpacked
 from talka.errors import Invalid
 from talka.units import MILLISECOND
+from talka.wire.output_tail import Stream, StreamTail
+from talka.wire.tasks import TaskResult
 from talka.work.dags.dag import DagSettings, TaskSpec, bundle_of
 from talka.work.dags.elements import encode_spec
-from talka.work.dags.records import TASK_STATES, JobRow, LiveTask, Reset, TaskRow
+from talka.work.dags.records import TASK_STATES, Change, JobRow, LiveTask, Reset, TaskRow
 from talka.work.lifecycle import JobState, TaskState, begin_again, is_final, move
 
 STOPPING: Final = (JobState.CANCELLING, JobState.COMPLETING)
@@ -24,6 +27,8 @@ FAILED: Final = (TaskState.DEAD, TaskState.FAILED, TaskState.TIMEOUT)
 _PENDING, _READY, _ASSIGNED, _RUNNING = TaskState.PENDING, TaskState.READY, TaskState.ASSIGNED, TaskState.RUNNING
 _COMPLETED = TaskState.COMPLETED
 
+OUTPUT_BYTES: Final = 16 * 1024 * 1024
+"""Of what all attempts of a job write; half of it is for those that did not complete their tasks."""
 NONE_YET: Final = dict.fromkeys(TaskState, 0)
 
 
@@ -39,8 +44,16 @@ class DagBook(ABC):
     """What there is. Which tasks are fanned out is in `FanBook`; what happens is decided by `DagJob`, the only kind of
     book that there are any of."""
 
-    def __init__(self, row: JobRow, settings: DagSettings, clock: Callable[[int], int], partition: int = 0) -> None:
-        """`clock` tells the wall clock's milliseconds at an instant of the local one."""
+    def __init__(
+        self,
+        row: JobRow,
+        settings: DagSettings,
+        clock: Callable[[int], int],
+        partition: int = 0,
+        output_bytes: int = OUTPUT_BYTES,
+    ) -> None:
+        """`clock` tells the wall clock's milliseconds at an instant of the local one. `output_bytes`: so much of what
+        attempts write is kept."""
         self.row = row
         """As it was submitted or read. What has changed since is in `state` and `reason`."""
         self.settings = settings
@@ -53,6 +66,9 @@ class DagBook(ABC):
         self._clock = clock
         self._terms = Terms(settings, partition, row.id)
         self._counts = NONE_YET.copy()
+        self._output_bytes, self._output_limit = row.output_bytes, output_bytes
+        self._writing: dict[int, tuple[int, tuple[Stream, ...]]] = {}
+        """Of attempts under way, by fence: how much of what they wrote is kept, and of which streams."""
         self._open = 0
         """Tasks that have not ended, or whose end is not kept yet."""
         self._index_by_id: dict[str, int] | None = None
@@ -106,10 +122,11 @@ class DagBook(ABC):
             handler = handlers.setdefault(one.handler, one.handler)
             task = DagTask(self, one.index, one.id, state, handler, one.priority, one.depends_on)
             counts[state] += 1
+            task.attempts = one.attempts
             if state in ENDED:
                 task.is_settled = True
             elif one.attempts:
-                task.attempts, task.failures, task.fence = one.attempts, one.failures, one.fence
+                task.failures, task.fence = one.failures, one.fence
                 task.deaths, task.alone = one.deaths, one.deaths > 0
             if one.ready_ms:
                 task.ready_at = max(1, now + (one.ready_ms - wall_ms) * MILLISECOND)
@@ -185,6 +202,32 @@ class DagBook(ABC):
             self._move(task, _RUNNING)
             task.started_at = now
 
+    @property
+    def has_writers(self) -> bool:
+        """Something is kept of what attempts under way wrote."""
+        return bool(self._writing)
+
+    def writes(self, task: DagTask, tails: tuple[StreamTail, ...]) -> Change:
+        """What an attempt under way has written so far."""
+        others = self._output_bytes - self._writing.get(task.fence, (0, ()))[0]
+        change = kept_streams(self.row.number, task, tails, others, self._output_limit // 2)
+        self._writing[task.fence] = change.output_bytes - others, tuple([tail.stream for tail in tails])
+        self._output_bytes = change.output_bytes
+        return change
+
+    def wrote(self, task: DagTask, result: TaskResult) -> list[Change]:
+        """What an attempt wrote that has just ended: instead of what was kept while it ran. It has its worker and its
+        fence still."""
+        size, streams = self._writing.pop(task.fence, (0, ()))
+        named = [tail.stream for tail in result.tails]
+        tails = result.tails + tuple([StreamTail(stream, b"", 0) for stream in streams if stream not in named])
+        if not tails:
+            return []
+        limit = self._output_limit // (2 if result.outcome == "completed" else 1)
+        change = kept_streams(self.row.number, task, tails, self._output_bytes - size, limit)
+        self._output_bytes = change.output_bytes
+        return [change]
+
     def _settle(self, task: DagTask, state: TaskState) -> None:
         self._move(task, state)
         task.is_settled = True
@@ -200,7 +243,7 @@ class DagBook(ABC):
         return found
 
     def _reset(self, task: DagTask, spec: TaskSpec | None) -> Reset | None:
-        """As if nothing had been tried. None: nothing was."""
+        """As if nothing had been tried, except that attempts are counted on. None: nothing was."""
         change = None
         if task.is_settled or task.attempts or spec is not None:
             change = Reset(self.row.number, task.index, b"" if spec is None else encode_spec(spec))
@@ -213,7 +256,7 @@ class DagBook(ABC):
         elif task.state is not _PENDING:
             self._move(task, _PENDING)
         task.spec = spec or task.spec
-        task.attempts = task.failures = task.deaths = task.refusals = task.fence = task.ready_at = 0
+        task.failures = task.deaths = task.refusals = task.fence = task.ready_at = 0
         task.kib = 0 if task.spec is None else len(memoryview(task.spec.config)) >> 10
         task.is_settled = task.alone = False
         task.checkpoint = b""

@@ -14,7 +14,7 @@ from itertools import count
 
 import msgspec
 
-from talka.control.dags.book import ENDED, GONE, STOPPING, DagBook
+from talka.control.dags.book import ENDED, GONE, OUTPUT_BYTES, STOPPING, DagBook
 from talka.control.dags.graph import downstream
 from talka.control.tasks.task import DagTask, packed, unpacked
 from talka.errors import Invalid, Unavailable
@@ -60,8 +60,15 @@ class FannedList:
 class FanBook(DagBook):
     """The book of a job in which tasks may be fanned out."""
 
-    def __init__(self, row: JobRow, settings: DagSettings, clock: Callable[[int], int], partition: int = 0) -> None:
-        super().__init__(row, settings, clock, partition)
+    def __init__(
+        self,
+        row: JobRow,
+        settings: DagSettings,
+        clock: Callable[[int], int],
+        partition: int = 0,
+        output_bytes: int = OUTPUT_BYTES,
+    ) -> None:
+        super().__init__(row, settings, clock, partition, output_bytes)
         self._fans: dict[int, Fan] = {}
         """By the index of the task."""
         self._asks = count(1)

@@ -13,12 +13,13 @@ from typing import Final
 
 import msgspec
 
-from talka.control.dags.book import ENDED, FAILED, STOPPING
+from talka.control.dags.book import ENDED, FAILED, OUTPUT_BYTES, STOPPING
 from talka.control.dags.ends import end_of, stopped
 from talka.control.dags.fans import Fan, FanBook
 from talka.control.dags.rows import (
     again_text,
     attempt_of,
+    done,
     failed_text,
     given_up,
     queue_timeout_text,
@@ -76,9 +77,10 @@ class DagJob(FanBook):
         clock: Callable[[int], int],
         partition: int = 0,
         at_once: int = AT_ONCE,
+        output_bytes: int = OUTPUT_BYTES,
     ) -> None:
         """`partition`: the number of that which the job is in."""
-        super().__init__(row, settings, clock, partition)
+        super().__init__(row, settings, clock, partition, output_bytes)
         self.next_tick_at = NEVER
         self._number = row.number
         self._rng = rng
@@ -190,20 +192,7 @@ class DagJob(FanBook):
         at_ms, fence, started_ms = self._clock(now), 0, 0
         if task.worker:
             fence, started_ms = task.fence, at_ms - took_us // 1000
-        change = Complete(
-            self._number,
-            task.index,
-            fence,
-            TaskState.COMPLETED,
-            at_ms,
-            output,
-            blob,
-            started_ms=started_ms,
-            worker=task.worker,
-            attempts=task.attempts,
-            key=task.key,
-            memory_bytes=memory_bytes,
-        )
+        change = done(self._number, task, fence, (started_ms, at_ms), output, blob, memory_bytes)
         self._move(task, TaskState.COMPLETED)
         task.worker = task.recall = ""
         task.kib = len(output) >> 10
@@ -275,21 +264,21 @@ class DagJob(FanBook):
         self._stop(now, step, JobState.CANCELLING, reason or "It was cancelled.")
         return self._go_on(now, step)
 
-    def skip(self, now: int, ids: Sequence[str]) -> DagStep:
-        """These are not run; what waits for them goes on without their output."""
+    def skip(self, now: int, ids: Sequence[str], by: str = "") -> DagStep:
+        """These are not run, as somebody asked for; what waits for them goes on without their output."""
         self._check_goes_on("changed")
         tasks = self._named(ids)
         for task in tasks:
             if task.state not in (_PENDING, _READY, TaskState.SKIPPED):
                 raise Invalid(f"task {task.id} is {task.state} and cannot be skipped: only one that waits can")
-        step = DagStep()
+        step, by_whom = DagStep(), f"by {by}" if by else ""
         for task in tasks:
             if task.state is not TaskState.SKIPPED:
                 for one in self.elements_of(task) or ():
                     if one.state is _PENDING or one.state is _READY:
-                        self._close(now, step, one, TaskState.SKIPPED, "skipped", "")
-                self._close(now, step, task, TaskState.SKIPPED, "skipped", "")
-                self._event(now, step, "skipped", task.index)
+                        self._close(now, step, one, TaskState.SKIPPED, "skipped", by_whom)
+                self._close(now, step, task, TaskState.SKIPPED, "skipped", by_whom)
+                self._event(now, step, "skipped", task.index, by_whom)
                 self._release_all(self.dependents_of(task.index))
         return self._go_on(now, step)
 
@@ -353,14 +342,15 @@ class DagJob(FanBook):
 
     # -- time
 
-    def tick(self, now: int) -> DagStep:
-        """What is due. There may be more at once: see `next_tick_at`."""
+    def tick(self, now: int, in_the_way: Callable[[DagTask], str] = lambda task: "") -> DagStep:
+        """What is due. There may be more at once: see `next_tick_at`. `in_the_way` says why no worker has taken a task
+        that is ready."""
         step = DagStep()
         for kind, task in self._timers.due(now):
             if kind == WAKE:
                 self._backlog.append(task)
             elif kind == QUEUE:
-                self._overdue(now, step, task, queue_timeout_text(task))
+                self._overdue(now, step, task, queue_timeout_text(task, in_the_way(task)))
             elif task.policy is not None and self._begun_at + task.policy.total_ns <= now:
                 # Otherwise the job was run again since.
                 self._overdue(now, step, task, total_timeout_text(task))
@@ -399,7 +389,7 @@ class DagJob(FanBook):
         if fan is not None and fan.is_out:
             self._fan_out(now, step, task, fan)
             return
-        if policy is not None and policy.delay_ns and not task.attempts and not task.ready_at:
+        if policy is not None and policy.delay_ns and not task.fence and not task.ready_at:
             self._wait(now, step, task, policy.delay_ns)
             return
         if fan is not None:
@@ -431,6 +421,7 @@ class DagJob(FanBook):
 
     def _after_attempt(self, now: int, task: DagTask, verdict: RetryVerdict, result: TaskResult) -> DagStep:
         step = DagStep()
+        self._writing.pop(task.fence, None)  # what is kept of one that was lost stays
         at_ms = self._clock(now)
         started_ms = self._clock(now - result.took_us * 1000 if result.took_us else task.started_at or now)
         step.changes.append(attempt_of(self._number, task, result, started_ms, at_ms))

@@ -23,7 +23,7 @@ from talka.control.dags.keeper_limits import KEEPER_LIMITS, KeeperLimits
 from talka.control.dags.shelf import DagShelf
 from talka.control.dags.spec_reading import SpecReading
 from talka.control.dags.turns import DagTurns
-from talka.control.dags.waiting import why
+from talka.control.dags.waiting import why, why_not_yet
 from talka.control.tasks.attempts import Attempts
 from talka.control.tasks.delivery import Claimed, Delivery, unsigned
 from talka.control.tasks.dispatch import DispatchWorker
@@ -305,7 +305,7 @@ class DagKeeper(KeeperEnd[DagEffect]):
         """Why a task does not run, by the rules that decide whether it does."""
         job = self.job(id)
         if job is None:
-            return WhyView(task_id, state, f"its job has ended, and it is {state}")
+            return WhyView(task_id, state, "its job has ended just now: ask again in a moment")
         return why(job.tasks[index], now, self.dispatcher, self.silence_of)
 
     # -- workers
@@ -383,6 +383,8 @@ class DagKeeper(KeeperEnd[DagEffect]):
         has_run = result.outcome in ("completed", "failed")
         self.dispatcher.ended(now, task, result.took_us * 1000 if has_run else None)
         job = job_of(task)
+        if result.tails or job.has_writers:
+            self._commits.changes += job.wrote(task, result)
         if result.outcome == "completed":
             self._delivery.drop_spec(task)
             task.checkpoint = b""
@@ -405,8 +407,9 @@ class DagKeeper(KeeperEnd[DagEffect]):
     # -- time and the store
 
     def tick(self, now: int) -> list[DagEffect]:
+        why_not = why_not_yet(now, self.dispatcher)
         for job in self._timers.due(now):
-            self._follow(now, job, job.tick(now))
+            self._follow(now, job, job.tick(now, why_not))
         self._fan_outs.advance(now, self._follow)
         return self._out(now)
 

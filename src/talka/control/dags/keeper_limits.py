@@ -4,6 +4,7 @@ from typing import Final
 
 import msgspec
 
+from talka.control.dags.book import OUTPUT_BYTES
 from talka.control.dags.job import AT_ONCE
 from talka.control.tasks.attempts import TAKEN_LIMIT
 from talka.control.tasks.delivery import DELIVERY_LIMITS, DeliveryLimits
@@ -35,6 +36,8 @@ class KeeperLimits(msgspec.Struct, frozen=True):
     """Results that are remembered at least, so that one that comes again is not refused."""
     recalls: int = TASKS_LIMIT
     """Attempts that one message calls back."""
+    job_output_bytes: int = OUTPUT_BYTES
+    """What is kept of all that the attempts of one job write."""
     delivery: DeliveryLimits = DELIVERY_LIMITS
 
 

@@ -5,9 +5,10 @@ Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
 
 from talka.control.tasks.retries import RetryVerdict
 from talka.control.tasks.task import DagTask
-from talka.units import MILLISECOND
+from talka.units import MILLISECOND, MINUTE, SECOND
+from talka.wire.output_tail import StreamTail
 from talka.wire.tasks import TaskResult
-from talka.work.dags.records import AttemptRow, Complete, PutAttempt
+from talka.work.dags.records import AttemptRow, Complete, PutAttempt, PutStreams, StreamRow
 from talka.work.durations import format_duration
 from talka.work.lifecycle import TaskState
 
@@ -26,8 +27,31 @@ def attempt_of(number: int, task: DagTask, result: TaskResult, started_ms: int, 
         exit_code=result.exit_code or None,
         signal=result.signal,
         memory_bytes=result.memory_bytes,
+        outcome="lost" if result.cause == "lost" else result.outcome,
     )
     return PutAttempt(row)
+
+
+def kept_streams(number: int, task: DagTask, tails: tuple[StreamTail, ...], kept_bytes: int, limit: int) -> PutStreams:
+    """Of an attempt that ended just now. `kept_bytes`: what the job has of others; there may be `limit` of it."""
+    rows: list[StreamRow] = []
+    for tail in tails:
+        room = max(0, limit - kept_bytes)
+        content = tail.content[-room:] if room else b""
+        kept_bytes += len(content)
+        rows.append(
+            StreamRow(
+                job=number,
+                index=task.index,
+                attempt=task.attempts,
+                fence=task.fence,
+                stream=tail.stream,
+                written=tail.written,
+                kept=len(content),
+                content=content,
+            )
+        )
+    return PutStreams(tuple(rows), kept_bytes)
 
 
 def given_up(
@@ -54,6 +78,27 @@ def given_up(
     )
 
 
+def done(
+    number: int, task: DagTask, fence: int, times: tuple[int, int], output: bytes, blob: str, memory_bytes: int
+) -> Complete:
+    """`times`: when it was started and ended, ms."""
+    started_ms, ended_ms = times
+    return Complete(
+        number,
+        task.index,
+        fence,
+        TaskState.COMPLETED,
+        ended_ms,
+        output,
+        blob,
+        started_ms=started_ms,
+        worker=task.worker,
+        attempts=task.attempts,
+        key=task.key,
+        memory_bytes=memory_bytes,
+    )
+
+
 def again_text(task: DagTask, verdict: RetryVerdict) -> str:
     wait_ns = verdict.wait_ns // MILLISECOND * MILLISECOND
     when = f"in {format_duration(wait_ns)}" if wait_ns else "at once"
@@ -66,9 +111,12 @@ def failed_text(task: DagTask) -> str:
     return f"Task {task.id} failed{tried}: {task.error}" if task.error else f"Task {task.id} failed{tried}."
 
 
-def queue_timeout_text(task: DagTask) -> str:
+def queue_timeout_text(task: DagTask, in_the_way: str) -> str:
+    """`in_the_way`: why no worker took it; empty: not known."""
     assert task.policy is not None
-    return f"it was ready for {format_duration(task.policy.queue_ns)} and no worker could take it"
+    queue_ns = task.policy.queue_ns
+    waited = f"{queue_ns / SECOND:g} s" if queue_ns < MINUTE else format_duration(queue_ns)
+    return f"waited {waited} in the queue: {in_the_way or 'no worker could take it'}"
 
 
 def no_list_text(source: DagTask) -> str:

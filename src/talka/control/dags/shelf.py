@@ -94,7 +94,16 @@ class DagShelf:
         return id
 
     def put(self, row: JobRow, settings: DagSettings) -> DagJob:
-        job = DagJob(row, settings, self._rng, self._wall_ms, self.partition.number, self._limits.tasks_at_once)
+        limits = self._limits
+        job = DagJob(
+            row,
+            settings,
+            self._rng,
+            self._wall_ms,
+            self.partition.number,
+            limits.tasks_at_once,
+            limits.job_output_bytes,
+        )
         self.jobs[row.number] = self._by_id[row.id] = job
         if row.key:
             self._by_key[row.key] = job

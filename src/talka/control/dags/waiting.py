@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from typing import Final
 
+from talka.control.dags.ended import in_the_way
 from talka.control.dags.job import job_of
 from talka.control.tasks.delivery import worker_of
 from talka.control.tasks.dispatch import Dispatcher
-from talka.control.tasks.task import DagTask
+from talka.control.tasks.task import DagTask, Needs
 from talka.units import SECOND
 from talka.wire.task_views import WhyView
-from talka.work.lifecycle import JobState, TaskState
+from talka.work.lifecycle import JobState, TaskState, is_final
 
 SHOWN: Final = 5
 """Of those it waits for."""
@@ -23,8 +24,22 @@ def why(task: DagTask, now: int, dispatcher: Dispatcher, silence_of: Callable[[i
     return WhyView(task.id, task.state, standing(task, now) + silence)
 
 
+def why_not_yet(now: int, dispatcher: Dispatcher) -> Callable[[DagTask], str]:
+    """Why no worker has taken a ready task. Of many that have waited too long few need something different."""
+    known: dict[Needs | None, str] = {}
+
+    def why_not(task: DagTask) -> str:
+        if task.needs not in known:
+            known[task.needs] = in_the_way(task.needs or Needs(task.handler), dispatcher.why(task, now))
+        return known[task.needs]
+
+    return why_not
+
+
 def standing(task: DagTask, now: int) -> str:
     job = job_of(task)
+    if is_final(task.state):
+        return "it has ended just now, and that is being kept: ask again in a moment"
     if task.state is not TaskState.PENDING:
         return f"it is {task.state}" + (f" on {worker_of(task.worker)[0]}" if task.worker else "")
     if job.state is JobState.PAUSED:
@@ -40,6 +55,6 @@ def standing(task: DagTask, now: int) -> str:
     if job.asked(task):
         return "it is about to be fanned out"
     if task.ready_at > now:
-        what = "to be tried again" if task.attempts else "for its delay to be over"
+        what = "to be tried again" if task.fence else "for its delay to be over"
         return f"it waits {what} in {(task.ready_at - now) / SECOND:.1f} s"
     return "it is about to be ready"

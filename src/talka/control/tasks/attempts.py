@@ -130,6 +130,10 @@ class Attempts:
             if task.checkpoint != progress.details:
                 task.checkpoint = progress.details
                 changes.append(Extend(task.job.row.number, task.index, task.fence, progress.details))
+        for wrote in message.wrote:
+            task = self.running.get(wrote.fence)
+            if task is not None and not _is_others(task.worker, sender):
+                changes.append(task.job.writes(task, wrote.tails))
         rows: list[LogRow] = []
         for line in message.lines:
             at = self._attempt(line.fence)

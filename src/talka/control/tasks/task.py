@@ -10,8 +10,9 @@ from typing import Final, Protocol
 
 import msgspec
 
+from talka.wire.output_tail import StreamTail
 from talka.work.dags.dag import CodeBundle, Limit, TaskSpec
-from talka.work.dags.records import JobRow
+from talka.work.dags.records import Change, JobRow
 from talka.work.lifecycle import TaskState
 from talka.work.retry import RetryPolicy
 
@@ -68,6 +69,9 @@ class TaskOwner(Protocol):
 
     def needs_of(self, handler: str) -> Needs:
         """Of a task of which no more than this is known."""
+
+    def writes(self, task: "DagTask", tails: tuple[StreamTail, ...]) -> Change:
+        """What its attempt has written so far, as it is to be kept."""
 
     def inputs_of(self, task: "DagTask") -> list["DagTask"]:
         """Those of its dependencies that have an output."""

@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import Final, Literal, TypeAlias
 
 from talka.control.worker.effects import ExitFacts
+from talka.wire.output_tail import NO_TAILS, STREAM_LIMIT_BYTES, OutputTail, Stream, StreamTail
 from talka.wire.tasks import ERROR_LIMIT, HandedTask, Outcome, TaskResult
 
 WORD_LIMIT: Final = 200
@@ -55,6 +56,24 @@ class HandlerAttempt:
     """When its core is killed, ns, once there is a verdict."""
     code: str = ""
     """Digest of the bundle that its handler is in; empty: it is of the worker's own files."""
+    output: dict[Stream, OutputTail] | None = None
+    """What its core told that it wrote: all that is left if the core dies. None: nothing, as of nearly all."""
+
+    def wrote(self, tails: tuple[StreamTail, ...]) -> None:
+        if self.output is None:
+            self.output = {}
+        for tail in tails:
+            self.output.setdefault(tail.stream, OutputTail()).take(tail)
+
+    @property
+    def tails(self) -> tuple[StreamTail, ...]:
+        return self.latest(STREAM_LIMIT_BYTES)
+
+    def latest(self, limit: int) -> tuple[StreamTail, ...]:
+        """Of each stream the last bytes, `limit` at most."""
+        if self.output is None:
+            return NO_TAILS
+        return tuple([tail.all(stream, limit) for stream, tail in self.output.items()])
 
 
 @dataclass(slots=True, eq=False)
@@ -136,4 +155,5 @@ def last_word(now: int, core: CoreState, attempt: HandlerAttempt, facts: ExitFac
         signal=facts.signal[:WORD_LIMIT],
         memory_bytes=0 if attempt.has_company else facts.memory_bytes,
         alone=is_only,
+        tails=attempt.tails,
     )

@@ -14,8 +14,10 @@ import msgspec
 
 from talka.control.tasks.parts import in_parts
 from talka.control.tasks.worker_link import ToKeeper
+from talka.control.worker.handlers_attempt import HandlerAttempt
 from talka.units import NEVER, SECOND
 from talka.wire.attempts import NOWHERE
+from talka.wire.output_tail import Wrote, tails_bytes
 from talka.wire.tasks import (
     BATCH_LIMIT_BYTES,
     TASKS_LIMIT,
@@ -41,6 +43,13 @@ PROGRESS_LIMIT_BYTES: Final = 256 * 1024
 WORD_BYTES: Final = 32
 """What a line or a progress takes beside its text."""
 
+
+WROTE_NS: Final = SECOND
+"""So often the last of what an attempt writes is told while it runs."""
+WROTE_BYTES: Final = 4 * 1024
+"""Of each of its streams. All that is kept goes with its result."""
+WROTE_LIMIT_BYTES: Final = 256 * 1024
+"""Of all attempts together, each time; the others follow the next time."""
 
 Word: TypeAlias = HandlerProgress | TaskLine | int
 """What runs tells of itself; a number is the fence of an attempt that has begun."""
@@ -107,6 +116,10 @@ class HandlerOutbox:
         self._lines_of: dict[int, int] = {}
         self._dropped: dict[int, tuple[int, int]] = {}
         """Of an attempt: how many lines, and the instant of the latest."""
+        self._writers: dict[int, HandlerAttempt] = {}
+        """Attempts that run, and have written what was not told yet."""
+        self._wrote_at = NEVER
+        """When they are told of."""
         self._flush_at = 0
         """Words are not told before this."""
 
@@ -119,7 +132,7 @@ class HandlerOutbox:
 
     @property
     def next_tick_at(self) -> int:
-        at = self._again_at
+        at = min(self._again_at, self._wrote_at)
         if self._told:
             at = min(at, self._told[0][0] + AGAIN_NS)
         return min(at, self._flush_at) if self._has_words else at
@@ -135,6 +148,8 @@ class HandlerOutbox:
             self._fresh_bytes += size
             if latest and fence in latest:
                 self._latest_bytes -= len(latest.pop(fence))
+            if self._writers:
+                self._writers.pop(fence, None)
             if result.outcome == "refused" and self.is_full:
                 continue  # said once: if that is lost, the manager finds it missing when it asks what is here
             kept[fence] = result
@@ -143,6 +158,12 @@ class HandlerOutbox:
     def began(self, fences: list[int]) -> None:
         """These run since longer than a moment."""
         self._began += fences
+
+    def wrote(self, now: int, attempt: HandlerAttempt) -> None:
+        """It runs, and has written more."""
+        if not self._writers:
+            self._wrote_at = now + WROTE_NS
+        self._writers[attempt.fence] = attempt
 
     def said(self, message: Said, held: Container[int]) -> None:
         """What handlers told of themselves: the latest progress wins, lines that are too many are counted. `held` are
@@ -201,6 +222,7 @@ class HandlerOutbox:
         self._began, self._lines, self._lines_of, self._dropped = [], [], {}, {}
         self._latest, self._latest_bytes, self._progress = {}, 0, {}
         self._again, self._again_at, self._repeats = {}, NEVER, {}
+        self._writers, self._wrote_at = {}, NEVER
 
     # Telling it.
 
@@ -216,6 +238,8 @@ class HandlerOutbox:
         if self._has_words and (now >= self._flush_at or any(result.outcome != "completed" for result in fresh)):
             # Before the results: the next attempt goes on from the last progress of this one.
             effects += self._words(now)
+        if now >= self._wrote_at:
+            effects += self._wrote(now)
         if fresh and self.size_bytes > self._limits.told_bytes:
             effects += self._told_in_turn(now)
         elif fresh:
@@ -240,6 +264,18 @@ class HandlerOutbox:
         told, self._fresh = self._fresh[:count], self._fresh[count:]
         self._fresh_bytes -= size
         return [self._done(now, part) for part in in_parts(told, result_bytes, BATCH_LIMIT_BYTES, TASKS_LIMIT)]
+
+    def _wrote(self, now: int) -> list[ToKeeper]:
+        writers, size = self._writers, 0
+        told: list[Wrote] = []
+        for fence in list(writers):
+            if size >= WROTE_LIMIT_BYTES:
+                break
+            tails = writers.pop(fence).latest(WROTE_BYTES)
+            size += tails_bytes(tails) + WORD_BYTES
+            told.append(Wrote(fence, tails))
+        self._wrote_at = now + WROTE_NS if writers else NEVER
+        return [ToKeeper(self.keeper, TaskProgress(of=self.life, wrote=tuple(told)))] if told else []
 
     @property
     def _has_words(self) -> bool:
@@ -272,7 +308,8 @@ class HandlerOutbox:
 
 
 def result_bytes(result: TaskResult) -> int:
-    return len(result.output) + len(result.error) + RESULT_BYTES
+    size = len(result.output) + len(result.error) + RESULT_BYTES
+    return size + tails_bytes(result.tails) if result.tails else size
 
 
 def _word_bytes(word: Word) -> int:

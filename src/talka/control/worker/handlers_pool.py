@@ -207,6 +207,8 @@ class HandlerPool(WorkerEnd[HandlerEffect]):
             return self._settle(now, room.loaded(now, core, message))
         if isinstance(message, Spent):
             return self._settle(now, room.spent(now, core))
+        for attempt in room.wrote(core, message.wrote):
+            self._partitions[attempt.partition].outbox.wrote(now, attempt)
         for served, words in self._by_partition(message):
             served.outbox.said(words, room.held)
         return self._settle(now, [])

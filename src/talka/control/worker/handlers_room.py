@@ -26,6 +26,7 @@ from talka.control.worker.handlers_cores import LOAD_LIMIT_NS
 from talka.control.worker.handlers_filling import BEGAN_NS, FULL, HandlerFilling
 from talka.control.worker.handlers_outbox import HANDLER_LIMITS, HandlerLimits
 from talka.units import MILLISECOND, NEVER, SECOND
+from talka.wire.output_tail import Wrote
 from talka.wire.tasks import ERROR_LIMIT, HandedTask, Loaded, StopTasks, TaskResult
 
 PLAIN_AHEAD_NS: Final = 20 * MILLISECOND
@@ -144,6 +145,17 @@ class HandlerRoom(HandlerFilling):
         is_over = core.is_alone or core.is_surplus or core.is_spent
         is_over = is_over or (core.is_leaving and core is not self.cores.first)
         return [self.cores.end(now, core)] if is_over else []
+
+    def wrote(self, core: int, wrote: Iterable[Wrote]) -> list[HandlerAttempt]:
+        """What attempts in this core have written: which those are that run still."""
+        state = self.cores.by_number.get(core)
+        writers: list[HandlerAttempt] = []
+        for one in wrote:
+            attempt = None if state is None else state.tasks.get(one.fence)
+            if attempt is not None:
+                attempt.wrote(one.tails)
+                writers.append(attempt)
+        return writers
 
     def spent(self, now: int, number: int) -> list[HandlerEffect]:
         """What runs in this core may end as it would; then it ends, with what an attempt left behind."""

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, cast
 
@@ -24,8 +23,6 @@ from talka.wire.tasks import LOG_LINE_LIMIT, TaskResult
 from talka.work.dags.dag import OUTPUT_LIMIT_BYTES
 
 INPUT, OUTPUT, ERRORS = range(3)
-LINES_LIMIT: Final = 64
-"""Of its standard error: the last ones are its log."""
 TERMINATE_S: Final = 2.0
 """Between asking and killing."""
 CLOSE_S: Final = 0.05
@@ -88,9 +85,6 @@ class CommandRun(asyncio.SubprocessProtocol):
         self._terminate_s = terminate_s
         self._transport: MeasuredProcess | None = None
         self._output = bytearray()
-        self._lines: deque[str] = deque(maxlen=LINES_LIMIT)
-        self._line = b""
-        """The one that has not ended yet; of one that is too long, its beginning."""
         self._open = {OUTPUT, ERRORS}
         self._exited = asyncio.Event()
         self._silent = asyncio.Event()
@@ -109,8 +103,9 @@ class CommandRun(asyncio.SubprocessProtocol):
     def pipe_data_received(self, fd: int, data: bytes | str) -> None:
         assert isinstance(data, bytes)
         if fd == ERRORS:
-            self._read_lines(data)
+            self._attempt.wrote("stderr", data)
         elif not self._is_too_long:
+            self._attempt.wrote("stdout", data)
             self._output += data
             if self._is_too_long:
                 self._over.set()
@@ -128,17 +123,6 @@ class CommandRun(asyncio.SubprocessProtocol):
     def _is_too_long(self) -> bool:
         return len(self._output) > OUTPUT_LIMIT_BYTES
 
-    def _read_lines(self, data: bytes) -> None:
-        *ended, rest = data.split(b"\n")
-        for part in ended:
-            self._keep(self._line + part)
-            self._line = b""
-        self._line = (self._line + rest)[: 4 * LOG_LINE_LIMIT]
-
-    def _keep(self, line: bytes) -> None:
-        if text := line[: 4 * LOG_LINE_LIMIT].decode("utf-8", "replace").rstrip():
-            self._lines.append(text[:LOG_LINE_LIMIT])
-
     # How it ends.
 
     async def run(self) -> TaskResult:
@@ -155,9 +139,6 @@ class CommandRun(asyncio.SubprocessProtocol):
                 await within(self._terminate_s, self._exited)
         await self._end()
         self._attempt.memory_bytes = self._transport.memory_bytes if self._transport is not None else 0
-        self._keep(self._line)
-        for line in self._lines:
-            self._attempt.log(line)
         return self._result()
 
     async def _end(self) -> None:
@@ -184,7 +165,8 @@ class CommandRun(asyncio.SubprocessProtocol):
         if self._is_too_long:
             text = f"it wrote more than the {OUTPUT_LIMIT_BYTES} bytes that an output may have: write where it is"
             return attempt.result("failed", text, "output")
-        last = f": {self._lines[-1]}" if self._lines else ""
+        line = last_line(attempt)
+        last = f": {line}" if line else ""
         if status is None:
             return attempt.result("failed", f"its command did not end{last}", "exit")
         if status < 0:
@@ -192,7 +174,20 @@ class CommandRun(asyncio.SubprocessProtocol):
             return attempt.result("failed", f"its command was killed by {name}{last}", name, signal=name)
         if status:
             return attempt.result("failed", f"its command exited with status {status}{last}", "exit", exit_code=status)
-        return attempt.completed(output_of(bytes(self._output)))
+        written = bytes(self._output)
+        output = output_of(written)
+        if attempt.output is not None and output in (NULL, written.strip()):
+            attempt.output.drop("stdout")  # all of it is the output
+        return attempt.completed(output)
+
+
+def last_line(attempt: HandlerRun) -> str:
+    """Of its standard error, the last that says anything."""
+    written = b"" if attempt.output is None else attempt.output.end_of("stderr")
+    for line in reversed(written.split(b"\n")):
+        if text := line[: 4 * LOG_LINE_LIMIT].decode("utf-8", "replace").rstrip():
+            return text[:LOG_LINE_LIMIT]
+    return ""
 
 
 def family(pids: list[int], fence: str) -> Iterator[int]:

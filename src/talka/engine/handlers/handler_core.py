@@ -27,6 +27,7 @@ import msgspec
 
 from talka.clock import cpu_ns, realtime_ns
 from talka.engine.handlers.attempt_memory import MemoryMeter
+from talka.engine.handlers.attempt_output import route_streams
 from talka.engine.handlers.command_run import run_command
 from talka.engine.handlers.handler_run import HandlerRun, Reason, described, failure, run_async, run_plain
 from talka.engine.handlers.kin import is_of_command, kin
@@ -36,6 +37,7 @@ from talka.errors import Invalid, sendable
 from talka.units import MILLISECOND, SECOND
 from talka.wire.channels import BadMessage
 from talka.wire.framing import HEADER_BYTES, Deframer
+from talka.wire.output_tail import tails_bytes
 from talka.wire.tasks import (
     FromHandlers,
     HandedTask,
@@ -124,6 +126,8 @@ class HandlerCore(asyncio.Protocol):
         self._progress: dict[int, bytes] = {}
         self._lines: deque[TaskLine] = deque()
         self._left_out: dict[int, int] = {}
+        self._writers: dict[int, HandlerRun] = {}
+        """Those that wrote something of which the worker was not told."""
         self._is_due = False
         self._is_saying = False
         self._has_broken_off = False
@@ -232,10 +236,17 @@ class HandlerCore(asyncio.Protocol):
             await asyncio.wait(others, timeout=LAST_WORDS_S)
         self._tell()
 
+    def sole(self) -> HandlerRun | None:
+        """The only one that runs."""
+        running = [attempt for attempt in list(self._attempts.values()) if attempt.began_ns]
+        return running[0] if len(running) == 1 else None
+
     # What is told.
 
     def done(self, result: TaskResult) -> None:
         self._attempts.pop(result.fence, None)
+        if result.tails:
+            self._writers.pop(result.fence, None)  # all of it is in the result
         self._results.append(result)
         if result.outcome in DID_NOT_RETURN:
             self._has_broken_off = True
@@ -252,6 +263,13 @@ class HandlerCore(asyncio.Protocol):
             self._left_out[line.fence] = self._left_out.get(line.fence, 0) + 1
             return
         self._lines.append(line)
+        if not self._is_saying:
+            self._say_soon()
+
+    def wrote(self, attempt: HandlerRun) -> None:
+        if attempt.fence in self._writers or attempt.fence not in self._attempts:
+            return
+        self._writers[attempt.fence] = attempt
         if not self._is_saying:
             self._say_soon()
 
@@ -286,7 +304,7 @@ class HandlerCore(asyncio.Protocol):
             while ended > 0 and size < self._limits.batch_bytes:
                 result = self._results.popleft()
                 batch.append(result)
-                size += len(result.output)
+                size += len(result.output) + (tails_bytes(result.tails) if result.tails else 0)
                 ended -= 1
             self._write(Ran(tuple(batch)))
 
@@ -315,6 +333,10 @@ class HandlerCore(asyncio.Protocol):
             waiting -= len(lines)
             self._write(Said(tuple(progress), tuple(lines)))
             progress = []
+        for _ in range(len(self._writers)):
+            _, attempt = self._writers.popitem()
+            if attempt.output is not None and (wrote := attempt.output.fresh()) is not None:
+                self._write(Said(wrote=(wrote,)))
 
     def _write(self, message: FromHandlers) -> None:
         if self._transport is not None:
@@ -376,9 +398,13 @@ def first_word(sock: socket.socket, read_bytes: int = READ_BYTES) -> tuple[Load,
     return None
 
 
-async def serve(sock: socket.socket, handlers: Mapping[str, HandlerSpec], threads: int, rest: bytes) -> None:
+async def serve(
+    sock: socket.socket, handlers: Mapping[str, HandlerSpec], threads: int, rest: bytes, served: list[HandlerCore]
+) -> None:
+    """`served` gets the core, for those who were there before it."""
     loop = asyncio.get_running_loop()
     core = HandlerCore(handlers, threads)
+    served.append(core)
     await loop.create_unix_connection(lambda: core, sock=sock)
     core.data_received(rest)
     await core.over.wait()
@@ -395,6 +421,8 @@ def main() -> None:
         first = first_word(sock)
         if first is not None:
             load, rest = first
+            served: list[HandlerCore] = []
+            route_streams(lambda: served[0].sole() if served else None)
             # No loop runs yet: a file may use one of its own while it is imported.
             handlers, answer = loaded(load)
             sock.sendall(framed_message(answer))
@@ -402,7 +430,7 @@ def main() -> None:
             gc.collect()
             gc.freeze()
             with asyncio.Runner(loop_factory=new_event_loop) as runner:
-                runner.run(serve(sock, handlers, load.threads, rest))
+                runner.run(serve(sock, handlers, load.threads, rest, served))
     except ConnectionError:
         pass  # the worker is gone
     if os.getppid() != parent:

@@ -1,6 +1,8 @@
 """One attempt in a core: what its handler is given, and what is told of how it ended."""
 
 import os
+import sys
+import threading
 from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
 from functools import cached_property
@@ -11,8 +13,10 @@ import msgspec
 
 from talka.clock import monotonic_ns, realtime_ns
 from talka.engine.handlers.attempt_memory import MemoryMeter
+from talka.engine.handlers.attempt_output import AttemptOutput, current, stack_of, traceback_of
 from talka.errors import Invalid, sendable, text_of
 from talka.units import MICROSECOND, MILLISECOND
+from talka.wire.output_tail import NO_TAILS, Stream, StreamTail
 from talka.wire.tasks import ERROR_LIMIT, LOG_LINE_LIMIT, HandedTask, Outcome, TaskLine, TaskResult
 from talka.work.dags.dag import OUTPUT_LIMIT_BYTES
 
@@ -35,6 +39,8 @@ class Says(Protocol):
 
     def progress(self, fence: int, details: bytes) -> None: ...
     def line(self, line: TaskLine) -> None: ...
+    def wrote(self, attempt: "HandlerRun") -> None:
+        """It has written more."""
 
 
 class HandlerRun:
@@ -58,6 +64,12 @@ class HandlerRun:
         self.memory_bytes = 0
         """Of its command, once that has ended; 0: not measured."""
         self._is_metered = False
+        self.output: AttemptOutput | None = None
+        """What it wrote. None: nothing, as nearly all."""
+        self.is_over = False
+        """Its result is made: what is written from now on is not its."""
+        self.thread = 0
+        """Where a plain function runs."""
 
     @cached_property
     def config(self) -> object:
@@ -92,8 +104,27 @@ class HandlerRun:
         for line in str(text).splitlines():
             self._says.line(TaskLine(self.fence, at_ms, sendable(line, LOG_LINE_LIMIT)))
 
+    def wrote(self, stream: Stream, content: bytes) -> None:
+        self.keep(stream, content)
+        self._says.wrote(self)
+
+    def keep(self, stream: Stream, content: bytes) -> None:
+        """It is told with the result, which comes at once."""
+        if self.output is None:
+            self.output = AttemptOutput(self.fence)
+        self.output.write(stream, content)
+
+    @property
+    def tails(self) -> tuple[StreamTail, ...]:
+        return NO_TAILS if self.output is None else self.output.all()
+
     def stop(self, reason: Reason) -> None:
         self.is_cancelled = True
+        if self.thread and not self.is_over and self.reason is None:
+            # It may never look, and is killed then: where it hangs is worth most of all.
+            frame = sys._current_frames().get(self.thread)
+            if frame is not None:
+                self.wrote("traceback", stack_of(frame, __file__))
         self.reason = reason
         # A coroutine that is cancelled before its first line would end without a result: it sees by itself.
         if self.cancel is not None and self.began_ns:
@@ -124,6 +155,7 @@ class HandlerRun:
     ) -> TaskResult:
         """Of one that did not complete."""
         took_us = self.took_us()
+        self.is_over = True
         return TaskResult(
             self.fence,
             outcome,
@@ -138,6 +170,7 @@ class HandlerRun:
             classes,
             self.job,
             self.id,
+            self.tails,
         )
 
     def completed(self, output: bytes) -> TaskResult:
@@ -148,6 +181,7 @@ class HandlerRun:
             )
             return self.result("failed", text, "output")
         took_us = self.took_us()
+        self.is_over = True
         return TaskResult(
             self.fence,
             "completed",
@@ -156,6 +190,7 @@ class HandlerRun:
             memory_bytes=self._memory(took_us),
             job=self.job,
             task=self.id,
+            tails=self.tails,
         )
 
     def stopped(self, text: str = "") -> TaskResult:
@@ -181,9 +216,11 @@ async def run_async(
         done(attempt.stopped())
         return
     attempt.begin()
+    current.set(attempt)
     try:
         output = await function(attempt)
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure, also sys.exit()
+        attempt.keep("traceback", traceback_of(error, __file__))
         done(failure(attempt, error, root))
     else:
         done(returned(attempt, output))
@@ -193,9 +230,12 @@ def run_plain(attempt: HandlerRun, function: Callable[[HandlerRun], object], roo
     if attempt.reason is not None:
         return attempt.stopped()
     attempt.begin()
+    attempt.thread = threading.get_ident()
+    current.set(attempt)
     try:
         output = function(attempt)
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure, also sys.exit()
+        attempt.keep("traceback", traceback_of(error, __file__))
         return failure(attempt, error, root)
     return returned(attempt, output)
 
@@ -224,9 +264,12 @@ def described(error: BaseException, root: str = "") -> str:
     places = [place for place in frames if place[0] != __file__]
     own = [place for place in places if root and place[0].startswith(root)] or places
     place = f"{os.path.basename(own[-1][0])}:{own[-1][1]}" if own else ""
-    said = f"{name}: {text}" if text else name
+    if not place:
+        return f"{name}: {text}" if text else name
+    if not text:
+        return f"{name} in {place}"
     # The place comes last and must not be what is cut.
-    return f"{said[: ERROR_LIMIT - len(place) - 3]} ({place})" if place else said
+    return f"{f'{name}: {text}'[: ERROR_LIMIT - len(place) - 3]} ({place})"
 
 
 def classes_of(error: BaseException) -> tuple[str, ...]:

@@ -58,6 +58,12 @@ class InlineTask(msgspec.Struct, frozen=True, kw_only=True):
     log: tuple[str, ...] = ()
     progress: Any = None
     """What its handler told last."""
+    stdout: str = ""
+    """Of a command, the end of what its last attempt wrote; what functions print is printed. Empty of one that
+    completed with JSON: that is its output."""
+    stderr: str = ""
+    traceback: str = ""
+    """Of the last attempt, if it raised."""
 
 
 class InlineRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,6 +199,8 @@ class Inline:
         self._by_key: dict[str, bytes] = {}
         self._checkpoints: dict[int, bytes] = {}
         self._logs: dict[int, list[str]] = {}
+        self._wrote: dict[int, dict[str, str]] = {}
+        """By index, of the last attempt: the end of each stream."""
         self._fenced: dict[int, int] = {}
         """Indexes of tasks by the fences of their attempts."""
 
@@ -317,6 +325,7 @@ class Inline:
         finally:
             timer.cancel()
             del self._attempts[task.index], self._running[task.index]
+        self._wrote[task.index] = {tail.stream: tail.content.decode(errors="replace") for tail in result.tails}
         self._ended.append((task, result))
         self._news.set()
 
@@ -360,6 +369,7 @@ class Inline:
             cause="" if task.state is TaskState.COMPLETED else task.cause,
             log=tuple(self._logs.get(task.index, ())),
             progress=None if progress is None else msgspec.json.decode(progress),
+            **self._wrote.get(task.index, {}),
         )
 
     # What attempts say.
@@ -369,3 +379,6 @@ class Inline:
 
     def line(self, line: TaskLine) -> None:
         self._logs.setdefault(self._fenced[line.fence], []).append(line.text)
+
+    def wrote(self, attempt: HandlerRun) -> None:
+        """All of it is in its result."""

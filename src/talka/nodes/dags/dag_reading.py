@@ -11,23 +11,28 @@ from typing import Final, NamedTuple
 import msgspec
 
 from talka.client.dags import DagEnd, DagsPage, Ended
-from talka.client.requests import NoSuchJob, NoSuchTask
+from talka.client.requests import NoSuchAttempt, NoSuchJob, NoSuchTask
 from talka.clock import boottime_ns
+from talka.control.dags.ended import ended_why
 from talka.control.dags.job import DagJob
 from talka.control.dags.keeper import DagKeeper
 from talka.errors import Invalid, TalkaError, Unavailable
 from talka.nodes.dags.dag_views import (
+    attempt_view,
     dead_letter,
     event_view,
     facts_of,
+    last_attempt,
     line_view,
     live_facts,
+    stream_text,
     task_view,
 )
 from talka.nodes.dags.job_ends import JobEnds
 from talka.nodes.dags.kept_partitions import KeptPartitions
 from talka.store.dags.records import Store, StoreLost
 from talka.wire.task_views import (
+    AttemptsPage,
     DagFacts,
     DeadLetter,
     DeadLettersPage,
@@ -35,6 +40,7 @@ from talka.wire.task_views import (
     EventView,
     GraphView,
     LogPage,
+    OutputView,
     QueuesView,
     RetryPlan,
     RetryRequest,
@@ -46,7 +52,7 @@ from talka.wire.task_views import (
 from talka.wire.views import instant_text
 from talka.work.dags.dag import DagSettings
 from talka.work.dags.elements import kept_element
-from talka.work.dags.records import AttemptRow, FanRow, JobRow, LiveTask, TaskKey, TaskRow
+from talka.work.dags.records import AttemptRow, FanRow, JobRow, LiveTask, StreamRow, TaskKey, TaskRow
 from talka.work.lifecycle import JobState, TaskState, is_final
 
 GRAPH_LIMIT: Final = 10_000
@@ -279,7 +285,10 @@ class DagReading:
         return (await self._store.blob(row.blob) or b"") if row.blob else row.output
 
     async def why(self, id: str, task: str) -> WhyView:
-        _, found = await self._task(id, task)
+        row, found = await self._task(id, task)
+        if is_final(found.state):
+            job = self._job(id)
+            return ended_why(found, row.reason if job is None else job.reason)
         return self._keeper_of(id).why(boottime_ns(), id, task, found.index, found.state)
 
     async def retry_plan(self, id: str, request: RetryRequest) -> RetryPlan:
@@ -300,6 +309,39 @@ class DagReading:
         is_over = is_final(row.state) and self._job(id) is None
         last = str(lines[-1].number) if lines else cursor or "0"
         return LogPage([line_view(line) for line in lines], "" if is_over and len(lines) < limit else last)
+
+    async def task_attempts(self, id: str, task: str, cursor: str, limit: int) -> AttemptsPage:
+        row, found = await self._task(id, task)
+        after = _number(cursor) if cursor else 0
+        rows = [one for one in await self._attempts_of(row, found) if one.fence > after]
+        streams: dict[int, list[StreamRow]] = {}
+        for stream in await self._store.stream_sizes(row.number, found.index):
+            if stream.written:
+                streams.setdefault(stream.fence, []).append(stream)
+        items = [attempt_view(one, streams.get(one.fence, ())) for one in rows[:limit]]
+        return AttemptsPage(items, str(rows[limit - 1].fence) if len(rows) > limit else "")
+
+    async def _attempts_of(self, job: JobRow, task: TaskRow) -> list[AttemptRow]:
+        rows = await self._store.attempts([(job.number, task.index)])
+        last = last_attempt(task)
+        if last is not None and all(row.fence != last.fence for row in rows):
+            rows = [*rows, last]
+        return rows
+
+    async def task_output(self, id: str, task: str, attempt: int, stream: str) -> OutputView:
+        row, found = await self._task(id, task)
+        sizes = await self._store.stream_sizes(row.number, found.index)
+        wanted = [one for one in sizes if attempt in (0, one.attempt) and one.written]
+        if not wanted:
+            known = await self._attempts_of(row, found) if attempt else []
+            if attempt and all(one.attempt != attempt for one in known):
+                raise NoSuchAttempt.named(id, task, attempt)
+            return OutputView(attempt)
+        last = wanted[-1]
+        rows = await self._store.streams(row.number, found.index, last.fence)
+        is_over = found.state is not TaskState.ASSIGNED or last.fence != found.fence
+        shown = [one for one in rows if one.written and stream in ("", one.stream)]
+        return OutputView(last.attempt, [stream_text(one) for one in shown], is_over)
 
     # All jobs together.
 

@@ -502,9 +502,9 @@ class DagService(DagReading):
         await self._check_under_way(id)
         return await self._change(id, lambda job: job.resume(boottime_ns()))
 
-    async def skip_dag(self, id: str, request: SkipRequest) -> DagFacts:
+    async def skip_dag(self, id: str, request: SkipRequest, by: str = "") -> DagFacts:
         await self._check_under_way(id)
-        return await self._change(id, lambda job: job.skip(boottime_ns(), request.tasks))
+        return await self._change(id, lambda job: job.skip(boottime_ns(), request.tasks, by))
 
     async def retry_dag(self, id: str, request: RetryRequest) -> DagFacts:
         # One at a time: what the store has of a job that has ended must not change before it is in memory again.

@@ -19,6 +19,8 @@ from talka.wire.task_views import (
     EventView,
     LogLineView,
     ScheduleView,
+    StreamText,
+    StreamView,
     TaskView,
 )
 from talka.wire.views import instant_text
@@ -26,8 +28,8 @@ from talka.work.dags.cron import LAST_MS
 from talka.work.dags.dag import TaskSpec
 from talka.work.dags.elements import kept_element
 from talka.work.dags.params import values_in
-from talka.work.dags.records import AttemptRow, EventRow, JobRow, LogRow, ScheduleRow, TaskRow
-from talka.work.lifecycle import JobState, is_final
+from talka.work.dags.records import AttemptRow, EventRow, JobRow, LogRow, ScheduleRow, StreamRow, TaskRow
+from talka.work.lifecycle import JobState, TaskState, is_final
 from talka.work.outcome import ExitCode
 
 NULL: Final = msgspec.Raw(b"null")
@@ -124,7 +126,7 @@ def _name_of(worker: str) -> str:
     return worker.rsplit("#", 2)[0]
 
 
-def attempt_view(row: AttemptRow) -> AttemptView:
+def attempt_view(row: AttemptRow, streams: Sequence[StreamRow] = ()) -> AttemptView:
     return AttemptView(
         attempt=row.attempt,
         worker=_name_of(row.worker),
@@ -135,7 +137,38 @@ def attempt_view(row: AttemptRow) -> AttemptView:
         exit_code=row.exit_code,
         signal=row.signal,
         memory_bytes=row.memory_bytes or msgspec.UNSET,
+        outcome=row.outcome or row.cause,
+        streams=[StreamView(one.stream, one.written, one.kept) for one in streams],
     )
+
+
+def last_attempt(row: TaskRow) -> AttemptRow | None:
+    """The attempt that is in the task's own row alone: it runs, or has completed the task."""
+    is_under_way = row.state is TaskState.ASSIGNED
+    if not row.fence or not (is_under_way or (row.state is TaskState.COMPLETED and row.attempts)):
+        return None
+    outcome = "running" if is_under_way else "completed"
+    return AttemptRow(
+        job=row.job,
+        index=row.index,
+        attempt=row.attempts,
+        fence=row.fence,
+        worker=row.worker,
+        started_ms=row.started_ms,
+        ended_ms=0 if is_under_way else row.ended_ms,
+        cause="" if is_under_way else outcome,
+        memory_bytes=row.memory_bytes,
+        outcome=outcome,
+    )
+
+
+def stream_text(row: StreamRow) -> StreamText:
+    content = row.content
+    if row.kept < row.written:
+        # It may begin within a character, of which at most three bytes are here.
+        start = next((n for n, byte in enumerate(content[:3]) if byte & 0xC0 != 0x80), min(3, len(content)))
+        content = content[start:]
+    return StreamText(row.stream, row.written, row.kept, content.decode(errors="replace"))
 
 
 def event_view(row: EventRow, task: str) -> EventView:

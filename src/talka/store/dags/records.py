@@ -26,6 +26,7 @@ from talka.work.dags.records import (
     MoveJob,
     Release,
     ScheduleRow,
+    StreamRow,
     TaskKey,
     TaskRow,
 )
@@ -280,6 +281,12 @@ class Store(Protocol):
 
     async def attempts(self, keys: Sequence[TaskKey]) -> list[AttemptRow]: ...
     async def logs(self, job: int, index: int, after: int, limit: int) -> list[LogRow]: ...
+    async def stream_sizes(self, job: int, index: int) -> list[StreamRow]:
+        """What is kept of what a task's attempts wrote, the oldest attempt first, without contents."""
+
+    async def streams(self, job: int, index: int, fence: int) -> list[StreamRow]:
+        """Of one attempt, with contents."""
+
     async def dead_letters(self, after: TaskKey, limit: int) -> list[TaskRow]:
         """Tasks in state DEAD, oldest job first, those above `after`."""
 

@@ -27,6 +27,7 @@ from talka.store.dags.sqlite_file import (
     Synchronous,
 )
 from talka.store.sql_text import SCHEME, is_storable
+from talka.wire.output_tail import STREAMS
 from talka.work.dags.records import (
     JOB_STATES,
     TASK_STATES,
@@ -39,6 +40,7 @@ from talka.work.dags.records import (
     LiveTask,
     LogRow,
     ScheduleRow,
+    StreamRow,
     TaskKey,
     TaskRow,
 )
@@ -225,6 +227,14 @@ class SqliteRecords:
         values: dict[str, object] = {"key": job << INDEX_BITS | index, "after": after, "limit": max(limit, 0)}
         return rows_as(LogRow, self.file.read("logs", values))
 
+    def stream_sizes(self, job: int, index: int) -> list[StreamRow]:
+        rows = self.file.read("stream_sizes", {"key": job << INDEX_BITS | index})
+        return [stream_of(row) for row in rows]
+
+    def streams(self, job: int, index: int, fence: int) -> list[StreamRow]:
+        rows = self.file.read("streams", {"key": job << INDEX_BITS | index, "fence": fence})
+        return [stream_of(row) for row in rows]
+
     def blobs(self, after: str, limit: int) -> list[str]:
         """Digests of large outputs that are kept, in order, those above `after`: all others may go."""
         return [blob for (blob,) in self.file.read("blobs", {"after": after, "limit": max(limit, 0)})]
@@ -310,6 +320,12 @@ def job_of(row: tuple[Any, ...]) -> JobRow:
     values["state"] = JOB_STATES[values["state"]]
     values["counts"] = _counts.decode(values["counts"])
     return JobRow(**values)
+
+
+def stream_of(row: tuple[Any, ...]) -> StreamRow:
+    values = dict(zip(StreamRow.__struct_fields__, row, strict=True))
+    values["stream"] = STREAMS[values["stream"]]
+    return StreamRow(**values)
 
 
 def task_of(row: tuple[Any, ...]) -> TaskRow:

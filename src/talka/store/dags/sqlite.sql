@@ -165,6 +165,20 @@ CREATE TABLE talka_fans (
 -- Of the attempt that ended a task: the most memory that its process had meanwhile; 0: not measured.
 ALTER TABLE talka_tasks ADD COLUMN memory_bytes INTEGER NOT NULL DEFAULT 0;
 
+-- migration: 8
+-- The end of what attempts wrote, and how much of it a job has.
+CREATE TABLE talka_streams (
+    task INTEGER NOT NULL,  -- key of the task
+    fence INTEGER NOT NULL,
+    stream INTEGER NOT NULL,  -- position in talka.wire.output_tail.STREAMS
+    attempt INTEGER NOT NULL,
+    written INTEGER NOT NULL,  -- bytes in all, of which the last are here
+    content BLOB NOT NULL,
+    PRIMARY KEY (task, fence, stream)
+);
+ALTER TABLE talka_jobs ADD COLUMN output_bytes INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE talka_attempts ADD COLUMN outcome TEXT NOT NULL DEFAULT '';
+
 -- name: tables
 SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\_%' ESCAPE '\';
 
@@ -177,8 +191,8 @@ INSERT INTO talka_tasks_version (version) VALUES (:version);
 -- name: put_job
 INSERT INTO talka_jobs
     (number, id, name, state, submitted_ms, settings, tasks, key, digest, submitted_by, started_ms, ended_ms, reason,
-     counts, params)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+     counts, params, output_bytes)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: move_job
 UPDATE talka_jobs
@@ -193,13 +207,13 @@ WHERE number = ?;
 
 -- name: job
 SELECT number, id, name, state, submitted_ms, settings, tasks, key, digest, submitted_by, started_ms, ended_ms, reason,
-    counts, params
+    counts, params, output_bytes
 FROM talka_jobs
 WHERE id = :id;
 
 -- name: job_by_key
 SELECT number, id, name, state, submitted_ms, settings, tasks, key, digest, submitted_by, started_ms, ended_ms, reason,
-    counts, params
+    counts, params, output_bytes
 FROM talka_jobs
 WHERE key = :key AND key <> '';
 
@@ -212,7 +226,7 @@ ORDER BY key;
 
 -- name: jobs
 SELECT number, id, name, state, submitted_ms, settings, tasks, key, digest, submitted_by, started_ms, ended_ms, reason,
-    counts, params
+    counts, params, output_bytes
 FROM talka_jobs
 WHERE number < :before AND (:states = '[]' OR state IN (SELECT value FROM json_each(:states)))
 ORDER BY number DESC
@@ -220,7 +234,7 @@ LIMIT :limit;
 
 -- name: live_jobs
 SELECT number, id, name, state, submitted_ms, settings, tasks, key, digest, submitted_by, started_ms, ended_ms, reason,
-    counts, params
+    counts, params, output_bytes
 FROM talka_jobs
 WHERE state < 7
 ORDER BY number;
@@ -298,10 +312,18 @@ UPDATE talka_tasks
 SET state = ?4, ended_ms = ?5, output = ?6, blob = '', error = ?7, cause = ?8, memory_bytes = 0
 WHERE key BETWEEN ?1 AND ?2 AND (?3 = 0 OR fence = ?3 + (key - ?1)) AND state < 4;
 
+-- name: keep_completed
+-- The attempt that completed a task is in the task's row alone. It stays when that is run again.
+INSERT OR IGNORE INTO talka_attempts
+    (task, attempt, fence, worker, started_ms, ended_ms, cause, error, exit_code, signal, memory_bytes, outcome)
+SELECT key, attempts, fence, worker, started_ms, ended_ms, 'completed', '', NULL, '', memory_bytes, 'completed'
+FROM talka_tasks
+WHERE key = ? AND state = 4 AND fence > 0;
+
 -- name: reset
 -- Without its fence: a result of an attempt before this must not become that of the next.
 UPDATE talka_tasks
-SET state = 0, attempts = 0, fence = 0, ready_ms = 0, started_ms = 0, ended_ms = 0, deaths = 0, failures = 0, worker = '',
+SET state = 0, fence = 0, ready_ms = 0, started_ms = 0, ended_ms = 0, deaths = 0, failures = 0, worker = '',
     cause = '', blob = '', error = '', checkpoint = x'', output = x'', memory_bytes = 0
 WHERE key = ?;
 
@@ -378,14 +400,35 @@ DELETE FROM talka_tasks WHERE key BETWEEN ? AND ?;
 
 -- name: put_attempt
 INSERT OR REPLACE INTO talka_attempts
-    (task, attempt, fence, worker, started_ms, ended_ms, cause, error, exit_code, signal, memory_bytes)
-VALUES (? << 32 | ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    (task, attempt, fence, worker, started_ms, ended_ms, cause, error, exit_code, signal, memory_bytes, outcome)
+VALUES (? << 32 | ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: attempts
 SELECT task >> 32, task & 4294967295, attempt, fence, worker, started_ms, ended_ms, cause, error, exit_code, signal,
-    memory_bytes
+    memory_bytes, outcome
 FROM (SELECT value AS wanted FROM json_each(:keys)) CROSS JOIN talka_attempts ON task = wanted
 ORDER BY task, fence;
+
+-- name: put_stream
+INSERT OR REPLACE INTO talka_streams (task, attempt, fence, stream, written, content) VALUES (?, ?, ?, ?, ?, ?);
+
+-- name: note_output
+UPDATE talka_jobs SET output_bytes = ? WHERE number = ?;
+
+-- name: stream_sizes
+SELECT task >> 32, task & 4294967295, attempt, fence, stream, written, length(content), x''
+FROM talka_streams
+WHERE task = :key
+ORDER BY fence, stream;
+
+-- name: streams
+SELECT task >> 32, task & 4294967295, attempt, fence, stream, written, length(content), content
+FROM talka_streams
+WHERE task = :key AND fence = :fence
+ORDER BY stream;
+
+-- name: drop_streams
+DELETE FROM talka_streams WHERE task BETWEEN ? AND ?;
 
 -- name: drop_attempts
 DELETE FROM talka_attempts WHERE task BETWEEN ? AND ?;
@@ -526,6 +569,9 @@ SELECT count(*), min(job) FROM talka_events WHERE job NOT IN (SELECT number FROM
 
 -- name: check_logs
 SELECT count(*), min(task >> 32) FROM talka_logs WHERE task NOT IN (SELECT key FROM talka_tasks);
+
+-- name: check_streams
+SELECT count(*), min(task >> 32) FROM talka_streams WHERE task NOT IN (SELECT key FROM talka_tasks);
 
 -- name: check_keys
 SELECT count(*), min(task >> 32) FROM talka_keys WHERE task NOT IN (SELECT key FROM talka_tasks);

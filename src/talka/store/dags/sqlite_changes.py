@@ -10,6 +10,7 @@ import msgspec
 
 from talka.errors import Invalid
 from talka.store.dags.sqlite_file import INDEX_BITS, LAST_INDEX
+from talka.wire.output_tail import STREAMS
 from talka.work.dags.records import (
     JOB_STATES,
     TASK_STATES,
@@ -30,6 +31,7 @@ from talka.work.dags.records import (
     PutJob,
     PutLogs,
     PutSchedule,
+    PutStreams,
     PutTasks,
     Release,
     Reset,
@@ -38,6 +40,8 @@ from talka.work.lifecycle import JobState, is_final
 
 TASK_NUMBERS: Final = {state: number for number, state in enumerate(TASK_STATES)}
 JOB_NUMBERS: Final = {state: number for number, state in enumerate(JOB_STATES)}
+
+STREAM_NUMBERS: Final[dict[str, int]] = {stream: number for number, stream in enumerate(STREAMS)}
 
 Row: TypeAlias = tuple[object, ...]
 
@@ -66,7 +70,7 @@ class ChangePlan(NamedTuple):
     """Which change each count of the steps is of."""
 
 
-_OF_RANGES: Final = ("drop_keys", "drop_logs", "drop_attempts", "drop_fans", "drop_tasks")
+_OF_RANGES: Final = ("drop_keys", "drop_logs", "drop_streams", "drop_attempts", "drop_fans", "drop_tasks")
 _gist: Final = msgspec.json.Decoder(Gist)
 
 
@@ -131,8 +135,8 @@ def as_they_are(query: str, changes: Sequence[msgspec.Struct]) -> list[ChangeSte
 
 def put_jobs(changes: list[PutJob]) -> list[ChangeStep]:
     def row_of(row: JobRow) -> Row:
-        number, id, name, state, *rest, counts, params = msgspec.structs.astuple(row)
-        return (number, id, name, JOB_NUMBERS[state], *rest, msgspec.json.encode(counts), params)
+        number, id, name, state, *rest, counts, params, output_bytes = msgspec.structs.astuple(row)
+        return (number, id, name, JOB_NUMBERS[state], *rest, msgspec.json.encode(counts), params, output_bytes)
 
     return [ChangeStep("put_job", [row_of(change.row) for change in changes])]
 
@@ -247,7 +251,7 @@ def resets(changes: list[Reset]) -> list[ChangeStep]:
         if change.spec:
             gist = gist_of(change.spec)
             specs.append((gist.handler, gist.priority, change.spec, change.job << INDEX_BITS | change.index))
-    return [ChangeStep("reset", rows), ChangeStep("replace_spec", specs, [])]
+    return [ChangeStep("keep_completed", rows, []), ChangeStep("reset", rows), ChangeStep("replace_spec", specs, [])]
 
 
 def fan_outs(changes: list[FanOut]) -> list[ChangeStep]:
@@ -286,6 +290,21 @@ def put_logs(changes: list[PutLogs]) -> list[ChangeStep]:
     return [ChangeStep("put_log", rows, [len(change.rows) for change in changes])]
 
 
+def put_streams(changes: list[PutStreams]) -> list[ChangeStep]:
+    rows: list[Row] = []
+    sizes: dict[int, int] = {}
+    for change in changes:
+        for row in change.rows:
+            key, stream = row.job << INDEX_BITS | row.index, STREAM_NUMBERS[row.stream]
+            rows.append((key, row.attempt, row.fence, stream, row.written, row.content))
+            sizes[row.job] = change.output_bytes
+    noted: list[Row] = [(output_bytes, job) for job, output_bytes in sizes.items()]
+    return [
+        ChangeStep("put_stream", rows, [len(change.rows) for change in changes]),
+        ChangeStep("note_output", noted, []),
+    ]
+
+
 def drop_jobs(changes: list[DropJob]) -> list[ChangeStep]:
     ranges: list[Row] = [(change.job << INDEX_BITS, change.job << INDEX_BITS | LAST_INDEX) for change in changes]
     numbers: list[Row] = [(change.job,) for change in changes]
@@ -312,6 +331,7 @@ STEPS: Final[dict[type, Callable[[list[Any]], list[ChangeStep]]]] = {
     PutAttempt: lambda changes: as_they_are("put_attempt", [change.row for change in changes]),
     PutEvent: put_events,
     PutLogs: put_logs,
+    PutStreams: put_streams,
     PutSchedule: lambda changes: as_they_are("put_schedule", [change.row for change in changes]),
     DropSchedule: partial(as_they_are, "drop_schedule"),
     DropJob: drop_jobs,

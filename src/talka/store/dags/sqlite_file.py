@@ -60,6 +60,7 @@ CHECKS: Final = {
     "check_tasks": "tasks without their job",
     "check_attempts": "attempts without their task",
     "check_fans": "tasks that were fanned out, without themselves",
+    "check_streams": "what attempts wrote without their task",
     "check_logs": "lines of logs without their task",
     "check_keys": "idempotency keys without their task",
     "check_events": "events without their job",

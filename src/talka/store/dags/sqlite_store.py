@@ -38,6 +38,7 @@ from talka.work.dags.records import (
     LiveTask,
     LogRow,
     ScheduleRow,
+    StreamRow,
     TaskKey,
     TaskRow,
 )
@@ -212,6 +213,12 @@ class SqliteStore:
 
     async def logs(self, job: int, index: int, after: int, limit: int) -> list[LogRow]:
         return await self._read(self._records.logs, job, index, after, limit)
+
+    async def stream_sizes(self, job: int, index: int) -> list[StreamRow]:
+        return await self._read(self._records.stream_sizes, job, index)
+
+    async def streams(self, job: int, index: int, fence: int) -> list[StreamRow]:
+        return await self._read(self._records.streams, job, index, fence)
 
     async def dead_letters(self, after: TaskKey, limit: int) -> list[TaskRow]:
         return await self._read(self._records.dead_letters, after, limit)

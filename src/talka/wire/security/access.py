@@ -28,6 +28,8 @@ LEAST: Final[dict[str, UserRole | None]] = {
     "tasks": "viewer",
     "why": "viewer",
     "logs": "viewer",
+    "attempts": "viewer",
+    "output": "viewer",
     "task": "viewer",
     "events": "viewer",
     "graph": "viewer",

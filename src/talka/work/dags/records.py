@@ -41,6 +41,8 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
     """Tasks by state, once the job has ended."""
     params: bytes = b""
     """Values that it was filled with, as JSON; empty: none."""
+    output_bytes: int = 0
+    """Of what its attempts wrote, that is kept."""
 
 
 class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +110,8 @@ class FanRow(msgspec.Struct, frozen=True):
 
 
 class AttemptRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt that did not complete its task; the one that did is in the task's own row."""
+    """One attempt that did not complete its task; the one that did is in the task's own row, and here once that is run
+    again."""
 
     job: int
     index: int
@@ -123,6 +126,25 @@ class AttemptRow(msgspec.Struct, frozen=True, kw_only=True):
     signal: str = ""
     memory_bytes: int = 0
     """The most that its process had meanwhile; 0: not measured."""
+    outcome: str = ""
+    """As `wire.tasks.Outcome`, or lost. Empty: put down by a version that did not tell it."""
+
+
+class StreamRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of what an attempt wrote to one stream."""
+
+    job: int
+    index: int
+    attempt: int
+    fence: int
+    stream: str
+    """One of `wire.output_tail.STREAMS`."""
+    written: int
+    """Bytes in all."""
+    kept: int
+    """The last so many of them; fewer than `written` where one of the bounds was met."""
+    content: bytes = b""
+    """Empty where only sizes were asked for."""
 
 
 class EventRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -289,7 +311,8 @@ class Extend(msgspec.Struct, frozen=True):
 
 
 class Reset(msgspec.Struct, frozen=True):
-    """Run again: PENDING, nothing tried yet, no output, optionally with another spec."""
+    """Run again: PENDING, no output, optionally with another spec. Its attempts stay, and those to come are counted on;
+    the one that completed it is put with them."""
 
     job: int
     index: int
@@ -329,6 +352,14 @@ class PutLogs(msgspec.Struct, frozen=True):
     rows: tuple[LogRow, ...]
 
 
+class PutStreams(msgspec.Struct, frozen=True):
+    """What one attempt wrote. A stream that is there already is replaced."""
+
+    rows: tuple[StreamRow, ...]
+    output_bytes: int
+    """Of the job, all that is kept, with these."""
+
+
 class PutSchedule(msgspec.Struct, frozen=True):
     row: ScheduleRow
 
@@ -359,6 +390,7 @@ Change: TypeAlias = (
     | PutAttempt
     | PutEvent
     | PutLogs
+    | PutStreams
     | PutSchedule
     | DropSchedule
     | DropJob

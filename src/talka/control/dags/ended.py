@@ -1,0 +1,70 @@
+"""What happened to a task that has ended, in a sentence, by what the store has of it."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from talka.control.tasks.delivery import worker_of
+from talka.control.tasks.task import Needs
+from talka.wire.task_views import Reason, WhyView
+from talka.wire.views import instant_text
+from talka.work.dags.records import TaskRow
+from talka.work.durations import format_duration
+from talka.work.lifecycle import TaskState
+
+NEAREST: Final = ("", "rate", "limit", "slots", "cores", "quarantine", "draining", "memory", "capability", "handler")
+"""Constraints, the one first that keeps a task least from running."""
+
+
+def ended_why(task: TaskRow, reason: str) -> WhyView:
+    """`reason`: of its job, why that was stopped or ended as it did."""
+    return WhyView(task.id, task.state, _happened(task, reason))
+
+
+def _happened(task: TaskRow, reason: str) -> str:
+    at = when(task.ended_ms)
+    match task.state:
+        case TaskState.COMPLETED if task.worker:
+            took_ms = task.ended_ms - task.started_ms
+            took = f", after {format_duration(took_ms * 1_000_000)}" if task.started_ms and took_ms > 0 else ""
+            tried = f", at attempt {task.attempts}" if task.attempts > 1 else ""
+            return f"completed at {at} on {worker_of(task.worker)[0]}{took}{tried}"
+        case TaskState.COMPLETED:
+            return f"completed at {at} without a run of its own: another task with its key had completed before"
+        case TaskState.DEAD:
+            tried = "1 attempt" if task.attempts == 1 else f"{task.attempts} attempts"
+            return f"gave up after {tried}: {task.error or task.cause}"
+        case TaskState.SKIPPED if task.cause == "skipped":
+            return f"skipped at {at} {task.error or 'by somebody'}"
+        case TaskState.SKIPPED:
+            return f"skipped at {at}: {task.error}"
+        case TaskState.CANCELLED:
+            why = task.error or reason
+            ran = "while it ran" if task.worker and task.attempts else "before it ran"
+            return f"cancelled at {at} with its job, {ran}{f': {why}' if why else ''}"
+        case _:
+            return task.error or task.cause or f"{task.state} at {at}"
+
+
+def when(at_ms: int) -> str:
+    return f"{instant_text(at_ms)[:19].replace('T', ' ')} UTC"
+
+
+def in_the_way(needs: Needs, reasons: Sequence[Reason]) -> str:
+    """Why no worker runs such a task, by the worker that comes nearest to it."""
+    known = [reason for reason in reasons if reason.worker]
+    if not known:
+        return "there is no worker"
+    nearest = min(known, key=lambda reason: NEAREST.index(reason.constraint))
+    match nearest.constraint:
+        case "handler":
+            return f'no worker has the handler "{needs.handler}"'
+        case "capability":
+            return f"no worker has {' and '.join(needs.capabilities)}"
+        case "memory":
+            return f"no worker has {needs.min_memory_bytes:,} bytes of memory"
+        case "slots":
+            return "every worker that can run it has all it may have at a time"
+        case "":
+            return "it was about to be given out"
+        case _:
+            return f"{nearest.worker}: {nearest.text}"

@@ -1,0 +1,129 @@
+"""What attempts write, each kept apart, though they share a process: `sys.stdout` and `sys.stderr` of a core know by a
+context variable whose code writes.
+
+Decision: docs/decisions/0047-the-last-words-of-an-attempt.md.
+"""
+
+import io
+import sys
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
+from traceback import format_exception, format_stack
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+from talka.errors import sendable
+from talka.wire.output_tail import NO_TAILS, STREAM_LIMIT_BYTES, OutputTail, Stream, StreamTail, Wrote
+
+if TYPE_CHECKING:
+    from talka.engine.handlers.handler_run import HandlerRun
+
+FRAMES: Final = 200
+"""Of one traceback: the deepest."""
+
+current: ContextVar["HandlerRun | None"] = ContextVar("talka_attempt", default=None)
+"""The attempt whose code runs. Tasks and threads of asyncio that it starts inherit it."""
+
+
+class AttemptOutput:
+    """Any thread may write."""
+
+    def __init__(self, fence: int, limit: int = STREAM_LIMIT_BYTES) -> None:
+        self._fence = fence
+        self._limit = limit
+        self._tails: dict[Stream, OutputTail] = {}
+        self._lock = threading.Lock()
+
+    def write(self, stream: Stream, content: bytes) -> None:
+        with self._lock:
+            tail = self._tails.get(stream)
+            if tail is None:
+                tail = self._tails[stream] = OutputTail(self._limit)
+            tail.write(content)
+
+    def drop(self, stream: Stream) -> None:
+        with self._lock:
+            self._tails.pop(stream, None)
+
+    def end_of(self, stream: Stream) -> bytes:
+        tail = self._tails.get(stream)
+        return b"" if tail is None else tail.all(stream).content
+
+    def all(self) -> tuple[StreamTail, ...]:
+        with self._lock:
+            return tuple([tail.all(stream) for stream, tail in self._tails.items()]) or NO_TAILS
+
+    def fresh(self) -> Wrote | None:
+        """What was written since the last time."""
+        with self._lock:
+            tails = [tail.fresh(stream) for stream, tail in self._tails.items()]
+        news = tuple([tail for tail in tails if tail is not None])
+        return Wrote(self._fence, news) if news else None
+
+
+class RoutedBuffer(io.RawIOBase):
+    """What is written within an attempt is the attempt's; all else goes where it went before."""
+
+    def __init__(self, stream: Stream, own: TextIO, sole: Callable[[], "HandlerRun | None"]) -> None:
+        """`sole`: the only attempt that runs here, if there is but one. A thread that the user's code made has no
+        attempt of its own, and it is hers."""
+        self._stream: Stream = stream
+        self._own = own
+        self._sole = sole
+
+    @property
+    def name(self) -> str:
+        return f"<{self._stream}>"
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._own.fileno()
+
+    def write(self, data: Any) -> int:
+        content = bytes(data)
+        attempt = current.get()
+        if attempt is None or attempt.is_over:
+            attempt = self._sole()
+        if attempt is not None:
+            attempt.wrote(self._stream, content)
+        else:
+            self._own.write(content.decode(errors="backslashreplace"))
+            self._own.flush()
+        return len(content)
+
+
+def routed(stream: Stream, own: TextIO, sole: Callable[[], "HandlerRun | None"]) -> TextIO:
+    buffer = RoutedBuffer(stream, own, sole)
+    return io.TextIOWrapper(buffer, encoding="utf-8", errors="backslashreplace", write_through=True)
+
+
+def route_streams(sole: Callable[[], "HandlerRun | None"]) -> None:
+    """From now on. Before the user's files are imported: what they set up for logging keeps the stream it finds."""
+    sys.stdout, sys.stderr = routed("stdout", sys.stdout, sole), routed("stderr", sys.stderr, sole)
+
+
+def traceback_of(error: BaseException, own_file: str) -> bytes:
+    """Without the frames of `own_file` that called the user's code."""
+    found: TracebackType | None = error.__traceback__
+    while found is not None and found.tb_frame.f_code.co_filename == own_file:
+        found = found.tb_next
+    try:
+        lines = format_exception(type(error), error, found, limit=-FRAMES)
+    except Exception as other:  # noqa: BLE001 - the user's own classes may raise anything when they are looked at
+        lines = [f"{type(error).__name__}: its traceback cannot be written ({type(other).__name__})\n"]
+    return _sendable(lines)
+
+
+def stack_of(frame: FrameType, own_file: str) -> bytes:
+    """Where a thread is now, below what called the user's code."""
+    lines = format_stack(frame, FRAMES)
+    own = [number for number, line in enumerate(lines) if f'"{own_file}"' in line]
+    return _sendable(["It was here when it was told to stop:\n", *lines[own[-1] + 1 if own else 0 :]])
+
+
+def _sendable(lines: list[str]) -> bytes:
+    text = "".join(lines)
+    return sendable(text, len(text)).encode()
