@@ -26,7 +26,7 @@ from talka.client.requests import (
 from talka.client.submitting import Submitting
 from talka.errors import Invalid, Unavailable
 from talka.web.auth import Tokens
-from talka.wire.task_views import DagFacts, RetryRequest, SkipRequest, StreamText, StreamView
+from talka.wire.task_views import DagFacts, RetryRequest, SkipRequest, StreamText, StreamView, TaskWants
 from talka.work.dags.dag import BadDag, DagSettings, DagSpec, Param, TaskSpec
 from talka.work.lifecycle import JobState
 from tests.web.fake_control import LIMIT_S, Api, Apis, free_port
@@ -342,6 +342,11 @@ async def test_every_question_of_the_port_can_be_asked(client: Client, dags: Fak
             "dead_letters",
         ),
     ]
+
+
+async def test_who_could_run_tasks_can_be_asked(client: Client, dags: FakeDags) -> None:
+    [found] = await client.who_could_run([TaskWants("etl", ["gpu"], 5)])
+    assert (found.able, found.workers[0].worker) == (1, "w1")
 
 
 async def test_every_change_of_the_port_can_be_made(client: Client, dags: FakeDags) -> None:

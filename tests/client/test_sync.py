@@ -12,7 +12,7 @@ import talka
 from talka.client.requests import PAGE_LIMIT, NoSuchJob
 from talka.errors import Invalid
 from talka.report.document import BadResult
-from talka.wire.task_views import SkipRequest
+from talka.wire.task_views import SkipRequest, TaskWants
 from talka.wire.views import JobUpdate
 from talka.work.dags.dag import BadDag, DagSpec, TaskSpec
 from talka.work.lifecycle import JobState
@@ -185,6 +185,7 @@ def test_dags_are_looked_at_and_changed(dag_client: tuple[talka.Client, FakeDags
     assert client.resume_dag(id).state == JobState.RUNNING
     assert client.retry_dag(id).state == JobState.RUNNING
     assert client.retry_plan(id).tasks[0].id == "a"
+    assert client.who_could_run([TaskWants("etl")])[0].able == 1
     assert client.skip_dag(id, SkipRequest(("a",))).id == id
     assert client.replay(f"{id}/a").id == id
     assert client.cancel_dag(id, "enough").reason == "enough"

@@ -197,10 +197,12 @@ def test_what_no_worker_could_run_is_refused_unless_it_waits(cluster: DagCluster
     file = cluster.pipeline("typing-error", {"id": "a", "handler": "marck"})
 
     refused = cluster.submit(file)
+    checked = cluster.talka("check", str(file), "--to", cluster.to)
     waits = cluster.submit(file, "--wait-for-workers", "--detach")
 
     sentence = 'no worker has the handler "marck" (did you mean mark?); known: block, echo, '
     assert refused.code == 3 and sentence in refused.err and "--wait-for-workers" in refused.err
+    assert checked.code == 3 and sentence in checked.out
     assert waits.code == 0, waits.text
     assert cluster.talka("jobs", "cancel", waits.out.strip()).code == 0
 

@@ -37,6 +37,8 @@ from talka.wire.task_views import (
     StreamView,
     TasksPage,
     TaskView,
+    TaskWants,
+    TaskWorkers,
     WhyView,
 )
 from talka.work.dags.dag import DagHead, DagSpec, TaskSpec, checked
@@ -309,6 +311,10 @@ class FakeDags:
     async def skip_dag(self, id: str, request: SkipRequest, by: str = "") -> DagFacts:
         await self._note("skip_dag", id, *request.tasks, *([by] if by else []))
         return self._job(id).facts
+
+    async def who_could_run(self, wants: Sequence[TaskWants]) -> list[TaskWorkers]:
+        await self._note("who_could_run", *[one.handler for one in wants])
+        return [TaskWorkers("", 1, [Reason("w1", "", "it can run here")]) for _ in wants]
 
     async def queues(self) -> QueuesView:
         await self._note("queues")

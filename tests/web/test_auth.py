@@ -135,7 +135,7 @@ def test_the_roles_are_as_documented() -> None:
     assert by_role["operator"] == {"drain", "replay", "backfill", *schedules}
     assert by_role["submitter"] == {
         *("put_bundle", "has_bundle", "submit", "execute", "bulk", "submit_frames"),
-        *("cancel", "pause", "resume", "retry", "retry_plan", "skip"),
+        *("cancel", "pause", "resume", "retry", "retry_plan", "skip", "who_could_run"),
     }
     assert {operation.name for operation in OPERATIONS if operation.role is None} == {"livez", "readyz"}
     assert all(operation.method in ("GET", "WEBSOCKET") for operation in OPERATIONS if operation.role == "viewer")

@@ -453,6 +453,19 @@ async def test_a_change_is_passed_on(
     assert json.loads(answer.body)["id"] == "dag1"
 
 
+async def test_who_could_run_tasks_is_answered(dag_api: Api, dags: FakeDags) -> None:
+    wants = [{"handler": "etl", "capabilities": ["gpu"], "min_memory": 5}, {"handler": "other"}]
+    answer = await post(dag_api, "/v1/queues/check", wants)
+    strange = await post(dag_api, "/v1/queues/check", [{"handler": ""}])
+    many = await post(dag_api, "/v1/queues/check", wants * 101)
+
+    assert (answer.status, dags.asked) == (200, [("who_could_run", "etl", "other")])
+    worker = {"worker": "w1", "constraint": "", "text": "it can run here"}
+    assert json.loads(answer.body) == [{"lack": "", "able": 1, "workers": [worker], "left_out": 0}] * 2
+    assert (strange.status, many.status) == (422, 422)
+    assert "202 kinds of tasks are too many at once: ask for at most 200" in many.body.decode()
+
+
 async def test_what_a_retry_would_run_again_is_answered(dag_api: Api, dags: FakeDags) -> None:
     dags.add("dag1", [TaskSpec("a", "etl")])
 

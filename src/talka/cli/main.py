@@ -16,7 +16,7 @@ COMMANDS = {
     "run": CommandEntry("Run", "run:run", "run a load test: a file, some of its workflows, or a URL"),
     "debug": CommandEntry("Run", "run:debug", "run each workflow once in one process and show every request"),
     "demo": CommandEntry("Run", "demo.command:demo", "run a bundled test against a bundled server"),
-    "check": CommandEntry("Look", "run:check", "find mistakes in a test and show its plan; sends nothing"),
+    "check": CommandEntry("Look", "run:check", "find mistakes in a test or pipeline; show its plan"),
     "report": CommandEntry("Look", "report:report", "make an HTML page of a saved result"),
     "compare": CommandEntry("Look", "compare:compare", "compare two results, and tell differences from noise"),
     "history": CommandEntry("Look", "history:history", "results that were kept: list, show and forget them"),

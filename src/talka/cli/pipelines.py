@@ -79,8 +79,9 @@ class TwoKinds(Invalid):
 # What a target is.
 
 
-def pipeline_of(target: str, values: Mapping[str, ParamValue] = NO_VALUES) -> DagSpec | None:
-    """The pipeline that the target is, checked, with values of its params; None where it is a load test."""
+def pipeline_of(target: str, values: Mapping[str, ParamValue] | None = NO_VALUES) -> DagSpec | None:
+    """The pipeline that the target is, checked, with values of its params, None: they come later. None where it is a
+    load test."""
     if is_url(target):
         return None
     if target.lower().endswith(SUFFIXES):

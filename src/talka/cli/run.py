@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from talka.cli.command import command, option, options
+from talka.cli.connection import api_options
 from talka.cli.output import ResultFile, harmless, say
 
 LOAD, REQUEST, RESULT, RUNNING = "Load (replaces what the file says)", "Request (of a URL)", "Result", "Running"
@@ -113,25 +114,47 @@ def run(target: str, env: tuple[str, ...], **flags: Any) -> int:
 
 @command(
     "check",
-    "Find mistakes in a test and show its plan. Sends nothing. TARGET is as for talka run.",
+    "Find mistakes in a test or a pipeline and show its plan. Runs nothing. TARGET is as for talka run and submit.",
     ("talka check shop.py", "what is wrong with it, or what it would do"),
     ("talka check shop.py:Browse --rate 200/s", "the plan with another load"),
+    ("talka check etl.yaml --param day=2026-11-16", "a pipeline with a value of its params"),
+    ("talka check etl.yaml --to 10.0.0.5:8470", "and which workers of that cluster could run its tasks"),
 )
 @target
 @load_options
 @request_options
 @threshold
-@option(RESULT, "--json plan_file", "FILE", "Write the plan as JSON; - prints it instead.")
+@option(
+    RESULT,
+    "--json plan_file",
+    "[FILE]",
+    "Write the plan as JSON; without FILE, print it instead.",
+    is_flag=False,
+    flag_value="-",
+)
 @cores
 @env
-def check(target: str, env: tuple[str, ...], plan_file: str | None, **flags: Any) -> int:
-    from talka.cli.config import pass_variables, read_settings
+@param
+@api_options
+def check(target: str, env: tuple[str, ...], plan_file: str | None, param: tuple[str, ...], **flags: Any) -> int:
+    from talka.cli.config import BadSetting, pass_variables, read_settings
+    from talka.cli.submit import pipeline_in
     from talka.cli.url_request import take_request
 
     request = take_request(flags, target)
     settings = read_settings(flags)
     file = None if plan_file is None else ResultFile(plan_file, what="--json")
     pass_variables(env)
+    # Without any, they are to be given when it is submitted.
+    pipeline = pipeline_in(target, settings, env, param, may_lack=not param)
+    if pipeline is not None:
+        from talka.cli.pipeline_check import check_pipeline
+
+        asks = settings.origins.get("to") == "--to"
+        return check_pipeline(pipeline, settings, file, asks=asks, has_values=bool(param))
+    for name in ("to", "token_file", "ca"):
+        if settings.origins.get(name, "").startswith("--"):
+            raise BadSetting(f"{settings.named(name)} is for pipelines, and {target} is a load test: leave it out")
     from talka.cli.jobs import plan, show_plan
 
     with contextlib.redirect_stdout(sys.stderr):

@@ -113,8 +113,10 @@ def submit(
     return followed(job, reporting, "Ctrl-C cancels it and still reports, a second one leaves it at once")
 
 
-def pipeline_in(target: str, settings: "CliSettings", env: tuple[str, ...], param: tuple[str, ...]) -> "DagSpec | None":
-    """The pipeline that the target is, or None: then it is a load test."""
+def pipeline_in(
+    target: str, settings: "CliSettings", env: tuple[str, ...], param: tuple[str, ...], *, may_lack: bool = False
+) -> "DagSpec | None":
+    """The pipeline that the target is, or None: then it is a load test. `may_lack` values of its params."""
     if target.startswith(("http://", "https://")) and not param:
         return None
     from talka.cli.config import BadSetting
@@ -123,7 +125,7 @@ def pipeline_in(target: str, settings: "CliSettings", env: tuple[str, ...], para
     values = values_in(param)
     # What the user's file prints when it is imported must not mix with the result.
     with contextlib.redirect_stdout(sys.stderr):
-        found = pipeline_of(target, values)
+        found = pipeline_of(target, None if may_lack else values)
     if found is not None:
         check_settings(target, settings, env)
     elif param:

@@ -33,6 +33,8 @@ from talka.wire.task_views import (
     SkipRequest,
     TasksPage,
     TaskView,
+    TaskWants,
+    TaskWorkers,
     WhyView,
 )
 from talka.work.dags.dag import DagHead, DagSettings, DagSpec, Param, ParamValue, TaskSpec
@@ -187,6 +189,10 @@ class DagCalls(AnyJobCalls):
 
     async def queues(self) -> QueuesView:
         return await self._ask("GET", "/v1/queues", QueuesView)
+
+    async def who_could_run(self, wants: Sequence[TaskWants]) -> list[TaskWorkers]:
+        """For each kind of task, by the workers that are known now. At most 200."""
+        return await self._ask("POST", "/v1/queues/check", list[TaskWorkers], value=wants)
 
     async def dead_letters(self, cursor: str = "", limit: int = PAGE_DEFAULT) -> DeadLettersPage:
         path = paged("/v1/dead-letters", cursor, limit)

@@ -28,6 +28,8 @@ from talka.wire.task_views import (
     SkipRequest,
     TasksPage,
     TaskView,
+    TaskWants,
+    TaskWorkers,
     WhyView,
 )
 from talka.work.dags.dag import DagHead, DagSettings, DagSpec, Params, ParamValues, TaskSpec
@@ -44,6 +46,8 @@ SUBMITS_LIMIT: Final = 4096
 """Submissions of one WebSocket that wait for their answer."""
 SUBMIT_FRAME_LIMIT_BYTES: Final = 1024 * 1024
 """Of one of these. Larger jobs are posted."""
+WANTS_LIMIT: Final = 200
+"""Kinds of tasks of one question who could run them."""
 NO_SETTINGS: Final = DagSpec(name="any", tasks=()).settings
 
 Submitted: TypeAlias = Callable[[DagFacts | TalkaError], None]
@@ -182,6 +186,9 @@ class DagControl(Protocol):
     async def skip_dag(self, id: str, request: SkipRequest, by: str = "") -> DagFacts: ...
 
     async def queues(self) -> QueuesView: ...
+    async def who_could_run(self, wants: Sequence[TaskWants]) -> list[TaskWorkers]:
+        """For each of these, by the workers that are known now. At most WANTS_LIMIT."""
+
     async def dead_letters(self, cursor: str, limit: int) -> DeadLettersPage: ...
     async def replay(self, id: str, config: msgspec.Raw | None) -> DagFacts:
         """Run a dead letter again; `id` is its `JOB/TASK`. `config` replaces what its task was given."""

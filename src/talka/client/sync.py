@@ -32,6 +32,8 @@ from talka.wire.task_views import (
     ScheduleView,
     SkipRequest,
     TaskView,
+    TaskWants,
+    TaskWorkers,
     WhyView,
 )
 from talka.wire.views import ClusterView, JobFacts, JobUpdate, WorkerView
@@ -279,6 +281,10 @@ class Client:
     def queues(self) -> QueuesView:
         """How many tasks wait, by queue and by limit."""
         return self._wait(self._client.queues())
+
+    def who_could_run(self, wants: Sequence[TaskWants]) -> list[TaskWorkers]:
+        """For each kind of task, by the workers that are known now. At most 200."""
+        return self._wait(self._client.who_could_run(wants))
 
     def dead_letters(self) -> list[DeadLetter]:
         """Tasks that were given up, with their last error."""

@@ -131,6 +131,7 @@ def all_handlers() -> dict[str, Handler]:
         "retry": dags.retry,
         "retry_plan": dags.retry_plan,
         "skip": dags.skip,
+        "who_could_run": dags.who_could_run,
         "queues": lambda asked: asked.dag_control.queues(),
         "dead_letters": lambda asked: asked.dag_control.dead_letters(*page_in(asked.request)),
         "replay": dags.replay,

@@ -9,7 +9,7 @@ import msgspec
 from starlette.responses import Response
 
 from talka.client.dag_kind import check_not_scheduled
-from talka.client.dags import BULK_LIMIT, DAG_LIMIT_BYTES, ReplayRequest
+from talka.client.dags import BULK_LIMIT, DAG_LIMIT_BYTES, WANTS_LIMIT, ReplayRequest
 from talka.client.requests import KEY_LIMIT, Malformed, NoSuchSchedule, NoSuchTask, Problem, problem_of
 from talka.errors import Invalid, TalkaError
 from talka.web.answers import ApiQuestion, json_answer, submitted, waited
@@ -30,6 +30,8 @@ from talka.wire.task_views import (
     SkipRequest,
     TasksPage,
     TaskView,
+    TaskWants,
+    TaskWorkers,
     WhyView,
 )
 from talka.work.dags.dag import CONFIG_LIMIT_BYTES, decode_dag
@@ -37,6 +39,7 @@ from talka.work.lifecycle import TaskState
 
 CHANGE_LIMIT_BYTES: Final = DAG_LIMIT_BYTES
 REPLAY_LIMIT_BYTES: Final = CONFIG_LIMIT_BYTES + 1024
+WANTS_LIMIT_BYTES: Final = 1024 * 1024
 SCHEDULE_NAME_LIMIT: Final = 200
 ID_LIMIT: Final = 128
 TASK_ID: Final = re.compile(r"[A-Za-z0-9._:@/\[\]-]{1,128}")
@@ -199,6 +202,14 @@ async def skip(asked: ApiQuestion) -> DagFacts:
     dags, job = await asked.job_dags(), asked.job
     request = await read_json(asked.request, SkipRequest, CHANGE_LIMIT_BYTES)
     return await dags.skip_dag(job, request, asked.identity.name)
+
+
+async def who_could_run(asked: ApiQuestion) -> list[TaskWorkers]:
+    dags = asked.dag_control
+    wants = await read_json(asked.request, list[TaskWants], WANTS_LIMIT_BYTES)
+    if len(wants) > WANTS_LIMIT:
+        raise Invalid(f"{len(wants)} kinds of tasks are too many at once: ask for at most {WANTS_LIMIT}")
+    return await dags.who_could_run(wants)
 
 
 async def replay(asked: ApiQuestion) -> DagFacts:

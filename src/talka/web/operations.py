@@ -28,6 +28,8 @@ from talka.wire.task_views import (
     SkipRequest,
     TasksPage,
     TaskView,
+    TaskWants,
+    TaskWorkers,
     WhyView,
 )
 from talka.wire.views import ClusterView, JobFacts, JobUpdate, WorkerView
@@ -327,6 +329,17 @@ OPERATIONS: Final = (
         body=SkipRequest,
         problems=(*BODY, 404, 409, NO_DAGS),
         needs_body=True,
+    ),
+    ApiOperation(
+        "who_could_run",
+        "POST",
+        "/v1/queues/check",
+        "ask who could run tasks",
+        list[TaskWorkers],
+        body=list[TaskWants],
+        problems=(NO_DAGS,),
+        needs_body=True,
+        about="For each kind of task, by the workers that are known now. At most 200 kinds. It changes nothing.",
     ),
     ApiOperation("queues", "GET", "/v1/queues", "look at the queues", QueuesView, problems=(NO_DAGS,)),
     ApiOperation(

@@ -99,6 +99,29 @@ class Reason(msgspec.Struct, frozen=True):
     text: str
 
 
+class TaskWants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a task wants of a worker."""
+
+    handler: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    capabilities: Annotated[list[Annotated[str, msgspec.Meta(max_length=64)]], msgspec.Meta(max_length=32)] = []
+    min_memory: Annotated[int, msgspec.Meta(ge=0, le=1 << 60)] = 0
+    """Bytes."""
+
+
+class TaskWorkers(msgspec.Struct, frozen=True):
+    """Who could run such a task, by the workers that are known now."""
+
+    lack: str = ""
+    """What nobody has who is here or was in the last ten minutes: submitted now, it would be refused. Empty: somebody
+    has it."""
+    able: int = 0
+    """Workers that could run it now, or once they have room."""
+    workers: list[Reason] = []
+    """Those that are here, the able ones first, and what stands in the way of the others."""
+    left_out: int = 0
+    """Workers that are not listed."""
+
+
 class WhyView(msgspec.Struct, frozen=True):
     task: str
     state: TaskState

@@ -31,7 +31,9 @@ EXIT_CODES: Final[dict[int, str]] = {
     ExitCode.HELD: "The job ran to its end and every threshold held.",
     ExitCode.INTERNAL_ERROR: "Internal error.",
     ExitCode.USAGE: "The command line or the configuration is wrong; nothing was sent.",
-    ExitCode.BAD_FILE: "The test file is wrong, failed to load or raised in setup.",
+    ExitCode.BAD_FILE: (
+        "The file is wrong, failed to load or raised in setup; or no worker has what a task of the pipeline wants."
+    ),
     ExitCode.THRESHOLD_CROSSED: "A threshold was crossed.",
     ExitCode.ABORTED: "Stopped early by an abort-on-fail threshold.",
     ExitCode.INCOMPLETE: (

@@ -49,7 +49,7 @@ from talka.store.dags.sqlite_thread import ThreadLimits
 from talka.store.files.blobs import Blobs
 from talka.wire.attempts import NOWHERE, Dropped, StoreLife
 from talka.wire.jobs import WorkerFacts
-from talka.wire.task_views import BackfillRequest, DagFacts, RetryRequest, SkipRequest
+from talka.wire.task_views import BackfillRequest, DagFacts, RetryRequest, SkipRequest, TaskWants, TaskWorkers
 from talka.wire.tasks import (
     AssignTasks,
     Done,
@@ -529,6 +529,17 @@ async def test_what_no_worker_could_run_is_refused_and_nothing_is_kept(node_of: 
     node.jobs.submit_soon(wanting(handler="claen"), "k", "", node.done)
     await node.until(lambda: len(node.told) == 2)
     assert {type(one) for one in node.told} == {NobodyCanRun} and not node.keeper.jobs
+
+
+async def test_who_could_run_tasks_is_told_by_the_workers_of_now(node_of: NodeOf) -> None:
+    node = await node_of()
+    nobody, _ = await node.jobs.who_could_run([TaskWants("h"), TaskWants("g")])
+    assert nobody == TaskWorkers('no worker has the handler "h"; no worker is known here yet')
+    node.beat()
+    able, unknown = await node.jobs.who_could_run([TaskWants("h"), TaskWants("g")])
+    assert (able.lack, able.able, [one.worker for one in able.workers]) == ("", 1, ["w"])
+    assert (unknown.lack, unknown.able) == ('no worker has the handler "g"; known: h', 0)
+    assert [(one.worker, one.constraint) for one in unknown.workers] == [("w", "handler")]
 
 
 async def test_what_waits_for_workers_is_taken_and_run_when_one_comes(node_of: NodeOf) -> None:

@@ -1,12 +1,15 @@
 """Whether anybody could run the tasks of a job."""
 
+from random import Random
+
 import msgspec
 import pytest
 
 from talka.client.requests import NobodyCanRun
-from talka.control.tasks.dispatch import DispatchWorker
+from talka.control.tasks.dispatch import Dispatcher, DispatchWorker
 from talka.control.tasks.known_workers import KnownWorkers
-from talka.nodes.dags.runnable import RunnableCheck, bundled_in, stuck_tasks
+from talka.nodes.dags.runnable import RunnableCheck, bundled_in, stuck_tasks, who_could_run
+from talka.wire.task_views import TaskWants
 from talka.work.dags.dag import CodeBundle, DagSpec, TaskSpec
 
 
@@ -38,3 +41,18 @@ def test_tasks_that_want_the_same_are_told_once() -> None:
         check.check(tasks)
     with pytest.raises(NobodyCanRun, match=r"^task large \(and 1 task more\): no worker"):
         check.check(tasks, bundled={"x"})
+
+
+def test_of_many_workers_those_that_could_run_a_task_are_listed_first() -> None:
+    dispatcher = Dispatcher(Random(1))
+    for name, handlers in (("a", "x"), ("b", "h"), ("c", "x"), ("d", "h")):
+        dispatcher.set_worker(0, DispatchWorker(name=name, handlers=(handlers,)))
+    dispatcher.set_worker(0, DispatchWorker(name="e", handlers=("h",), state="draining"))
+    found = who_could_run(dispatcher, 0, TaskWants("h"), 0, workers_limit=4)
+    assert (found.lack, found.able, found.left_out) == ("", 2, 1)
+    assert [(one.worker, one.constraint) for one in found.workers] == [
+        ("b", ""),
+        ("d", ""),
+        ("a", "handler"),
+        ("c", "handler"),
+    ]

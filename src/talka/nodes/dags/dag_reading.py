@@ -30,6 +30,7 @@ from talka.nodes.dags.dag_views import (
 )
 from talka.nodes.dags.job_ends import JobEnds
 from talka.nodes.dags.kept_partitions import KeptPartitions
+from talka.nodes.dags.runnable import who_could_run
 from talka.store.dags.records import Store, StoreLost
 from talka.wire.task_views import (
     AttemptsPage,
@@ -47,6 +48,8 @@ from talka.wire.task_views import (
     RetryTask,
     TasksPage,
     TaskView,
+    TaskWants,
+    TaskWorkers,
     WhyView,
 )
 from talka.wire.views import instant_text
@@ -344,6 +347,13 @@ class DagReading:
         return OutputView(last.attempt, [stream_text(one) for one in shown], is_over)
 
     # All jobs together.
+
+    async def who_could_run(self, wants: Sequence[TaskWants]) -> list[TaskWorkers]:
+        self._check_loaded()
+        dispatcher, now = self._kept.turns.dispatcher, boottime_ns()
+        # A worker obeys in all partitions that are kept here, or is about to.
+        partition = next(iter(self.keepers)).partition.number
+        return [who_could_run(dispatcher, now, one, partition) for one in wants]
 
     async def queues(self) -> QueuesView:
         self._check_loaded()

@@ -7,11 +7,16 @@ import msgspec
 
 from talka.client.requests import NobodyCanRun
 from talka.clock import boottime_ns
+from talka.control.tasks.dispatch import Dispatcher
 from talka.control.tasks.known_workers import KnownWorkers, Lack, Wants
+from talka.control.tasks.task import Needs
 from talka.errors import Invalid, Unavailable
 from talka.units import SECOND
+from talka.wire.task_views import TaskWants, TaskWorkers
 from talka.work.dags.dag import DagHead, DagSpec, TaskSpec, bytes_of
 
+WORKERS_LIMIT: Final = 50
+"""Listed of those that could run one kind of task, or could not."""
 SETTLE_NS: Final = 5 * SECOND
 """After its start a manager has heard of every worker that could reach it."""
 
@@ -52,6 +57,19 @@ class RunnableCheck:
                 raise Unavailable(f"{text}; {young}: try again in a moment")
             text = f"{text}; start a worker that has it, or submit the job with --wait-for-workers"
             raise NobodyCanRun(text, task.id, index=stuck.first, field=stuck.lack.field)
+
+
+def who_could_run(
+    dispatcher: Dispatcher, now: int, wants: TaskWants, partition: int, workers_limit: int = WORKERS_LIMIT
+) -> TaskWorkers:
+    capabilities = tuple(wants.capabilities)
+    lack = dispatcher.known.lack(now, Wants(wants.handler, capabilities, wants.min_memory))
+    needs = Needs(wants.handler, capabilities, wants.min_memory, partition=partition)
+    found = [reason for reason in dispatcher.reasons(needs, now) if reason.worker]
+    able = [reason for reason in found if reason.constraint in ("", "slots")]
+    others = [reason for reason in found if reason.constraint not in ("", "slots")]
+    listed = [*able, *others][:workers_limit]
+    return TaskWorkers("" if lack is None else lack.text, len(able), listed, len(found) - len(listed))
 
 
 def stuck_tasks(

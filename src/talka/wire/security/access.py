@@ -37,6 +37,7 @@ LEAST: Final[dict[str, UserRole | None]] = {
     "resume": "submitter",
     "retry": "submitter",
     "retry_plan": "submitter",
+    "who_could_run": "submitter",
     "skip": "submitter",
     "queues": "viewer",
     "dead_letters": "viewer",

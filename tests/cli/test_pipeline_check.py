@@ -1,0 +1,239 @@
+"""What `talka check` says of a pipeline."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from talka.cli.pipeline_check import (
+    GroupPlan,
+    LayerPlan,
+    PipelinePlan,
+    groups_of,
+    layers_of,
+    params_of,
+    plan_of,
+    plan_text,
+)
+from talka.client.requests import ClusterUnreachable
+from talka.wire.task_views import Reason, TaskWants, TaskWorkers
+from talka.work.dags.dag import DagSpec, Param, TaskSpec
+
+NIGHTLY = """
+name: nightly
+params:
+  day: {type: date}
+  parts: {type: int, default: 4}
+tasks:
+  - {id: load, handler: load, depends_on: [clean-1, clean-2, clean-3], min_memory: 2GB}
+  - {id: extract, handler: extract, config: {day: "${day}"}}
+  - {id: clean-1, handler: clean, depends_on: [extract]}
+  - {id: clean-2, handler: clean, depends_on: [extract]}
+  - {id: clean-3, handler: clean, depends_on: [extract], capabilities: [gpu]}
+"""
+DAG = """
+from talka import Dag
+
+print("imported")
+dag = Dag("made", params={"day": {"type": "date"}})
+dag.task("load", "load", "${day}", after=dag.task("extract", "extract"))
+"""
+FITS = TaskWorkers("", 2, [Reason("w1", "", "it can run here"), Reason("w2", "slots", "it is full")])
+LACKS = TaskWorkers(
+    'no worker with the handler "clean" has the capability "gpu"; known: ssd',
+    0,
+    [Reason("w1", "capability", "it lacks gpu"), Reason("w2", "handler", "it has no clean")],
+)
+
+
+class FakeClient:
+    def __init__(self) -> None:
+        self.asked: list[list[TaskWants]] = []
+        self.answers: dict[tuple[str, ...], TaskWorkers] = {}
+        self.error: Exception | None = None
+
+    def __call__(self, addresses: list[str], token: str | None, ca: str | None) -> "FakeClient":
+        return self
+
+    async def who_could_run(self, wants: Sequence[TaskWants]) -> list[TaskWorkers]:
+        self.asked.append(list(wants))
+        if self.error is not None:
+            raise self.error
+        return [self.answers.get((one.handler, *one.capabilities), FITS) for one in wants]
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
+    client = FakeClient()
+    monkeypatch.setattr("talka.client.client.Client", client)
+    return client
+
+
+@pytest.fixture
+def file(folder: Path) -> str:
+    (folder / "nightly.yaml").write_text(NIGHTLY)
+    return "nightly.yaml"
+
+
+def test_a_pipeline_is_shown_and_nobody_is_asked(
+    file: str, command: Any, cluster: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TALKA_TO", "127.0.0.1:9")
+    code, out, err = command("check", file)
+    assert (code, err, cluster.asked) == (0, "", [])
+    assert (
+        out
+        == """\
+nightly: 5 tasks in 3 layers, at most 3 at once
+param day: must be given, --param day=DATE
+param parts = 4 (the default)
+
+LAYER  TASKS
+1      1      extract
+2      3      clean-1, clean-2, clean-3
+3      1      load
+
+HANDLER  TASKS  WANTS
+load     1      2,000,000,000 bytes
+extract  1
+clean    2
+clean    1      gpu
+"""
+    )
+
+
+def test_with_values_all_of_them_are_checked(file: str, command: Any, cluster: FakeClient) -> None:
+    code, out, _ = command("check", file, "--param", "day=2026-11-16")
+    assert code == 0 and "param day = 2026-11-16\n" in out
+    code, out, err = command("check", file, "--param", "parts=x")
+    assert (code, out) == (3, "")
+    assert "nightly.yaml:4: param day has no default" in err and 'nightly.yaml:5: param parts: "x" is not' in err
+
+
+def test_what_is_wrong_with_a_file_is_told(folder: Path, command: Any, cluster: FakeClient) -> None:
+    (folder / "bad.yaml").write_text("name: n\ntasks:\n  - {id: a, handler: h, depends_on: [a], config: '${x}'}\n")
+    code, out, err = command("check", "bad.yaml", "--to", "127.0.0.1:9")
+    assert (code, out, cluster.asked) == (3, "", [])
+    assert "bad.yaml:3: task a: depends on itself" in err and "there is no such param" in err
+
+
+def test_a_pipeline_in_python_is_checked_too(folder: Path, command: Any, cluster: FakeClient) -> None:
+    (folder / "made.py").write_text(DAG)
+    code, out, err = command("check", "made.py")
+    assert (code, err) == (0, "imported\n") and out.startswith("made: 2 tasks in 2 layers, at most 1 at once\n")
+    assert command("check", "made.py", "--param", "day=1").code == 3
+
+
+def test_who_could_run_its_tasks_is_asked_once_for_equal_ones(file: str, command: Any, cluster: FakeClient) -> None:
+    code, out, err = command("check", file, "--to", "127.0.0.1:9")
+    assert (code, err) == (0, "")
+    assert cluster.asked == [
+        [TaskWants("load", [], 2 * 10**9), TaskWants("extract"), TaskWants("clean"), TaskWants("clean", ["gpu"])]
+    ]
+    assert "extract  1                           ✓ w1, w2\n" in out
+
+
+def test_what_nobody_could_run_comes_first_with_why_and_is_exit_code_3(
+    file: str, command: Any, cluster: FakeClient
+) -> None:
+    cluster.answers = {
+        ("clean", "gpu"): LACKS,
+        ("load",): TaskWorkers('no worker has the handler "load"; known: x', 0, [Reason("w1", "handler", "it has x")]),
+        ("extract",): TaskWorkers("", 0, [Reason("w1", "draining", "it is draining")]),
+        ("clean",): TaskWorkers(),
+    }
+    code, out, err = command("check", file, "--to", "127.0.0.1:9")
+    assert code == 3
+    assert err == (
+        "no worker could run 2 tasks of 5: start workers that have what they want, or submit with --wait-for-workers\n"
+    )
+    assert out.endswith(
+        """\
+HANDLER  TASKS  WANTS                COULD RUN
+load     1      2,000,000,000 bytes  ✗ no worker has the handler "load"; known: x
+clean    1      gpu                  ✗ no worker with the handler "clean" has the capability "gpu"; known: ssd
+                                       w1: it lacks gpu
+                                       w2: it has no clean
+extract  1                           ! not now: w1: it is draining
+clean    2                           ! not now: whoever could is away
+"""
+    )
+
+
+def test_a_cluster_that_cannot_be_reached_is_exit_code_7(file: str, command: Any, cluster: FakeClient) -> None:
+    cluster.error = ClusterUnreachable("nobody is there")
+    code, out, err = command("check", file, "--to", "127.0.0.1:9")
+    assert (code, out) == (7, "") and "nobody is there" in err
+
+
+def test_for_programs_it_is_json(file: str, folder: Path, command: Any, cluster: FakeClient) -> None:
+    cluster.answers = {("clean", "gpu"): LACKS}
+    code, out, _ = command("check", file, "--to", "127.0.0.1:9", "--json")
+    plan = msgspec.json.decode(out, type=PipelinePlan)
+    assert code == 3 and (plan.name, plan.tasks, plan.schema) == ("nightly", 5, "talka.pipeline-plan/1")
+    assert plan.layers[1] == LayerPlan(3, ["clean-1", "clean-2", "clean-3"])
+    assert plan.groups[3] == GroupPlan(1, "clean-3", "clean", ["gpu"], 0, LACKS)
+    code, out, _ = command("check", file, "--json", "plan.json")
+    assert code == 0 and out.startswith("nightly: 5 tasks")
+    assert json.loads((folder / "plan.json").read_text())["groups"][0]["found"] is None
+
+
+def test_flags_of_the_other_kind_are_refused(file: str, folder: Path, command: Any, cluster: FakeClient) -> None:
+    (folder / "shop.py").write_text("from talka import Workflow\n")
+    for words, text in (
+        ([file, "--rate", "5"], "--rate is for load tests, and nightly.yaml is a pipeline"),
+        (["shop.py", "--to", "127.0.0.1:9"], "--to is for pipelines, and shop.py is a load test"),
+        (["shop.py", "--param", "a=1"], "--param is for pipelines, and shop.py is a load test"),
+        (["http://127.0.0.1:9/", "--ca", "ca.crt"], "--ca is for pipelines"),
+    ):
+        code, out, err = command("check", *words)
+        assert (code, out) == (2, "") and text in err
+
+
+# Parts of it.
+
+
+def tasks_of(**depends_on: str) -> tuple[TaskSpec, ...]:
+    return tuple(TaskSpec(id=id, handler="h", depends_on=tuple(names.split())) for id, names in depends_on.items())
+
+
+def test_a_task_is_one_layer_below_the_lowest_that_it_waits_for() -> None:
+    found = layers_of(tasks_of(e="d a", a="", b="a", c="a", d="b c", f=""))
+    assert found == [LayerPlan(2, ["a", "f"]), LayerPlan(2, ["b", "c"]), LayerPlan(1, ["d"]), LayerPlan(1, ["e"])]
+
+
+def test_a_long_chain_that_is_written_backwards_has_its_layers() -> None:
+    chain = [TaskSpec(id=f"t{n}", handler="h", depends_on=(f"t{n + 1}",) if n < 4999 else ()) for n in range(5000)]
+    layers = layers_of(chain)
+    assert len(layers) == 5000 and layers[0].first == ["t4999"]
+
+
+def test_a_plan_of_very_much_is_cut() -> None:
+    chain = [TaskSpec(id=f"t{n}", handler=f"h{n:03}", depends_on=(f"t{n - 1}",) if n else ()) for n in range(50)]
+    wide = [TaskSpec(id=f"w{n}", handler="h000") for n in range(9)]
+    text = plan_text(plan_of(DagSpec(name="n", tasks=(*chain, *wide), schedule="@daily"), has_values=True))
+    assert text.startswith("n: 59 tasks in 50 layers, at most 10 at once, scheduled at @daily\n")
+    assert "… and 38 layers more" in text and "… and 10 handlers more: --json lists all" in text
+    assert "t0, w0, w1, w2 … 6 more" in text
+
+
+def test_tasks_that_want_the_same_are_one_group() -> None:
+    tasks = [
+        TaskSpec(id="a", handler="h", min_memory="1kB"),
+        TaskSpec(id="b", handler="h", min_memory=1000),
+        TaskSpec(id="c", handler="h", capabilities=("gpu",)),
+    ]
+    assert groups_of(tasks) == [GroupPlan(2, "a", "h", [], 1000), GroupPlan(1, "c", "h", ["gpu"])]
+
+
+def test_params_are_shown_with_what_they_will_be() -> None:
+    params = {"a": Param("int"), "b": Param("int", 1), "c": Param("int", 1)}
+    found = params_of(params, {"c": "5"}, has_values=False)
+    assert [(one.name, one.value, one.is_default) for one in found] == [
+        ("a", None, True),
+        ("b", 1, True),
+        ("c", 5, False),
+    ]
