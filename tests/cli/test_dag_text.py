@@ -29,7 +29,8 @@ from talka.cli.dag_text import (
 )
 from talka.cli.live.layout import Size
 from talka.cli.output import sheet_text
-from talka.client.sheets import counts_text, dag_sheet, ended_count, took_s, took_text
+from talka.client.sheets import counts_text, dag_sheet, ended_count, took_s, took_text, without_cause
+from talka.client.sheets import why_text as why_text_of
 from talka.report.text import columns
 from talka.units import SECOND
 from talka.wire.task_views import (
@@ -279,6 +280,44 @@ def test_summary_names_some_of_many_failures_and_counts_the_rest() -> None:
     failed = [task(f"t{number}", TaskState.FAILED) for number in range(FAILED_SHOWN)]
     text = dag_summary(facts(JobState.FAILED, counts={"failed": FAILED_SHOWN + 7}), [], failed)
     assert "… and 7 more" in text and "talka dead-letters" not in text
+
+
+def task_of(
+    id: str, state: TaskState = TaskState.COMPLETED, attempts: int = 1, ended: str = "", **more: Any
+) -> TaskView:
+    at = f"2026-01-02T03:00:{ended}Z" if ended else ""
+    return TaskView(id, state, "work", attempts, ended_at=at, **more)
+
+
+def test_summary_has_retries_and_what_the_last_task_gave() -> None:
+    tasks = [
+        task_of("a", attempts=3, ended="01.000", output=msgspec.Raw(b"1")),
+        task_of("b", attempts=2, ended="04.000", output=msgspec.Raw(b'{"rows":  3}')),
+        task_of("c", TaskState.DEAD, attempts=2, ended="09.000", output=msgspec.Raw(b"9")),
+        task_of("d", attempts=2, ended="02.000"),
+        task_of("e", ended="04.000", output=msgspec.Raw(b'"last\\u001b[31m"')),
+    ]
+    text = dag_summary(facts(JobState.PARTIAL), [], [], tasks)
+    assert "retries    5: a (2), b (1), c (1) and 1 more tasks" in text
+    assert 'output     of e: "last\\u001b[31m"' in text
+    plain = dag_summary(facts(JobState.COMPLETED), [], [], [task_of("a", ended="01.000")])
+    assert "retries" not in plain and "output" not in plain
+
+
+def test_a_cause_is_said_once_where_the_error_begins_with_it() -> None:
+    assert why_text_of("IndexError", "IndexError in handlers.py:21") == "IndexError in handlers.py:21"
+    assert why_text_of("exit", "its command exited with status 3") == "exit: its command exited with status 3"
+    assert (why_text_of("oom", ""), why_text_of("", "no"), why_text_of("", "")) == ("oom", "no", "")
+    assert without_cause("ValueError", "ValueError: no (h.py:3)") == "no (h.py:3)"
+    assert without_cause("ValueError", "ValueError in h.py:3") == "in h.py:3"
+    assert (without_cause("exit", "status 3"), without_cause("", "no")) == ("status 3", "no")
+    failed = task_of("load", TaskState.DEAD, 2, cause="IndexError", error="IndexError in handlers.py:21")
+    for text in (
+        dag_summary(facts(JobState.FAILED, counts={"dead": 1}), [], [failed]),
+        task_text(failed),
+        "\n".join(" ".join(line) for line in dag_sheet(facts(tasks=1), [failed]).lines),
+    ):
+        assert text.count("IndexError") == 1, text
 
 
 def test_slowest_tasks_come_first_and_those_without_times_not_at_all() -> None:

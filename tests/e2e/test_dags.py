@@ -1,6 +1,7 @@
 """Pipelines on real processes: a manager with a store, two workers, and the commands as users run them."""
 
 import json
+import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
@@ -122,6 +123,62 @@ command("fat", [sys.executable, "-I", "-S", "-c", {fill!r}])
     assert 300 << 20 < told["command"] < told["function"]
     assert 1 << 20 < told["small"] < 200 << 20
     assert "memory     3" in shown
+
+
+def test_every_attempt_keeps_its_last_words_also_one_whose_process_was_killed(tmp_path: Path) -> None:
+    handlers = """
+import logging
+import sys
+
+@handler("speaks")
+def speaks(task):
+    print("begun", task.attempt)
+    logging.warning("careful \\x1b[31m%s", task.attempt)
+    if task.attempt == 1:
+        note("began", task)
+        hold("never")
+    raise IndexError
+
+command("shouts", ["sh", "-c", "echo half; echo why >&2; kill -9 $$"])
+"""
+    with dag_cluster(tmp_path, 1, 1, handlers=HANDLERS + handlers) as cluster:
+        # given an attempt whose words have reached the manager
+        job = cluster.dag(
+            "words",
+            {"id": "fn", "handler": "speaks"},
+            {"id": "cmd", "handler": "shouts", "retry": {"max": 0}},
+            settings={"on_failure": "continue", "retry": {"max": 1, "backoff": "0s"}},
+        )
+        (line,) = cluster.wait_for_lines(job=job, task="fn", word="began")
+        output = f"/v1/jobs/{job}/tasks/fn/output"
+
+        def is_told() -> bool:
+            cluster.hear(0.05)
+            return any(one["stream"] == "stdout" for one in cluster.ask_api("GET", output).good()["streams"])
+
+        cluster.wait(is_told, SOON_S, "the words of an attempt under way")
+
+        # when its process is killed, and the next one raises
+        kill_process(line.pid)
+        assert cluster.wait_for_end(job)["state"] == "failed"
+
+        # then each attempt is shown with what it wrote, and what happened is said
+        first, second = cluster.ask_api("GET", f"/v1/jobs/{job}/tasks/fn/attempts").good()["items"]
+        assert (first["outcome"], first["signal"], second["outcome"], second["cause"]) == (
+            *("died", "SIGKILL"),
+            *("failed", "IndexError"),
+        )
+        died = {one["stream"]: one["text"] for one in cluster.ask_api("GET", f"{output}?attempt=1").good()["streams"]}
+        assert died["stdout"] == "begun 1\n" and "careful \x1b[31m1" in died["stderr"]
+        shown = cluster.talka("jobs", "show", job, "--task", "fn").text
+        assert "attempt 2, stdout:\n  begun 2\n" in shown and "  IndexError\n" in shown
+        assert "\\x1b[31m2" in shown and "\x1b" not in shown
+        command = {
+            one["stream"]: one["text"] for one in cluster.ask_api("GET", output.replace("fn", "cmd")).good()["streams"]
+        }
+        assert command == {"stdout": "half\n", "stderr": "why\n"}
+        why = cluster.talka("jobs", "show", job, "--why", "fn").text
+        assert re.search(r"fn is dead: gave up after 2 attempts: IndexError in handlers\w*\.py:\d+", why), why
 
 
 def test_what_never_helps_is_not_tried_again(cluster: DagCluster) -> None:

@@ -655,3 +655,20 @@ async def test_a_plain_request_for_a_websocket_is_told_so(dag_api: Api, path: st
 
     assert (answer.status, answer.headers["upgrade"]) == (426, "websocket")
     assert problem_in(answer).detail.startswith(sentence)
+
+
+async def test_who_cancelled_a_job_and_who_skipped_a_task_is_passed_on(
+    apis: Apis, dags: FakeDags, tokens: Tokens
+) -> None:
+    api, token = await apis.start(dags=dags, auth=tokens), tokens.issue("ann", "submitter", LATER_S)
+    dags.add("dag1", [TaskSpec("a", "etl")])
+
+    for body in (b"{}", b'{"reason": "wrong day"}'):
+        await api.ask("POST", "/v1/jobs/dag1/cancel", body, JSON, token)
+    await api.ask("POST", "/v1/jobs/dag1/skip", b'{"tasks": ["a"]}', JSON, token)
+
+    assert dags.asked == [
+        ("cancel_dag", "dag1", "cancelled by ann"),
+        ("cancel_dag", "dag1", "wrong day (cancelled by ann)"),
+        ("skip_dag", "dag1", "a", "ann"),
+    ]

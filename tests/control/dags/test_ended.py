@@ -9,6 +9,7 @@ from talka.control.tasks.task import Needs
 from talka.wire.task_views import Reason
 from talka.work.dags.records import TaskRow
 from talka.work.lifecycle import TaskState
+from tests.control.dag_play import DagPlay
 
 AT_MS = 1_700_000_000_000
 AT = "2023-11-14 22:13:20 UTC"
@@ -45,6 +46,16 @@ def test_one_that_was_skipped_says_because_of_which_task_or_by_whom() -> None:
     assert said(TaskState.SKIPPED, error=error, cause="dependency") == f"skipped at {AT}: {error}"
     assert said(TaskState.SKIPPED, error="by ann", cause="skipped") == f"skipped at {AT} by ann"
     assert said(TaskState.SKIPPED, cause="skipped") == f"skipped at {AT} by somebody"
+
+
+def test_whoever_skipped_a_task_is_put_down() -> None:
+    play = DagPlay()
+    id = play.submit({"a": "", "b": ""})
+    play.change(id, "skip", ["a"], "ann")
+    play.change(id, "skip", ["b"])
+    assert ended_why(play.row(0), "").text.endswith(" UTC by ann")
+    assert ended_why(play.row(1), "").text.endswith(" UTC by somebody")
+    play.records.close()
 
 
 def test_one_that_was_cancelled_says_why_its_job_was() -> None:

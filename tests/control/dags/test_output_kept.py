@@ -116,6 +116,14 @@ def test_what_a_command_wrote_is_kept_no_longer_when_it_proved_to_be_its_output(
     assert kept(play) == [(1, "stdout", 0, b"")] and size_of(play) == 0
 
 
+def test_one_that_wrote_nothing_beside_one_that_writes_keeps_nothing(play: DagPlay) -> None:
+    play.submit({"a": "", "b": ""})
+    write(play, play.fence("a"), out(b"begun"))
+    play.done("b")
+
+    assert kept(play, 1) == [] and size_of(play) == 5
+
+
 def test_what_had_arrived_stays_when_the_worker_is_lost(play: DagPlay) -> None:
     play.submit({"a": "", "b": ""}, retry=AGAIN)
     fence = play.fence("a")

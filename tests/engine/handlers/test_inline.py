@@ -216,6 +216,25 @@ def test_commands_are_run() -> None:
     assert run.tasks["b"].cause == "exit"
 
 
+def test_the_last_words_of_the_last_attempt_are_told() -> None:
+    module = ModuleType("handlers")
+    script = "echo half; echo why >&2; exit 3"
+    exec(f'from talka.work.handlers import command\ncommand("no", ["sh", "-c", {script!r}])', vars(module))
+
+    def wrong(task: HandlerTask) -> None:
+        raise IndexError
+
+    dag = Dag("words", on_failure="continue", retry={"max": 0}, timeouts={"attempt": "30s"})
+    dag.task("command", "no")
+    tasks = dict(run_dag_inline(dag, module).tasks)
+    dag = Dag("words", retry={"max": 0})
+    dag.task("function", "wrong")
+    tasks |= run_dag_inline(dag, {"wrong": wrong}).tasks
+
+    assert (tasks["command"].stdout, tasks["command"].stderr, tasks["command"].traceback) == ("half\n", "why\n", "")
+    assert tasks["function"].traceback.endswith("IndexError\n") and "raise IndexError" in tasks["function"].traceback
+
+
 def test_commands_are_given_up_by_the_table_of_endings_and_by_what_was_written() -> None:
     module = ModuleType("handlers")
     lines = ['command("seven", ["sh", "-c", "exit 7"])', 'command("fault", ["sh", "-c", "kill -SEGV $$"])']
