@@ -48,6 +48,8 @@ class Row(msgspec.Struct, frozen=True):
     """Histories of jobs instead of elections."""
     is_of_dags: bool = False
     """Of dag jobs."""
+    has_fans: bool = False
+    """Of dag jobs whose tasks are fanned out."""
     has_forger: bool = False
     """Of jobs, and somebody who has read a worker's secret gives out tasks."""
     has_hostile: bool = False
@@ -83,6 +85,7 @@ INTACT: Final = (
     Row("nothing, jobs", (), (), 0, 600, is_of_jobs=True),
     Row("nothing, jobs and a forger", (), (), 0, 200, is_of_jobs=True, has_forger=True),
     Row("nothing, dag jobs", (), (), 0, 600, is_of_dags=True),
+    Row("nothing, dag jobs with tasks that are fanned out", (), (), 0, 200, is_of_dags=True, has_fans=True),
     Row("nothing, jobs with a hostile member", (), (), 0, 200, is_of_jobs=True, has_hostile=True),
     Row("nothing, dag jobs with a hostile member", (), (), 0, 200, is_of_dags=True, has_hostile=True),
     _certified("nothing, with certificates and somebody who has the secret", (), (), 0, 400),
@@ -180,6 +183,15 @@ ROWS: Final = (
     ),
     _dags("dag jobs: told before it is durable (`commit_first`)", "commit_first", ("D1", "D3", "D5", "D6"), 2),
     _dags("a manager writes to a store that another took (`store_fence`)", "store_fence", ("D1", "D2", "D7"), 8),
+    Row(
+        "elements of a task are written apart (`whole_fan_out`)",
+        ("whole_fan_out",),
+        ("D12",),
+        1,
+        200,
+        is_of_dags=True,
+        has_fans=True,
+    ),
     _dags("schedules of a clock that was ahead stay (`schedule_mending`)", "schedule_mending", ("D10",), 14),
     _dags("ended jobs are dropped by the clock of the day (`aged_retention`)", "aged_retention", ("D1", "D11"), 14),
 )
@@ -200,7 +212,7 @@ def violated(seed: int, row: Row) -> str:
 
 def _violated(seed: int, row: Row) -> str:
     if row.is_of_dags:
-        story = dags.Story(dags.plan_of(seed, has_hostile=row.has_hostile), None)
+        story = dags.Story(dags.plan_of(seed, has_hostile=row.has_hostile, has_fans=row.has_fans), None)
         world = story.world
         try:
             story.run()

@@ -127,7 +127,9 @@ class DagClients(Observer, StoreListener):
                 return durable.change(now, call, job.id, lambda dag: what(dag, now))
             records = self._shell.records
             row = records.job(job.id)
-            ended = None if row is None or durable.job(job.id) is not None else (row, all_tasks(records, row.number))
+            ended = None
+            if row is not None and durable.job(job.id) is None:
+                ended = (row, all_tasks(records, row.number), records.fans(row.number))
             return durable.rerun(now, call, job.id, wish.tasks, ended=ended)
 
         self._ask(job, wish.what, ask)

@@ -10,6 +10,8 @@ from talka.units import MILLISECOND
 from talka.work.dags.dag import Bounds, DagSettings, DagSpec, Limit, Retry, TaskSpec, Timeouts
 
 CAPABILITY: Final = "gpu"
+PARTS: Final = 9
+"""Elements of a drawn list at most."""
 
 
 class Wish(msgspec.Struct, frozen=True):
@@ -114,3 +116,43 @@ def dag_errand(rng: Random, number: int, limits: tuple[Limit, ...], at_ns: int) 
         spec=DagSpec(name=key, tasks=tuple(tasks), settings=settings),
         wishes=_wishes(rng, at_ns, names),
     )
+
+
+def with_fans(rng: Random, errand: DagErrand) -> DagErrand:
+    """The same with tasks that are fanned out over lists of others, or over what those gave, and tasks after them."""
+    tasks = list(errand.spec.tasks)
+    sources = rng.sample([task.id for task in tasks], min(len(tasks), rng.randrange(1, 4)))
+    for place, task in enumerate(tasks):
+        if task.id in sources:
+            script = Script(rng.randrange(5, 500), parts=rng.randrange(1, PARTS + 1))
+            tasks[place] = msgspec.structs.replace(task, config=_config(script), key="")
+    names = [task.id for task in tasks]
+    lists = [f"{source}.parts" for source in sources]
+    for number in range(len(sources) + rng.randrange(2)):
+        over = lists[number] if number < len(sources) else f"f{rng.randrange(number)}"
+        handler = rng.choice(("quick", "plain", "slow"))
+        fan = TaskSpec(
+            id=f"f{number}",
+            handler=handler,
+            config=_config(_script(rng, handler)),
+            depends_on=(rng.choice(names),) if rng.randrange(3) == 0 else (),
+            retry=Retry(rng.randrange(1, 7), 0.2, cap=1.0, never=("Never",)),
+            delay=0.5 if rng.randrange(6) == 0 else 0.0,
+            for_each=over,
+            max_parallel=rng.choice((0, 1, 2, 3)),
+        )
+        after = TaskSpec(id=f"after-f{number}", handler="quick", depends_on=(fan.id,), config=_config(Script(20)))
+        tasks += [fan, after]
+    wishes = list(errand.wishes)
+    for _ in range(rng.randrange(3)):
+        number = rng.randrange(len(sources))
+        name = rng.choice((sources[number], f"f{number}", f"f{number}[0]", f"f{number}[1]"))
+        at_ns = errand.at_ns + rng.randrange(2000, 60_000) * MILLISECOND
+        wishes.append(Wish(at_ns, rng.choice(("rerun", "rerun", "skip")), (name,)))
+    wishes.sort(key=lambda wish: wish.at_ns)
+    spec = msgspec.structs.replace(errand.spec, tasks=tuple(tasks))
+    return msgspec.structs.replace(errand, spec=spec, wishes=tuple(wishes))
+
+
+def _config(script: Script) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(script))

@@ -32,8 +32,9 @@ from talka.work.dags.dag import DagSpec, TaskSpec
 from talka.work.dags.records import PutSchedule, ScheduleRow
 from tests.sim.checkers.clocks import EndedJobsStay, SchedulesFire
 from tests.sim.checkers.dags import CountsFit, DagHistory, ResultsCountOnce, RunsAreInOrder, Specs
+from tests.sim.checkers.fans import FansAreWhole
 from tests.sim.dag_clients import DagClients
-from tests.sim.dag_orders import CAPABILITY, DagErrand, dag_errand, limits_of
+from tests.sim.dag_orders import CAPABILITY, DagErrand, dag_errand, limits_of, with_fans
 from tests.sim.hostile import Hostility, known_of_dags
 
 EPOCH_NS: Final = 1_700_000_000 * SECOND
@@ -107,6 +108,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """One of the faults that only some histories have, beside the others."""
     has_hostile: bool = False
     """There are certificates, and somebody with a worker's says everything to everybody."""
+    has_fans: bool = False
+    """Tasks are fanned out over lists that others return."""
 
     def lines(self) -> list[str]:
         told = [
@@ -125,7 +128,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_of(
-    seed: int, *, classes: tuple[str, ...] | None = None, has_hostile: bool = False, store_fault: str = ""
+    seed: int,
+    *,
+    classes: tuple[str, ...] | None = None,
+    has_hostile: bool = False,
+    store_fault: str = "",
+    has_fans: bool = False,
 ) -> Plan:
     """What the seed decides; with `classes`, those faults instead of the drawn ones; with `store_fault`, that one
     too."""
@@ -144,6 +152,9 @@ def plan_of(
         dag_errand(rng, number, limits, rng.randrange(2000, 25_000) * MILLISECOND)
         for number in range(rng.randrange(3, 6))
     )
+    if has_fans:
+        fans = Random(f"{seed}:dags, fans")
+        errands = tuple(with_fans(fans, errand) for errand in errands)
     rare = rare_of(seed) if classes is None else next((name for name in classes if name in RARE), "")
     if classes is None:
         classes = drawn_of(drawn, is_freezing=is_freezing)
@@ -157,6 +168,7 @@ def plan_of(
         is_refused=bool(rng.randrange(2)),
         errands=errands,
         has_hostile=has_hostile,
+        has_fans=has_fans,
         rare="" if any(name in STORE_FAULTS for name in classes) else rare,
     )
 
@@ -277,6 +289,7 @@ class Story:
         self.results = ResultsCountOnce(world, self.shell, self.ledger, self.specs)
         self.runs = RunsAreInOrder(world, self.shell, self.ledger, self.specs)
         self.counts = CountsFit(world, self.manager, self.shell)
+        self.fans = FansAreWhole(world, self.shell, self.specs)
         self.refusals = Refusals(self.manager)
         self.cores.listeners.append(self.runs)
         world.observers += [self.specs, self.history, self.counts, self.shell, self.cores, self.clients]
@@ -444,9 +457,10 @@ def run(
     *,
     verbose: Callable[[str], None] | None = None,
     has_hostile: bool = False,
+    has_fans: bool = False,
 ) -> World:
     """The history of this seed, finished and judged."""
-    return Story(plan_of(seed, has_hostile=has_hostile), verbose).run()
+    return Story(plan_of(seed, has_hostile=has_hostile, has_fans=has_fans), verbose).run()
 
 
 def describe(seed: int) -> list[str]:

@@ -51,6 +51,42 @@ def test_no_history_with_a_hostile_member_breaks_an_invariant(seeds: range) -> N
     assert not broken, "\n".join(broken)
 
 
+@fresh(100, PER_TEST)
+def test_no_history_with_tasks_that_are_fanned_out_breaks_an_invariant(seeds: range) -> None:
+    broken = []
+    for seed in seeds:
+        story = dags.Story(dags.plan_of(seed, has_fans=True), None)
+        broken += [f"seed {seed} with fans: {violation}" for violation in story.run().violations]
+
+    assert not broken, "\n".join(broken)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_first_histories_with_tasks_that_are_fanned_out_are_clean(seed: int) -> None:
+    story = dags.Story(dags.plan_of(seed, has_fans=True), None)
+    assert not story.run().violations
+    assert story.fans.fanned > 0
+
+
+@pytest.mark.long
+def test_histories_with_tasks_that_are_fanned_out_have_what_is_hard_in_them() -> None:
+    stories = [dags.Story(dags.plan_of(seed, has_fans=True), None) for seed in range(20)]
+
+    for story in stories:
+        story.run()
+
+    assert sum(story.fans.fanned for story in stories) >= 100
+    assert sum(story.fans.elements for story in stories) >= 300
+    assert sum(story.fans.dropped for story in stories) >= 5, "elements were replaced"
+    assert sum(story.shell.lost for story in stories) >= 10
+
+
+@pytest.mark.parametrize("partitions", [3])
+def test_with_several_partitions_tasks_are_fanned_out_too(partitions: int) -> None:
+    story = dags.Story(dags.plan_of(3, has_fans=True), None, partitions)
+    assert not story.run().violations and story.fans.fanned > 0
+
+
 @fresh(80, PER_TEST)
 @pytest.mark.parametrize("fault", dags.STORE_FAULTS)
 def test_no_history_with_a_store_that_is_replaced_breaks_an_invariant(fault: str, seeds: range) -> None:

@@ -60,7 +60,7 @@ from talka.testing.store_chores import StoreChores
 from talka.testing.store_shell import jobs_in
 from talka.units import MILLISECOND, NEVER
 from talka.wire.shards import Totals
-from talka.work.dags.records import DropJob
+from talka.work.dags.records import DropJob, FanOut, PutTasks
 from talka.work.lifecycle import is_final
 
 
@@ -489,6 +489,20 @@ def tells_before_it_is_durable(right, self, now):
     own = self.partition.number
     tickets = [effect.ticket for effect in effects if isinstance(effect, Commit) and effect.partition == own]
     return [*effects, *(word for ticket in tickets for word in self.on_committed(now, ticket))]
+
+
+@variant("whole_fan_out", DagKeeper, "_out")
+def writes_elements_apart(right, self, now):
+    """The elements of a task that is fanned out become durable together, with the word that it has them."""
+    effects = []
+    for effect in right(self, now):
+        if isinstance(effect, Commit) and any(isinstance(change, FanOut) for change in effect.changes):
+            rows = tuple(change for change in effect.changes if isinstance(change, PutTasks))
+            rest = tuple(change for change in effect.changes if not isinstance(change, PutTasks))
+            effects += [Commit(0, rows, effect.partition), msgspec.structs.replace(effect, changes=rest)]
+        else:
+            effects.append(effect)
+    return effects
 
 
 @variant("schedule_mending", store_chores, "mended")

@@ -57,6 +57,8 @@ class Script(msgspec.Struct, frozen=True, omit_defaults=True):
     """What it raises is not retried."""
     tells: bool = False
     """Progress, once in the middle."""
+    parts: int = 0
+    """So many at most are in the list that it returns, each time another."""
 
 
 class SimulatedRun:
@@ -73,6 +75,7 @@ class SimulatedRun:
         self.id = task.id
         self.attempt = task.attempt
         self.inputs = dict(task.inputs)
+        self.item = task.item
         self.checkpoint = task.checkpoint
         self.script = _script.decode(task.config)
         self.began_at = began_at
@@ -279,7 +282,11 @@ class SimulatedHandlerCores(Observer):
         took_us = (self._world.now - run.began_at) // 1000
         result = TaskResult(run.fence, outcome, took_us=took_us)
         if outcome == "completed":
-            run.output = msgspec.json.encode({"task": run.id, "fence": run.fence, "run": run.number})
+            output: dict[str, object] = {"task": run.id, "fence": run.fence, "run": run.number}
+            if run.script.parts:
+                parts = self._rng(core.host).randrange(run.script.parts + 1)
+                output["parts"] = [f"{run.number}/{place}" for place in range(parts)]
+            run.output = msgspec.json.encode(output)
             result = TaskResult(run.fence, outcome, run.output, took_us=took_us)
         elif outcome == "failed":
             name = "Never" if run.script.never else "Boom"

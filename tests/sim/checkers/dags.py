@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from talka.control.dags.book import GONE
 from talka.control.tasks.store_effects import Commit
 from talka.store.dags.sqlite import SqliteRecords
 from talka.testing.handler_cores import HandlerLedger, RunListener, SimulatedRun
@@ -16,11 +17,21 @@ from talka.testing.host import Host
 from talka.testing.store_shell import StoreListener, StoreShell, job_numbered, jobs_in, keepers_on, task_at
 from talka.testing.world import Observer, World
 from talka.work.dags.dag import TaskSpec, decode_task
+from talka.work.dags.elements import ElementMaker, ElementSpec, joined, kept_element
 from talka.work.dags.records import Change, Complete, MoveJob, PutAttempt, PutJob, PutTasks, Release, TaskKey, TaskRow
 from talka.work.lifecycle import TaskState, is_final
 
 HANDED_ON: Final = ("completed", "dead", "failed", "timeout", "skipped", "cancelled")
-_output: Final = msgspec.json.Decoder(dict[str, str | int])
+
+
+class _Output(msgspec.Struct):
+    """What an attempt tells of itself in what it returns."""
+
+    run: int = 0
+    fence: int = 0
+
+
+_output: Final = msgspec.json.Decoder(_Output)
 
 
 class Specs(Observer):
@@ -41,8 +52,27 @@ class Specs(Observer):
             elif isinstance(change, PutTasks):
                 for row in change.rows:
                     named = (self.jobs[row.job], row.id)
-                    self.tasks[named] = decode_task(row.spec)
+                    self.tasks[named] = self._spec(self.jobs[row.job], row)
                     self.keys[named] = (row.job, row.index)
+
+    def _spec(self, job: str, row: TaskRow) -> TaskSpec:
+        """Of an element, as its task has it, with what its inputs are of."""
+        own = kept_element(row.spec)
+        if own is None:
+            return decode_task(row.spec)
+        task = self.tasks[job, row.id.rpartition("[")[0]]
+        spec = ElementMaker(task, own.fan).spec(own.place, own.item)
+        return msgspec.structs.replace(spec, depends_on=task.depends_on, for_each=task.for_each)
+
+    def output(self, records: SqliteRecords, row: TaskRow) -> bytes | None:
+        """What those that depend on a task are given of it."""
+        if row.state is not TaskState.COMPLETED:
+            return None
+        for fan in records.fans(row.job):
+            if fan.index == row.index:
+                rows = records.tasks(row.job, (), fan.first - 1, fan.count)
+                return joined([one.output if one.state is TaskState.COMPLETED else None for one in rows])
+        return row.output
 
     def row(self, records: SqliteRecords, job: str, task: str) -> TaskRow | None:
         """As the store has it, if it has this job."""
@@ -141,7 +171,7 @@ class ResultsCountOnce(Observer, StoreListener):
             elif isinstance(change, Complete) and change.state is TaskState.COMPLETED:
                 if change.fence:
                     self._on_completed(change)
-                else:
+                elif not any(fan.index == change.index for fan in self._records.fans(change.job)):
                     self._on_known(change)
 
     def _accept(self, fence: int, what: str) -> None:
@@ -169,12 +199,16 @@ class ResultsCountOnce(Observer, StoreListener):
             text = f"it completed with the output of an attempt that another life of the store gave to {run.host.name}"
             self._world.violate("D9", f"task {run.id} of job {job}: {text}")
             return
-        for name in self._specs.tasks[run.job, run.id].depends_on:
+        spec = self._specs.tasks[run.job, run.id]
+        if isinstance(spec, ElementSpec) and run.item != bytes(spec.item):
+            text = f"it was given the element {run.item!r}, and its own is {bytes(spec.item)!r}"
+            self._world.violate("D8", f"task {run.id} of job {run.job}, attempt {run.fence:x}: {text}")
+        for name in spec.depends_on:
             row = self._specs.row(self._records, run.job, name)
             if row is None:
                 continue
             self.inputs += 1
-            wanted = row.output if row.state is TaskState.COMPLETED else None
+            wanted = self._specs.output(self._records, row)
             if run.inputs.get(name) != wanted:
                 text = f"it was given {run.inputs.get(name)!r} of {name}, whose accepted output is {wanted!r}"
                 self._world.violate("D8", f"task {run.id} of job {run.job}, attempt {run.fence:x}: {text}")
@@ -182,8 +216,8 @@ class ResultsCountOnce(Observer, StoreListener):
     def _on_known(self, change: Complete) -> None:
         """Nobody ran it: another task with its key was completed."""
         told = _output.decode(change.output)
-        if int(told.get("run", 0)) not in self._counted:
-            text = f"a result of attempt {told.get('fence', 0):x} was accepted, which is that of no attempt that counts"
+        if told.run not in self._counted:
+            text = f"a result of attempt {told.fence:x} was accepted, which is that of no attempt that counts"
             self._world.violate("D4", f"task {change.index} of job {change.job}: {text}")
 
     def _on_failed(self, change: PutAttempt) -> None:
@@ -222,8 +256,10 @@ class RunsAreInOrder(RunListener):
             self.lost += 1  # it was on its way, and nobody waits for it
             return
         spec = self._specs.tasks[run.job, run.id]
-        if spec.depends_on:
+        if spec.depends_on or spec.for_each:
             self._check_order(run, spec)
+        if isinstance(spec, ElementSpec) and spec.max_parallel:
+            self._check_parallel(run, spec)
         if spec.limits:
             self.limited += 1
             self._check_limits(run, spec)
@@ -242,11 +278,22 @@ class RunsAreInOrder(RunListener):
                 self._world.violate("D6", f"task {run.id} of job {run.job}: {text}")
 
     def _check_order(self, run: SimulatedRun, spec: TaskSpec) -> None:
-        for name in spec.depends_on:
+        over = (spec.for_each.partition(".")[0],) if spec.for_each else ()
+        for name in (*spec.depends_on, *over):
             row = self._specs.row(self._records, run.job, name)
             if row is None or row.state.value not in HANDED_ON:
                 text = f"attempt {run.fence:x} began while {name}, which it depends on, is {_shown(row)} in the store"
                 self._world.violate("D3", f"task {run.id} of job {run.job}: {text}")
+
+    def _check_parallel(self, run: SimulatedRun, spec: ElementSpec) -> None:
+        """Elements of one task that run at the same time."""
+        start = f"{run.id.rpartition('[')[0]}["
+        others = [one for one in self._ledger.alive.values() if one.job == run.job and one.id.startswith(start)]
+        found = [one for one in others if one is run or not self._is_lost(one)]
+        self.limited += 1
+        if len(found) > spec.max_parallel:
+            names = ", ".join(f"{one.id} ({one.fence:x}) on {one.host.name}" for one in found)
+            self._world.violate("D5", f"{len(found)} elements run, and {spec.max_parallel} may: {names}")
 
     def _check_limits(self, run: SimulatedRun, spec: TaskSpec) -> None:
         for limit in spec.limits:
@@ -292,6 +339,8 @@ class CountsFit(Observer):
         for job in [job for keeper in keepers_on(self._host) or () for job in keeper.jobs.values()]:
             counts: dict[str, int] = {}
             for task in job.tasks:
+                if task is GONE:
+                    continue
                 counts[task.state.value] = counts.get(task.state.value, 0) + 1
             if counts != job.counts():
                 world.violate("D7", f"job {job.row.id} counts {job.counts()}, and its tasks are {counts}")
@@ -316,7 +365,7 @@ class CountsFit(Observer):
 def _run_of(output: bytes) -> int:
     """The run that made it; 0 for what no core has made."""
     try:
-        return int(_output.decode(output).get("run", 0))
+        return _output.decode(output).run
     except (msgspec.MsgspecError, ValueError):
         return 0
 
