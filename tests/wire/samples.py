@@ -448,6 +448,8 @@ TASK = HandedTask(
     60_000,
     256,
     3,
+    b'{"part":3}',
+    3,
 )
 FAILED = TaskResult(
     TASK_FENCE,

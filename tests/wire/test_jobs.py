@@ -51,8 +51,16 @@ from talka.wire.jobs import (
 from talka.wire.manager_calls import GetJob, ManagerCall, SetLease
 from talka.wire.orders import BundleFacts
 from talka.wire.shards import Gap
-from talka.wire.tasks import AssignTasks, Said, TaskProgress, TaskResult, decode_from_handlers
-from tests.wire.samples import DIGEST, FENCE, FROM_HANDLERS, JOBS, TASKS, WORKER
+from talka.wire.tasks import (
+    AssignTasks,
+    HandedTask,
+    Said,
+    TaskProgress,
+    TaskResult,
+    decode_from_handlers,
+    decode_to_handlers,
+)
+from tests.wire.samples import DIGEST, FENCE, FROM_HANDLERS, JOBS, TASKS, TO_HANDLERS, WORKER
 
 GOLDEN = Path(__file__).parent / "golden" / "protocol-1"
 OLDER = GOLDEN / "older" / "jobs"
@@ -71,6 +79,8 @@ OLDER_FIELDS: dict[tuple[type, str], Any] = {
     (WorkerFacts, "accepts_code"): False,
 }
 BEFORE_PARTITIONS: dict[tuple[type, str], Any] = {
+    (HandedTask, "item"): b"",
+    (HandedTask, "place"): -1,
     (StoreLife, "partition"): 0,
     (StoreLife, "partitions"): 1,
     (Beat, "others"): (),
@@ -79,7 +89,9 @@ BEFORE_PARTITIONS: dict[tuple[type, str], Any] = {
     (TaskResult, "tails"): (),
     (TaskProgress, "wrote"): (),
 }
+BEFORE_ITEM: dict[tuple[type, str], Any] = {(HandedTask, "item"): b"", (HandedTask, "place"): -1}
 BEFORE_CODE: dict[tuple[type, str], Any] = {
+    **BEFORE_ITEM,
     (WorkerFacts, "accepts_code"): False,
     (AssignTasks, "bundle"): None,
 }
@@ -150,6 +162,16 @@ def test_what_names_no_code_is_of_a_worker_that_takes_none_and_of_its_own_handle
 
     assert golden != encode(message)
     assert decode(golden) == older(message, BEFORE_CODE)
+
+
+@pytest.mark.parametrize("name", ["hand", "hand-of-few-words", "run"])
+def test_a_task_that_has_no_item_is_no_element_of_a_list(name: str) -> None:
+    golden = bytes.fromhex((OLDER.parent / "before-item" / f"{name}.hex").read_text())
+    message = {**TASKS, **TO_HANDLERS}[name]
+    read = decode_to_handlers if name in TO_HANDLERS else decode
+
+    assert golden != encode(message)
+    assert read(golden) == older(message, BEFORE_ITEM)
 
 
 @pytest.mark.parametrize("name", ["done", "underway", "ran", "said"])
