@@ -1,7 +1,8 @@
-"""What the tasks of pipeline.yaml do. Start it with:
+"""What the tasks of pipeline.yaml and fan.yaml do. Start it with:
 
 talka up --store sqlite:///etl.sqlite --handlers examples/etl/handlers.py
 talka submit examples/etl/pipeline.yaml
+talka submit examples/etl/fan.yaml
 """
 
 from collections import Counter
@@ -26,7 +27,8 @@ async def clean(task: HandlerTask) -> dict[str, object]:
     if task.attempt <= task.config.get("fails", 0):
         # A service that is not there at once: the next attempt comes after a while and finds it.
         raise ConnectionError(f"the rates are not there yet, attempt {task.attempt}")
-    orders = task.inputs["extract"]["parts"][task.config["part"]]
+    # In fan.yaml this task is for an element of the parts; in pipeline.yaml its config says which part it is for.
+    orders = task.item if task.index is not None else task.inputs["extract"]["parts"][task.config["part"]]
     amounts: Counter[str] = Counter()
     dropped = 0
     for order in orders:
@@ -42,10 +44,11 @@ async def clean(task: HandlerTask) -> dict[str, object]:
 @handler("merge")
 def merge(task: HandlerTask) -> dict[str, object]:
     """All parts together. A plain function: it runs in a thread of its core."""
+    parts = task.inputs["clean"] if "clean" in task.inputs else task.inputs.values()
     amounts: Counter[str] = Counter()
-    for part in task.inputs.values():
+    for part in parts:
         amounts.update(part["amounts"])
-    return {"amounts": dict(sorted(amounts.items())), "dropped": sum(part["dropped"] for part in task.inputs.values())}
+    return {"amounts": dict(sorted(amounts.items())), "dropped": sum(part["dropped"] for part in parts)}
 
 
 @handler("report")

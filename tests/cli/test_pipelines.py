@@ -965,6 +965,16 @@ def test_example_is_a_pipeline_whose_handlers_are_in_its_file() -> None:
     assert len(next(task for task in spec.tasks if task.id == "merge").depends_on) == 4
 
 
+def test_example_that_fans_out_adds_up_the_same(tmp_path: Path) -> None:
+    handlers = import_file(ROOT / "examples/etl/handlers.py")
+    run, whole = (
+        run_dag_inline(read_pipeline(ROOT / "examples/etl" / name), handlers) for name in ("fan.yaml", "pipeline.yaml")
+    )
+    assert run.state is JobState.COMPLETED and len(run.tasks) == 16
+    assert run.outputs["merge"] == whole.outputs["merge"] and run.outputs["report"] == whole.outputs["report"]
+    assert run.outputs["clean"] == [run.outputs[f"clean[{place}]"] for place in range(12)]
+
+
 def test_example_adds_up_every_order_once_though_a_part_of_it_fails_twice() -> None:
     handlers = import_file(ROOT / "examples/etl/handlers.py")
     run = run_dag_inline(read_pipeline(ROOT / "examples/etl/pipeline.yaml"), handlers)

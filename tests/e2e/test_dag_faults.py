@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -361,6 +362,83 @@ def test_workers_go_on_without_their_manager_and_their_results_are_taken_by_its_
         assert facts["counts"] == {"completed": 7}
         began = [line for line in cluster.ledger(job=job, word="began") if line.task != "all"]
         assert len(began) == 6, "what was done while nobody led was done again"
+
+
+FAN = """
+
+@handler("list")
+async def list_of(task):
+    note("began", task)
+    while not is_open(task.config["gate"]):
+        await asyncio.sleep(0.02)
+    return {"parts": list(range(task.config["parts"]))}
+
+
+@handler("part")
+async def part(task):
+    note("began", task, f"{task.index}:{task.item}")
+    return 2 * task.item
+
+
+@handler("total")
+async def total(task):
+    note("began", task)
+    outputs = task.inputs["clean"]
+    return outputs == [2 * number for number in range(len(outputs))] and len(outputs)
+"""
+"""A list, what is done with each of its elements, and with all they gave. To go after HANDLERS."""
+PARTS = 3000
+
+
+@pytest.mark.parametrize("when", ["before it is begun", "while it is written", "while its elements run"])
+def test_a_manager_killed_where_a_task_is_fanned_out_loses_no_element_and_makes_none_twice(
+    tmp_path: Path, when: str
+) -> None:
+    lease = ("--lease", f"{LONG_LEASE_S:g}s")
+    with dag_cluster(tmp_path, 1, 2, handlers=HANDLERS + FAN, manager_options=lease) as cluster:
+        job = cluster.dag(
+            "fan",
+            {"id": "extract", "handler": "list", "config": {"gate": "listed", "parts": PARTS}},
+            {"id": "clean", "handler": "part", "for_each": "extract.parts", "max_parallel": 500},
+            {"id": "load", "handler": "total", "depends_on": ["clean"]},
+        )
+        cluster.wait_for_lines(1, task="extract")
+        # A paused job fans nothing out: its list is durable, and its elements are not there yet.
+        cluster.talka("jobs", "pause", job)
+        cluster.open_gate("listed")
+        cluster.wait_for_task(job, "extract", "completed")
+        between = [task.id for task in cluster.stored()]
+        log = Path(f"{cluster.store}-wal")
+        size = log.stat().st_size
+        if when != "before it is begun":
+            assert cluster.ask_api("POST", f"/v1/jobs/{job}/resume").status == 200
+        if when == "while it is written":
+            until = time.monotonic() + SOON_S
+            while log.stat().st_size <= size + (PARTS << 5):
+                cluster.hear(0.001)
+                assert time.monotonic() < until, "no elements were written"
+        elif when == "while its elements run":
+            cluster.wait_for_lines(100, word="began")
+        cluster.kill("m1")
+        after = [task.id for task in cluster.stored()]
+        cluster.start_manager("m1")
+        cluster.wait_until_loaded()
+        if when == "before it is begun":
+            assert cluster.ask_api("POST", f"/v1/jobs/{job}/resume").status == 200
+        facts = cluster.wait_for_end(job, 6 * SOON_S)
+        tasks = {task.id: task for task in cluster.stored()}
+        lines = [line for line in cluster.ledger(word="began") if line.task.startswith("clean[")]
+
+    own = ["extract", "clean", "load"]
+    every = [*own, *(f"clean[{place}]" for place in range(PARTS))]
+    assert between == own
+    assert after in ([own] if when == "before it is begun" else [own, every]), len(after)
+    assert when != "while its elements run" or after == every
+    assert (facts["state"], facts["tasks"], facts["counts"]) == ("completed", PARTS + 3, {"completed": PARTS + 3})
+    assert list(tasks) == every and tasks["load"].output == PARTS
+    assert [tasks[f"clean[{place}]"].output for place in range(PARTS)] == [2 * place for place in range(PARTS)]
+    # Its worker lived on: what it had begun, nobody began again.
+    assert sorted(line.text for line in lines) == sorted(f"{place}:{place}" for place in range(PARTS))
 
 
 @pytest.mark.patient

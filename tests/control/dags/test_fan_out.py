@@ -453,6 +453,41 @@ def test_a_job_that_is_cancelled_while_a_task_is_fanned_out_has_no_elements(when
     assert list(states(play)) == ["extract", "clean", "load"]
 
 
+def test_a_task_whose_job_was_cancelled_while_its_list_was_read_is_fanned_out_when_it_is_run_again() -> None:
+    play = started(DagPlay(limits=KeeperLimits(delivery=DeliveryLimits(outputs_bytes=0))))
+    id = play.submit(FAN)
+    play.hold_reads()
+    play.done("extract", output=parts(1, 2))
+    play.change(id, "cancel", "enough")
+    assert play.ended[-1].state is JobState.CANCELLED
+    play.rerun(id)
+    play.release()
+    assert {"clean[0]", "clean[1]"} <= play.names() and play.records.fans(1) == [FanRow(1, 3, 2)]
+
+
+def test_a_job_that_is_being_stopped_gets_no_elements() -> None:
+    """Where so many tasks wait that they are cancelled in several steps."""
+    limits = KeeperLimits(tasks_at_once=1, elements_at_once=1)
+    play = started(DagPlay(limits=limits))
+    id = play.submit({"extract": "", "w": ("extract",), "x": ("w",), "clean": {"for_each": "extract"}, "y": ("clean",)})
+    play.hold()
+    play.done("extract", output=b"[1,2,3,4,5,6]")
+    play.take(play.keeper.tick(play.now))
+    play.release()
+    play.change(id, "cancel", "enough")
+    play.pass_time(1)
+    play.result(play.fence("w"), "cancelled")
+    play.pass_time(1)
+    assert play.ended[-1].state is JobState.CANCELLED and play.records.fans(1) == []
+
+
+def test_another_may_have_the_partition_after_elements_went(play: Play) -> None:
+    id = fanned(play, 1, tasks={**FAN, "clean": {"for_each": "extract.parts", "capabilities": ("gpu",)}})
+    play.rerun(id, "extract")
+    play.keeper.leave(play.now)
+    assert play.keeper.dispatcher.ready == 0
+
+
 def test_a_job_that_is_cancelled_ends_with_its_elements(play: Play) -> None:
     id = fanned(play, 1, 2, tasks={**FAN, "clean": {"for_each": "extract.parts", "max_parallel": 1}})
     play.change(id, "cancel", "enough")

@@ -20,7 +20,7 @@ from talka.control.tasks.task import DagTask, packed, unpacked
 from talka.errors import Invalid, Unavailable
 from talka.work.dags.dag import DagSettings, TaskSpec, source_of
 from talka.work.dags.elements import ElementMaker, with_config
-from talka.work.dags.records import Change, DropElements, FanOut, FanRow, JobRow
+from talka.work.dags.records import Change, DropElements, FanOut, FanRow, JobRow, Reset
 from talka.work.lifecycle import JobState, TaskState
 
 _PENDING, _COMPLETED = TaskState.PENDING, TaskState.COMPLETED
@@ -92,7 +92,7 @@ class FanBook(DagBook):
     def asked(self, task: DagTask) -> int:
         """Under which number it is to be fanned out; 0: it is not."""
         fan = self._fans.get(task.index)
-        return 0 if fan is None or task.state is not _PENDING else fan.asked
+        return 0 if fan is None or task.state is not _PENDING or self.state in STOPPING else fan.asked
 
     def is_out(self, task: DagTask) -> bool:
         fan = self._fans.get(task.index)
@@ -156,7 +156,6 @@ class FanBook(DagBook):
     def _let_go(self, task: DagTask, changes: list[Change]) -> list[DagTask]:
         """It is to be fanned out anew: its elements, of which none runs, go. They are what is returned."""
         fan = self._fans[task.index]
-        fan.asked = 0
         if not fan.is_out:
             return []
         first, gone = fan.first, self.tasks[fan.first : fan.first + fan.count]
@@ -215,6 +214,12 @@ class FanBook(DagBook):
                 fan = name.rpartition("[")[0]
                 raise Invalid(f"task {name} is made anew with all elements of {fan}: give {fan} the config")
         return again, [self.tasks[index] for index in anew]
+
+    def _reset(self, task: DagTask, spec: TaskSpec | None) -> Reset | None:
+        fan = self._fans.get(task.index)
+        if fan is not None:
+            fan.asked = 0  # what was asked for before is forgotten
+        return super()._reset(task, spec)
 
     def _fanned_anew(self, named: Mapping[int, None], again: Mapping[int, None]) -> dict[int, None]:
         """Those of them that were asked for by name, or whose list may become another. The others keep their elements,
