@@ -49,10 +49,13 @@ from talka.work.dags.records import (
     LiveTask,
     LogRow,
     MoveJob,
+    MoveNotice,
+    NoticeRow,
     PutAttempt,
     PutEvent,
     PutJob,
     PutLogs,
+    PutNotice,
     PutSchedule,
     PutStreams,
     PutTasks,
@@ -91,6 +94,7 @@ class Rows(msgspec.Struct):
     logs: dict[int, LogRow] = {}
     streams: dict[tuple[int, int, int, int], StreamRow] = {}
     schedules: dict[str, ScheduleRow] = {}
+    notices: dict[str, NoticeRow] = {}
     leases: dict[str, Lease] = {}
     ages: dict[int, int] = {}
     """How old the store was when the end of a job was seen."""
@@ -331,6 +335,15 @@ class DictStore:
     async def schedules(self) -> list[ScheduleRow]:
         return [row for _, row in sorted(self._rows("schedules").schedules.items())]
 
+    async def notices(self, job: int) -> list[NoticeRow]:
+        rows = self._rows("notices").notices
+        return [row for _, row in sorted(rows.items()) if row.job == job]
+
+    async def waiting_notices(self, limit: int) -> list[NoticeRow]:
+        rows = self._rows("waiting_notices").notices.values()
+        waiting = [row for row in rows if row.state == "waiting"]
+        return first(limit, sorted(waiting, key=lambda row: (row.next_ms, row.id)))
+
     # Tasks.
 
     def _tasks(self, verb: str) -> list[TaskRow]:
@@ -482,6 +495,13 @@ def changed(rows: Rows, change: Change) -> int:
             rows.schedules[row.name] = row
         case DropSchedule(name):
             return int(rows.schedules.pop(name, None) is not None)
+        case PutNotice(row):
+            rows.notices[row.id] = row
+        case MoveNotice(id, state, tries, next_ms, error):
+            notice = rows.notices.get(id)
+            if notice is None or notice.state != "waiting":
+                return 0
+            rows.notices[id] = replace(notice, state=state, tries=tries, next_ms=next_ms, error=error)
         case ClaimRange() | CompleteRange():
             number, last = change.job, change.first + change.count
             kept = [index for job, index in rows.tasks if job == number and change.first <= index < last]
@@ -550,6 +570,7 @@ def dropped(rows: Rows, number: int) -> int:
     rows.events = {key: row for key, row in rows.events.items() if row.job != number}
     rows.logs = {key: row for key, row in rows.logs.items() if row.job != number}
     rows.streams = {key: row for key, row in rows.streams.items() if row.job != number}
+    rows.notices = {key: row for key, row in rows.notices.items() if row.job != number}
     return int(rows.jobs.pop(number, None) is not None)
 
 

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from talka.report.text import counted_text, cut, seconds_text, time_text
-from talka.wire.task_views import DagFacts, TaskView
+from talka.wire.task_views import DagFacts, NoticeView, TaskView
 from talka.wire.views import JobFacts
 from talka.work.lifecycle import JobState, TaskState, is_final
 
@@ -63,6 +63,7 @@ def dag_sheet(facts: DagFacts, tasks: Sequence[TaskView]) -> JobSheet:
         ("started", instant(facts.started_at)),
         ("ended", instant(facts.ended_at)),
         ("exit code", "" if facts.exit_code is None else str(facts.exit_code)),
+        *(("notified", notice_text(notice)) for notice in facts.notifications),
     ]
     lines = [
         [
@@ -83,6 +84,17 @@ def dag_sheet(facts: DagFacts, tasks: Sequence[TaskView]) -> JobSheet:
         )
     columns = ["TASK", "STATE", "HANDLER", "TRIES", "WORKER", "TOOK", "NOTE"]
     return JobSheet(facts.id, facts.kind, facts.name, facts.state, filled(rows), columns, lines, note)
+
+
+def notice_text(notice: NoticeView) -> str:
+    tries = "1 try" if notice.tries == 1 else f"{notice.tries} tries"
+    told = f"{notice.to} of {notice.on}"
+    if notice.state == "sent":
+        return f"{told}: sent {instant(notice.settled_at)}, {tries}"
+    why = f": {one_line(notice.error)}" if notice.error else ""
+    if notice.state == "given_up":
+        return f"{told}: given up {instant(notice.settled_at)} after {tries}{why}"
+    return f"{told}: waiting, {tries} so far, next {instant(notice.next_at)}{why}"
 
 
 def filled(rows: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -44,6 +44,7 @@ from talka.nodes.auditing import put_down_change, put_down_forwarded
 from talka.nodes.control import ManagerControl
 from talka.nodes.dags.dag_opening import open_dags
 from talka.nodes.dags.dag_service import DagService
+from talka.nodes.dags.notice_sender import NotifyOptions
 from talka.nodes.job_events import JobNews, job_event_of
 from talka.nodes.member import MemberNode, MemberOptions
 from talka.nodes.member_events import Event
@@ -82,6 +83,9 @@ class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Where clients reach its API, for others to pass on."""
     store: str = ""
     """Where dag jobs are kept; empty: this manager takes none."""
+    notify_secret: str = ""
+    """With which notices of the ends of dag jobs are signed; empty: nobody is told."""
+    may_notify_private: bool = False
     own_lease: OwnLease = OwnLease()
     """Of workers: how long one may be silent before its work is given to others. The register's counts; one that
     was told another is refused."""
@@ -102,6 +106,7 @@ class ManagerNode(MemberNode[PassedOn]):
                 "manager the only voter"
             )
         self._store_url = options.store
+        self._notices = NotifyOptions(options.notify_secret.encode(), options.may_notify_private)
         self.dags: DagService | None = None
         super().__init__(options.member, on_event)
         self.control = ManagerControl(self)
@@ -120,7 +125,13 @@ class ManagerNode(MemberNode[PassedOn]):
             folder = self.runtime.folder
             try:
                 self.dags = await open_dags(
-                    self, store, folder.path, folder.identity, self.runtime.tell, self._on_store_broken
+                    self,
+                    store,
+                    folder.path,
+                    folder.identity,
+                    self.runtime.tell,
+                    self._on_store_broken,
+                    notices=self._notices,
                 )
             except BaseException:
                 await store.close()

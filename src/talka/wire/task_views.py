@@ -7,6 +7,40 @@ import msgspec
 from talka.work.lifecycle import JobState, TaskState
 
 
+class JobNotice(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server is told when a job has ended."""
+
+    id: str
+    """Of this delivery: it may come twice."""
+    job: str
+    name: str
+    state: JobState
+    reason: str
+    tasks: int
+    counts: dict[str, int]
+    """Tasks by state."""
+    submitted_at: str
+    started_at: str
+    ended_at: str
+
+
+class NoticeView(msgspec.Struct, frozen=True):
+    """What became of telling somebody of the end of a job."""
+
+    id: str
+    to: str
+    """Scheme and host."""
+    state: Literal["waiting", "sent", "given_up"]
+    on: str
+    """In which state the job had ended."""
+    tries: int = 0
+    next_at: str = ""
+    """While it waits."""
+    settled_at: str = ""
+    error: str = ""
+    """Of the last try."""
+
+
 class DagFacts(msgspec.Struct, frozen=True):
     """A dag job."""
 
@@ -31,6 +65,8 @@ class DagFacts(msgspec.Struct, frozen=True):
     to_fan_out: int = 0
     """Tasks that are to be fanned out: `tasks` grows by their elements. Of those that wait since before a restart of
     the manager it is not known yet."""
+    notifications: list[NoticeView] = []
+    """Of one that has ended, where it is asked for alone."""
 
 
 class TaskView(msgspec.Struct, frozen=True):

@@ -39,6 +39,7 @@ from talka.nodes.dags.dag_opening import open_dags
 from talka.nodes.dags.dag_reading import ReadingLimits
 from talka.nodes.dags.dag_service import DagService, ServiceLimits
 from talka.nodes.dags.dag_views import spec_of
+from talka.nodes.dags.notice_sender import NO_NOTICES
 from talka.nodes.dags.store_upkeep import KEPT_S, UpkeepLimits
 from talka.store.dags.memory import StoreMemory
 from talka.store.dags.records import RecordsUnavailable, StoreGone, StoreLost, StoreTaken
@@ -98,6 +99,7 @@ class Node:
         **limits: Any,
     ) -> None:
         self.owner = owner
+        self.notices = NO_NOTICES
         self.partitions = partitions
         self.lost: list[int] = []
         """Partitions that the manager was told to drop."""
@@ -128,6 +130,7 @@ class Node:
                 lambda error: self.note(self.broken, error),
                 limits=self.limits,
                 partitions=self.partitions,
+                notices=self.notices,
             )
         except BaseException:
             await self.store.close()

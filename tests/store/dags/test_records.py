@@ -36,10 +36,13 @@ from talka.work.dags.records import (
     LiveTask,
     LogRow,
     MoveJob,
+    MoveNotice,
+    NoticeRow,
     PutAttempt,
     PutEvent,
     PutJob,
     PutLogs,
+    PutNotice,
     PutSchedule,
     PutStreams,
     PutTasks,
@@ -621,6 +624,36 @@ async def test_schedules_are_put_replaced_and_dropped(store: Store) -> None:
     assert await store.schedules() == [later]
 
 
+def notice(id: str, number: int = 1, **values: Any) -> NoticeRow:
+    return NoticeRow(id=id, job=number, job_id=f"job-{number}", url="https://a.example/", body=b"{}", **values)
+
+
+async def test_notices_are_put_with_the_end_of_their_job_moved_until_they_are_settled_and_dropped_with_it(
+    store: Store,
+) -> None:
+    await store.apply([PutJob(job(1)), PutJob(job(2))])
+    end = MoveJob(1, JobState.FAILED, 9, counts={})
+    rows = [notice("n2", next_ms=5), notice("n1", next_ms=7), notice("n3", 2, next_ms=5)]
+    assert await store.apply([end, *(PutNotice(row) for row in rows)]) == [1, 1, 1, 1]
+    assert await store.notices(1) == [rows[1], rows[0]] and await store.notices(3) == []
+    assert [row.id for row in await store.waiting_notices(9)] == ["n2", "n3", "n1"]
+    assert [row.id for row in await store.waiting_notices(2)] == ["n2", "n3"]
+    moves = [
+        MoveNotice("n2", "waiting", 1, 11, "500"),
+        MoveNotice("n1", "sent", 1, 8),
+        MoveNotice("n1", "waiting", 2, 9, "late"),
+        MoveNotice("n9", "sent", 1, 8),
+    ]
+    assert await store.apply(moves) == [1, 1, 0, 0]
+    assert [row.id for row in await store.waiting_notices(9)] == ["n3", "n2"]
+    assert await store.notices(1) == [
+        notice("n1", state="sent", tries=1, next_ms=8),
+        notice("n2", tries=1, next_ms=11, error="500"),
+    ]
+    assert await store.apply([DropJob(1)]) == [1]
+    assert await store.notices(1) == [] and [row.id for row in await store.waiting_notices(9)] == ["n3"]
+
+
 async def test_jobs_are_found_by_how_their_keys_begin(store: Store) -> None:
     for number, key in enumerate(["a/1/x", "a/2/", "a/20", "b", "", "a/3", "a/2/\U0010fffd"], start=1):
         await store.apply([PutJob(job(number, key=key))])
@@ -849,6 +882,8 @@ READS: dict[str, Callable[[Store, int], Awaitable[object]]] = {
     "logs": lambda store, count: store.logs(1, 0, 0, count),
     "dead_letters": lambda store, count: store.dead_letters((0, -1), count),
     "schedules": lambda store, count: store.schedules(),
+    "notices": lambda store, count: store.notices(1),
+    "waiting_notices": lambda store, count: store.waiting_notices(count),
     "jobs_keyed": lambda store, count: store.jobs_keyed([f"k{number}/" for number in range(count)]),
     "leases": lambda store, count: store.leases(""),
 }

@@ -51,6 +51,23 @@ LEASE = option(
     "The lease of workers: a worker that is silent for this long is given up, and others get its work (the "
     "cluster's; 5s at first).",
 )
+NOTIFY = options(
+    option(
+        WORK,
+        "--notify-secret",
+        "FILE",
+        "Sign what servers are told of the ends of pipelines with this secret, a line of at least 32 characters (none "
+        "are told).",
+    ),
+    option(
+        WORK,
+        "--allow-private-notify",
+        None,
+        "Tell servers at private addresses too, such as this machine's own.",
+        is_flag=True,
+        default=None,
+    ),
+)
 HANDLERS = option(WORK, "--handlers", "FILE.py", "A file with handlers of pipelines. Repeatable.", multiple=True)
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object for each line.")
 
@@ -77,6 +94,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="One JSON obj
     STORE,
     HANDLERS,
     LEASE,
+    NOTIFY,
 )
 @json_option
 def up(as_json: bool, private: bool, store: str | None, handlers: tuple[str, ...], **flags: Any) -> int:
@@ -95,7 +113,7 @@ def up(as_json: bool, private: bool, store: str | None, handlers: tuple[str, ...
     from talka.web.server import granted_limits, listen
     from talka.wire.addresses import format_address
 
-    granted = granted_limits("talka up")
+    granted, notices = granted_limits("talka up"), notify_options(settings)
     secrets = (own_secret(folder),)
     tokens, token_file = drawn_tokens(folder) if private else (None, None)
     listener = listen("127.0.0.1", port, has_tokens=private)
@@ -116,7 +134,7 @@ def up(as_json: bool, private: bool, store: str | None, handlers: tuple[str, ...
             core_user=str(os.geteuid()),  # all is one here
         )
 
-    options = ManagerOptions(member=member, api=address, store=place, own_lease=own_lease)
+    options = ManagerOptions(member=member, api=address, store=place, own_lease=own_lease, **notices)
     with listener, contextlib.nullcontext() if token_file is None else announced(address, token_file):
         return run_node(live_up(options, Api(listener, address, tokens, None, granted), worker_at, as_json))
 
@@ -165,6 +183,7 @@ def own_secret(folder: "Path") -> str:
     option(WORK, "--preset", f"[{'|'.join(PRESETS)}]", "How fast failures are detected (default)."),
     STORE,
     LEASE,
+    NOTIFY,
 )
 @json_option
 def manager(as_json: bool, store: str | None, **flags: Any) -> int:
@@ -204,7 +223,9 @@ def manager(as_json: bool, store: str | None, **flags: Any) -> int:
         certs=as_path(certs),
     )
     api = open_api(settings, name, member.cluster, advertise or settings.text("bind"))
-    options = ManagerOptions(member=member, api=api.advertised, store=place, own_lease=own_lease)
+    options = ManagerOptions(
+        member=member, api=api.advertised, store=place, own_lease=own_lease, **notify_options(settings)
+    )
     with api.listener:
         return run_node(live_manager(options, api, as_json))
 
@@ -367,6 +388,17 @@ def data_dir(settings: "NodeSettings", name: str) -> "Path":
     from pathlib import Path
 
     return Path(settings.path("data_dir") or f"{STATE_FOLDER}/{name}").expanduser()
+
+
+def notify_options(settings: "NodeSettings") -> dict[str, Any]:
+    """Of a manager."""
+    from talka.cli.nodes.secret import read_secrets
+
+    file = settings.path("notify_secret")
+    return {
+        "notify_secret": "" if file is None else read_secrets(file)[0],
+        "may_notify_private": settings.yes("allow_private_notify"),
+    }
 
 
 def checked_store(url: str | None) -> str:

@@ -13,17 +13,18 @@ if TYPE_CHECKING:
     from talka.cluster.leadership.lease_terms import OwnLease
 
 WHERE: Final = ("cluster", "environment", "datacenter", "secret_file", "certs", "data_dir")
+NOTIFY: Final = ("notify_secret", "allow_private_notify")
 KNOWN: Final = {
-    "up": ("name", "port", "cores", "data_dir", "lease"),
+    "up": ("name", "port", "cores", "data_dir", "lease", *NOTIFY),
     "manager": (
         *("name", "bind", "advertise", "api", "api_advertise", "seeds", "voters", *WHERE),
-        *("preset", "token_key_file", "lease"),
+        *("preset", "token_key_file", "lease", *NOTIFY),
     ),
     "worker": ("name", "seeds", *WHERE, "probes", "token_key_file", "cores", "capabilities", "grace")
     + ("core_user", "core_env"),
 }
 """What can be set for each kind of node."""
-PATHS: Final = ("secret_file", "certs", "data_dir", "token_key_file")
+PATHS: Final = ("secret_file", "certs", "data_dir", "token_key_file", "notify_secret")
 HIGHEST_PORT: Final = 65_535
 
 
@@ -65,6 +66,14 @@ class NodeSettings:
         if not isinstance(values, list | tuple) or not all(isinstance(value, str) for value in values):
             raise BadSetting(f'{given.label} = {shown(given.value)} is not a list of texts such as ["a", "b"]')
         return tuple(value.strip() for value in values if value.strip())
+
+    def yes(self, name: str) -> bool:
+        given = self._given.get(name)
+        if given is None or isinstance(given.value, bool):
+            return given is not None and given.value is True
+        if given.value in ("true", "false"):
+            return given.value == "true"
+        raise BadSetting(f"{given.label} = {shown(given.value)} is not possible: write true or false")
 
     def cores(self) -> int | None:
         given = self._given.get("cores")

@@ -25,6 +25,7 @@ from talka.control.dags.rows import (
     queue_timeout_text,
     total_timeout_text,
 )
+from talka.control.tasks.notices import notices_of
 from talka.control.tasks.retries import STOPPED, RetryVerdict, ending_of_result, judged, longest_wait_ns
 from talka.control.tasks.task import DagTask
 from talka.control.tasks.timers import QUEUE, WAKE, Timers
@@ -172,7 +173,9 @@ class DagJob(FanBook):
         self.state = move(self.state, state)
         self.next_tick_at, self._sweep_at = NEVER, None
         at_ms = self._clock(now)
-        return [MoveJob(self._number, self.state, at_ms, self.reason, counts=self.counts())]
+        counts = self.counts()
+        notices = notices_of(self.row, self.settings, self.state, self.reason, counts, at_ms)
+        return [MoveJob(self._number, self.state, at_ms, self.reason, counts=counts), *notices]
 
     # -- attempts
 

@@ -194,9 +194,12 @@ class PipelineReader:
 
     def settings(self, root: Located) -> DagSettings:
         located = self.field(root, "settings")
+        before = len(self.problems)
         fields = self.struct(located, DagSettings, "settings") if located is not None else None
         if located is None or fields is None:
             return DagSettings()
+        if len(self.problems) > before:  # nothing can stand for what is missing there
+            fields.pop("notify", None)
         settings = msgspec.convert(fields, DagSettings)
         for field, text in settings_problems(settings):
             self.complain(f"settings: {text}", located.at(field).line)
@@ -327,7 +330,8 @@ class PipelineReader:
 
     def is_read(self, item: Located, kind: Any, label: str, into: dict[str, Any], name: str) -> bool:
         """Puts the value of one field into its struct, unless there is something wrong with it."""
-        inner, is_list = struct_in(kind)
+        inner, is_list, is_either = struct_in(kind)
+        is_list = is_list or (is_either and isinstance(item.value, list))
         if inner is None or (item.value is None and not is_list):
             if not self.leaf(item, kind, label):
                 return False
@@ -384,15 +388,16 @@ def line_of(located: Located, problem: BadDag) -> int:
 
 
 @cache
-def struct_in(kind: Any) -> tuple[type[msgspec.Struct] | None, bool]:
-    """The kind of struct that a field holds, and whether it holds a list of them."""
+def struct_in(kind: Any) -> tuple[type[msgspec.Struct] | None, bool, bool]:
+    """The kind of struct that a field holds, whether it holds a list of them, and whether it may hold either."""
     info = type_info(kind)
+    found: list[tuple[type[msgspec.Struct], bool]] = []
     for part in info.types if isinstance(info, UnionType) else (info,):
         match part:
-            case StructType(cls=found):
-                return found, False
-            case VarTupleType(item_type=StructType(cls=found)):
-                return found, True
+            case StructType(cls=inner):
+                found.append((inner, False))
+            case VarTupleType(item_type=StructType(cls=inner)):
+                found.append((inner, True))
             case _:
                 continue
-    return None, False
+    return (*found[0], len(found) > 1) if found else (None, False, False)

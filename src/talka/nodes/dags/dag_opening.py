@@ -13,6 +13,7 @@ from talka.control.tasks.partition import WHOLE, Partition
 from talka.errors import TalkaError
 from talka.nodes.dags.dag_service import USUAL_LIMITS, DagService, ServiceLimits
 from talka.nodes.dags.kept_partitions import KeptPartition, KeptPartitions
+from talka.nodes.dags.notice_sender import NO_NOTICES, NotifyOptions
 from talka.nodes.dags.store_hold import OWN_CLOCKS, HoldClocks, StoreLease
 from talka.nodes.member_events import Event
 from talka.store.dags.memory import StoreMemory
@@ -34,6 +35,7 @@ async def open_dags(
     limits: ServiceLimits = USUAL_LIMITS,
     clocks: HoldClocks = OWN_CLOCKS,
     partitions: Sequence[Partition] = (WHOLE,),
+    notices: NotifyOptions = NO_NOTICES,
 ) -> DagService:
     """`folder` is the manager's and remembers what it served; `owner` names it. `partitions` of the store are had, the
     first among them. When this raises, the store is still the caller's to close."""
@@ -65,4 +67,4 @@ async def open_dags(
         page=limits.page,
         again_s=limits.again_s,
     )
-    return DagService(node, store, kept, tell, on_broken, limits)
+    return DagService(node, store, kept, tell, on_broken, limits, notices)

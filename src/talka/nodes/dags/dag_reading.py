@@ -25,6 +25,7 @@ from talka.nodes.dags.dag_views import (
     last_attempt,
     line_view,
     live_facts,
+    notice_view,
     stream_text,
     task_view,
 )
@@ -63,6 +64,8 @@ RETRY_LIMIT: Final = 10_000
 """Tasks that a plan of a retry names."""
 WATCH_S: Final = 0.05
 NEWEST: Final = 1 << 62
+NOTIFIES: Final = b'"notify"'
+"""In the settings of jobs whose ends somebody is told of."""
 
 
 class ReadingLimits(NamedTuple):
@@ -152,7 +155,11 @@ class DagReading:
         if live is not None:
             return live
         row = await self._row(id)
-        return facts_of(row, row.counts)
+        facts = facts_of(row, row.counts)
+        if NOTIFIES not in row.settings:
+            return facts
+        notices = [notice_view(notice) for notice in await self._store.notices(row.number)]
+        return msgspec.structs.replace(facts, notifications=notices)
 
     async def dags(self, state: str, cursor: str, limit: int) -> DagsPage:
         before = _number(cursor) if cursor else NEWEST

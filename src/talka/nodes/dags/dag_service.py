@@ -7,6 +7,7 @@ Decisions: docs/decisions/0021-dag-jobs-live-in-one-store.md, docs/decisions/004
 
 import asyncio
 import hashlib
+import random
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, assert_never
@@ -20,6 +21,7 @@ from talka.control.dags.job import DagJob, DagStep
 from talka.control.dags.keeper import DagKeeper, Edit
 from talka.control.dags.keeper_limits import KEEPER_LIMITS, KeeperLimits
 from talka.control.dags.shelf import KeyTaken, NoRoomForJobs
+from talka.control.tasks.notices import NOTICE_LIMITS, NoticeLimits
 from talka.control.tasks.store_effects import (
     CallAnswered,
     Commit,
@@ -34,16 +36,19 @@ from talka.control.tasks.store_effects import (
 from talka.control.tasks.worker_link import ToWorker
 from talka.errors import TalkaError, Unavailable
 from talka.nodes.dags.dag_events import dag_ended_event, dropped_event, new_life_event, raised_event, too_old_event
-from talka.nodes.dags.dag_reading import DagReading, ReadingLimits
+from talka.nodes.dags.dag_reading import ReadingLimits
 from talka.nodes.dags.dag_requests import BUSY_S, DRAFTS_LIMIT, SILENCE_S, DagAnswers, DagDrafts
 from talka.nodes.dags.dag_views import live_facts
 from talka.nodes.dags.kept_partitions import KeptPartitions
+from talka.nodes.dags.notice_sender import NO_NOTICES, NoticeSender, NotifyOptions
+from talka.nodes.dags.notifier import Notifier
 from talka.nodes.dags.runnable import SETTLE_NS, RunnableCheck, bundled_in
+from talka.nodes.dags.schedule_calls import ScheduleCalls
 from talka.nodes.dags.schedule_keeper import ScheduleKeeper
 from talka.nodes.dags.store_upkeep import StoreUpkeep, UpkeepLimits
 from talka.nodes.member_events import Event
 from talka.store.dags.records import CommitListener, Store, StoreLost, StoreTaken
-from talka.wire.task_views import BackfillRequest, BackfillView, DagFacts, RetryRequest, ScheduleView, SkipRequest
+from talka.wire.task_views import DagFacts, RetryRequest, SkipRequest
 from talka.work.dags.dag import BadDag, DagHead, DagSpec, TaskSpec, identity_of
 from talka.work.dags.elements import kept_element
 from talka.work.dags.params import Filler, filled, values_for, values_text
@@ -56,6 +61,7 @@ if TYPE_CHECKING:
 PAGE: Final = 20_000
 SWEEP_S: Final = 60.0
 SCHEDULE_S: Final = 1.0
+NOTIFY_S: Final = 1.0
 AGAIN_S: Final = 1.0
 """Before something is read again that could not be."""
 LEASE_EVERY_S: Final = 2.0
@@ -71,6 +77,7 @@ class ServiceLimits(NamedTuple):
     page: int = PAGE
     sweep_s: float = SWEEP_S
     schedule_s: float = SCHEDULE_S
+    notify_s: float = NOTIFY_S
     again_s: float = AGAIN_S
     lease_every_s: float = LEASE_EVERY_S
     patience_s: float = PATIENCE_S
@@ -78,6 +85,7 @@ class ServiceLimits(NamedTuple):
     silence_s: float = SILENCE_S
     reading: ReadingLimits = ReadingLimits()
     upkeep: UpkeepLimits = UpkeepLimits()
+    notices: NoticeLimits = NOTICE_LIMITS
     keeper: KeeperLimits = KEEPER_LIMITS
     settle_ns: int = SETTLE_NS
 
@@ -85,7 +93,7 @@ class ServiceLimits(NamedTuple):
 USUAL_LIMITS: Final = ServiceLimits()
 
 
-class DagService(DagReading):
+class DagService(ScheduleCalls):
     """Made by `dag_opening.open_dags` with the store open and had; `start` once, `close` at the end."""
 
     def __init__(
@@ -96,6 +104,7 @@ class DagService(DagReading):
         tell: Callable[[Event], None],
         on_broken: Callable[[TalkaError], None],
         limits: ServiceLimits,
+        notices: NotifyOptions = NO_NOTICES,
     ) -> None:
         super().__init__(kept, store, limits.reading)
         kept.do, kept.on_broken = self._do, self._broken
@@ -105,6 +114,17 @@ class DagService(DagReading):
         self._limits = limits
         self._upkeep = StoreUpkeep(store, node.clock, limits.upkeep)
         self._schedules = ScheduleKeeper(store, self.submit_filled, tell)
+        self._notices = notices
+        sender = NoticeSender(notices.secret, may_be_private=notices.may_be_private)
+        self._notifier = Notifier(
+            store,
+            sender.send,
+            kept.lease_of,
+            tell,
+            random.Random(random.SystemRandom().getrandbits(128)),
+            limits=limits.notices,
+            again_s=limits.again_s,
+        )
         self._lease_problem = ""
         """Why the lease could not be renewed the last time."""
         self._is_problem_told = False
@@ -138,6 +158,7 @@ class DagService(DagReading):
             asyncio.create_task(self._every(self._limits.lease_every_s, self.keep_leases)),
             asyncio.create_task(self._every(self._limits.sweep_s, self.sweep)),
             asyncio.create_task(self._every(self._limits.schedule_s, self.follow_schedules)),
+            asyncio.create_task(self._every(self._limits.notify_s, self.send_notices)),
         ]
 
     async def close(self) -> None:
@@ -145,6 +166,7 @@ class DagService(DagReading):
             chore.cancel()
         await asyncio.gather(*self._chores, return_exceptions=True)
         self._is_closed = True
+        await self._notifier.close()
         self._kept.stop()
         stopping = Unavailable("this manager stops: ask again when it is back")
         self._answers.fail(stopping)
@@ -204,6 +226,7 @@ class DagService(DagReading):
             "dag_attempts_dropped_total": self.dropped,
             "dag_epochs_raised_total": sum(keeper.floor.raised_total for keeper in keepers),
             "dag_workers_quarantined": len(self._kept.turns.dispatcher.quarantined(boottime_ns())),
+            "dag_notices_total": dict(self._notifier.counts),
             "dag_store_has_problem": int(bool(self.problem)),
         }
 
@@ -300,6 +323,10 @@ class DagService(DagReading):
         if self._kept.has_first:
             await self._schedules.follow()
 
+    async def send_notices(self) -> None:
+        self._check_loaded()
+        await self._notifier.look()
+
     def on_clock_jump(self, jump_ns: int) -> None:
         """The clock of the day was set by so much."""
         self._schedules.on_jump(jump_ns)
@@ -353,6 +380,7 @@ class DagService(DagReading):
     # -- the port: submitting
 
     async def submit_dag(self, spec: DagSpec, key: str, by: str) -> DagFacts:
+        self._check_notices(spec.settings)
         return await self.submit_filled(filled(spec), key, by, waits=spec.wait_for_workers)
 
     async def submit_filled(self, spec: DagSpec, key: str, by: str, *, waits: bool = True) -> DagFacts:
@@ -398,6 +426,7 @@ class DagService(DagReading):
 
     def submit_soon(self, spec: DagSpec, key: str, by: str, done: Submitted) -> None:
         try:
+            self._check_notices(spec.settings)
             spec = filled(spec)
         except BadDag as error:
             done(error)
@@ -422,6 +451,7 @@ class DagService(DagReading):
     async def begin_dag(self, head: DagHead, key: str, by: str) -> str:
         self._drafts.check_room()
         self._check_store()
+        self._check_notices(head.settings)
         values = values_for(head)
         params = values_text(values)
         name, settings = head.name, head.settings
@@ -544,36 +574,6 @@ class DagService(DagReading):
         if found.state is not TaskState.DEAD:
             raise Conflict(f"task {task} of job {job} is {found.state}: only dead letters are replayed")
         return await self.retry_dag(job, RetryRequest((task,), {} if config is None else {task: config}))
-
-    async def put_schedule(self, spec: DagSpec, by: str) -> ScheduleView:
-        self._check_loaded()
-        if not spec.wait_for_workers:
-            self._runnable.check(spec.tasks, bundled_in(spec))
-        return await self._schedules.put(spec, by)
-
-    async def drop_schedule(self, name: str) -> None:
-        self._check_loaded()
-        await self._schedules.drop(name)
-
-    async def schedules(self) -> list[ScheduleView]:
-        self._check_loaded()
-        return await self._schedules.schedules()
-
-    async def pause_schedule(self, name: str) -> ScheduleView:
-        self._check_loaded()
-        return await self._schedules.pause(name)
-
-    async def resume_schedule(self, name: str) -> ScheduleView:
-        self._check_loaded()
-        return await self._schedules.resume(name)
-
-    async def run_schedule(self, name: str, key: str, by: str) -> DagFacts:
-        self._check_loaded()
-        return await self._schedules.run_now(name, key, by)
-
-    async def backfill(self, name: str, request: BackfillRequest, by: str) -> BackfillView:
-        self._check_loaded()
-        return await self._schedules.backfill(name, request, by)
 
 
 def _result_of(ended: "asyncio.Future[DagFacts]") -> DagFacts | TalkaError:

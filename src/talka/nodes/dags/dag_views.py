@@ -17,7 +17,9 @@ from talka.wire.task_views import (
     DagFacts,
     DeadLetter,
     EventView,
+    JobNotice,
     LogLineView,
+    NoticeView,
     ScheduleView,
     StreamText,
     StreamView,
@@ -27,8 +29,9 @@ from talka.wire.views import instant_text
 from talka.work.dags.cron import LAST_MS
 from talka.work.dags.dag import TaskSpec
 from talka.work.dags.elements import kept_element
+from talka.work.dags.notify import target_of
 from talka.work.dags.params import values_in
-from talka.work.dags.records import AttemptRow, EventRow, JobRow, LogRow, ScheduleRow, StreamRow, TaskRow
+from talka.work.dags.records import AttemptRow, EventRow, JobRow, LogRow, NoticeRow, ScheduleRow, StreamRow, TaskRow
 from talka.work.lifecycle import JobState, TaskState, is_final
 from talka.work.outcome import ExitCode
 
@@ -189,6 +192,19 @@ def dead_letter(job: str, row: TaskRow, attempts: list[AttemptRow]) -> DeadLette
         error=row.error,
         ended_at=instant_text(row.ended_ms),
         attempts=[attempt_view(one) for one in attempts],
+    )
+
+
+def notice_view(row: NoticeRow) -> NoticeView:
+    return NoticeView(
+        row.id,
+        target_of(row.url).place,
+        row.state,
+        msgspec.json.decode(row.body, type=JobNotice).state,
+        row.tries,
+        next_at=instant_text(row.next_ms) if row.state == "waiting" else "",
+        settled_at="" if row.state == "waiting" else instant_text(row.next_ms),
+        error=row.error,
     )
 
 

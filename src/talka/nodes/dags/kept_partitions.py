@@ -75,6 +75,12 @@ class KeptPartitions:
         """Whether it has partition 0: who does looks after what belongs to all, schedules and the age of the store."""
         return WHOLE.number in self._kept
 
+    def lease_of(self, job: str) -> str | None:
+        """The key of the lease that jobs of this id are written under; None: another manager has it."""
+        keeper = self.keepers.of_job(job)
+        kept = None if keeper is None else self._kept.get(keeper.partition.number)
+        return None if kept is None else kept.lease.key
+
     async def load(self) -> None:
         """Read all that had not ended."""
         now = boottime_ns()

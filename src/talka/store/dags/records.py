@@ -24,6 +24,7 @@ from talka.work.dags.records import (
     LiveTask,
     LogRow,
     MoveJob,
+    NoticeRow,
     Release,
     ScheduleRow,
     StreamRow,
@@ -252,6 +253,12 @@ class Store(Protocol):
 
     async def events(self, job: int, after: int, limit: int) -> list[EventRow]: ...
     async def schedules(self) -> list[ScheduleRow]: ...
+
+    async def notices(self, job: int) -> list[NoticeRow]:
+        """Of the ends of a job, in order of their ids."""
+
+    async def waiting_notices(self, limit: int) -> list[NoticeRow]:
+        """Those that are sent next, the soonest first."""
 
     # Tasks.
 

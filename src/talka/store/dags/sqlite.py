@@ -39,6 +39,7 @@ from talka.work.dags.records import (
     JobRow,
     LiveTask,
     LogRow,
+    NoticeRow,
     ScheduleRow,
     StreamRow,
     TaskKey,
@@ -180,6 +181,12 @@ class SqliteRecords:
     def schedules(self) -> list[ScheduleRow]:
         rows = rows_as(ScheduleRow, self.file.read("schedules"))
         return [msgspec.structs.replace(row, is_paused=bool(row.is_paused)) for row in rows]
+
+    def notices(self, job: int) -> list[NoticeRow]:
+        return rows_as(NoticeRow, self.file.read("notices", {"job": job}))
+
+    def waiting_notices(self, limit: int) -> list[NoticeRow]:
+        return rows_as(NoticeRow, self.file.read("waiting_notices", {"limit": max(limit, 0)}))
 
     # Tasks.
 

@@ -179,6 +179,23 @@ CREATE TABLE talka_streams (
 ALTER TABLE talka_jobs ADD COLUMN output_bytes INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE talka_attempts ADD COLUMN outcome TEXT NOT NULL DEFAULT '';
 
+-- migration: 9
+-- Ends of jobs that somebody is to be told of.
+CREATE TABLE talka_notices (
+    id TEXT PRIMARY KEY,
+    job INTEGER NOT NULL,
+    job_id TEXT NOT NULL,
+    url TEXT NOT NULL,
+    body BLOB NOT NULL,
+    state TEXT NOT NULL,
+    tries INTEGER NOT NULL,
+    next_ms INTEGER NOT NULL,
+    error TEXT NOT NULL
+) WITHOUT ROWID;
+
+CREATE INDEX talka_notices_by_job ON talka_notices (job);
+CREATE INDEX talka_waiting_notices ON talka_notices (next_ms, id) WHERE state = 'waiting';
+
 -- name: tables
 SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\_%' ESCAPE '\';
 
@@ -487,6 +504,26 @@ ORDER BY name;
 
 -- name: drop_schedule
 DELETE FROM talka_schedules WHERE name = ?;
+
+-- name: put_notice
+INSERT OR REPLACE INTO talka_notices (id, job, job_id, url, body, state, tries, next_ms, error)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: move_notice
+UPDATE talka_notices SET state = ?2, tries = ?3, next_ms = ?4, error = ?5 WHERE id = ?1 AND state = 'waiting';
+
+-- name: notices
+SELECT id, job, job_id, url, body, state, tries, next_ms, error FROM talka_notices WHERE job = :job ORDER BY id;
+
+-- name: waiting_notices
+SELECT id, job, job_id, url, body, state, tries, next_ms, error
+FROM talka_notices
+WHERE state = 'waiting'
+ORDER BY next_ms, id
+LIMIT :limit;
+
+-- name: drop_notices
+DELETE FROM talka_notices WHERE job = ?;
 
 -- name: acquire
 INSERT INTO talka_leases (key, owner, epoch, until_ms, beat)

@@ -26,10 +26,12 @@ from talka.work.dags.records import (
     FanOut,
     JobRow,
     MoveJob,
+    MoveNotice,
     PutAttempt,
     PutEvent,
     PutJob,
     PutLogs,
+    PutNotice,
     PutSchedule,
     PutStreams,
     PutTasks,
@@ -311,6 +313,7 @@ def drop_jobs(changes: list[DropJob]) -> list[ChangeStep]:
     return [
         *(ChangeStep(query, ranges, []) for query in _OF_RANGES),
         ChangeStep("drop_events", numbers, []),
+        ChangeStep("drop_notices", numbers, []),
         ChangeStep("drop_job", numbers),
     ]
 
@@ -334,6 +337,8 @@ STEPS: Final[dict[type, Callable[[list[Any]], list[ChangeStep]]]] = {
     PutStreams: put_streams,
     PutSchedule: lambda changes: as_they_are("put_schedule", [change.row for change in changes]),
     DropSchedule: partial(as_they_are, "drop_schedule"),
+    PutNotice: lambda changes: as_they_are("put_notice", [change.row for change in changes]),
+    MoveNotice: partial(as_they_are, "move_notice"),
     DropJob: drop_jobs,
 }
 

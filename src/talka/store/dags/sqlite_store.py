@@ -37,6 +37,7 @@ from talka.work.dags.records import (
     JobRow,
     LiveTask,
     LogRow,
+    NoticeRow,
     ScheduleRow,
     StreamRow,
     TaskKey,
@@ -167,6 +168,12 @@ class SqliteStore:
 
     async def schedules(self) -> list[ScheduleRow]:
         return await self._read(self._records.schedules)
+
+    async def notices(self, job: int) -> list[NoticeRow]:
+        return await self._read(self._records.notices, job)
+
+    async def waiting_notices(self, limit: int) -> list[NoticeRow]:
+        return await self._read(self._records.waiting_notices, limit)
 
     # Tasks.
 

@@ -16,6 +16,7 @@ import msgspec
 from talka.errors import Invalid
 from talka.units import SECOND
 from talka.work.dags.cron import Cron
+from talka.work.dags.notify import EndState, Notifies, Notify, notify_problems
 from talka.work.durations import LONGEST_NS, NUMBER, BadDuration, parse_duration, parse_rate, shown
 
 TASKS_LIMIT: Final = 2_000_000
@@ -136,6 +137,8 @@ class DagSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     timeouts: Timeouts = Timeouts()
     timeout: Duration | None = None
     """Of the whole job."""
+    notify: Notifies = ()
+    """Who is told when the job has ended: one of these, or a list."""
 
 
 class Param(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -403,7 +406,7 @@ def settings_problems(settings: DagSettings) -> list[tuple[str, str]]:
     """Fields, and what is wrong with them."""
     return _wrong_durations(
         ("timeout", settings.timeout, True), *_retry_durations(settings.retry), *_timeouts(settings.timeouts)
-    )
+    ) + notify_problems(settings.notify)
 
 
 def _told(task: TaskSpec, index: int, field: str, text: str) -> BadDag:
@@ -600,7 +603,7 @@ _WORDS: Final = {
     "object": "an object",
     "null": "null",
 }
-_CHOICES: Final[dict[str, Any]] = {"type": ParamType, "catch_up": CatchUp}
+_CHOICES: Final[dict[str, Any]] = {"type": ParamType, "catch_up": CatchUp, "on": EndState}
 _PARTS: Final[dict[str, type[msgspec.Struct]]] = {
     "tasks": TaskSpec,
     "retry": Retry,
@@ -610,6 +613,7 @@ _PARTS: Final[dict[str, type[msgspec.Struct]]] = {
     "settings": DagSettings,
     "params": Param,
     "bundle": CodeBundle,
+    "notify": Notify,
 }
 Spec = TypeVar("Spec")
 _LATER: Final = {
@@ -688,7 +692,8 @@ def explained(error: msgspec.MsgspecError, kind: type[msgspec.Struct], field: st
         one, more = {"str": (" character", " characters"), "array": (" entry", " entries")}.get(bound[1], ("", ""))
         return path, f"must {'have' if bound[2] else 'be'} {side} {float(bound[4]):g}{one if bound[4] == '1' else more}"
     if choice := re.fullmatch(r"Invalid enum value '(.*)'", text, re.DOTALL):
-        last_word = re.split(r"[. ]", path or field)[-1]
+        where = re.sub(r"\[[^\[\]]*\]$", "", path) or field
+        last_word = re.split(r"[. ]", where)[-1]
         choices = ", ".join(get_args(_CHOICES.get(last_word, FailurePolicy)))
         return path, f"{shown(choice[1])} is not one of {choices}"
     if text.startswith("Invalid value"):  # of a tag, and only jobs have one

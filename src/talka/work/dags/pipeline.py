@@ -33,6 +33,7 @@ from talka.work.dags.dag import (
     schedule_problems,
     settings_problems,
 )
+from talka.work.dags.notify import Notify
 from talka.work.dags.params import NO_VALUES, SCHEDULE_SAMPLES, plain, try_filling
 from talka.work.durations import shown
 from talka.work.handlers import MARK
@@ -95,6 +96,7 @@ class Dag:
         retry: Retry | Fields | None = None,
         timeouts: Timeouts | Fields | None = None,
         timeout: Duration | None = None,
+        notify: Notify | Fields | Iterable[Notify | Fields] = (),
         schedule: str = "",
         params: Mapping[str, Param | Fields] | None = None,
         timezone: str = "",
@@ -109,6 +111,7 @@ class Dag:
         for field, value in (("retry", retry), ("timeouts", timeouts), ("timeout", timeout)):
             if value is not None:
                 self._settings[field] = value
+        self._settings["notify"] = notify if isinstance(notify, Notify | Mapping) else list(notify)
         self._tasks: list[_Written] = []
 
     def __repr__(self) -> str:

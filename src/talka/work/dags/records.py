@@ -6,7 +6,7 @@ the upper bits, a counter below.
 """
 
 from collections.abc import Iterator
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -19,6 +19,7 @@ TASK_STATES: Final = tuple(TaskState)
 JOB_STATES: Final = tuple(JobState)
 
 TaskKey: TypeAlias = tuple[int, int]
+NoticeState: TypeAlias = Literal["waiting", "sent", "given_up"]
 
 
 class JobRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,6 +187,22 @@ class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
     ran_ms: int = 0
     """Of which instant its last job is, for whatever reason it was submitted."""
     ran_job: str = ""
+
+
+class NoticeRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a job, to be told to somebody."""
+
+    id: str
+    job: int
+    job_id: str
+    url: str
+    body: bytes
+    state: NoticeState = "waiting"
+    tries: int = 0
+    next_ms: int = 0
+    """While it waits: when it is sent next. Then: when it was settled."""
+    error: str = ""
+    """Of the last try."""
 
 
 # Changes. A store makes a batch of them in one transaction, in order. Those with a fence change nothing when the row's
@@ -368,6 +385,20 @@ class DropSchedule(msgspec.Struct, frozen=True):
     name: str
 
 
+class PutNotice(msgspec.Struct, frozen=True):
+    row: NoticeRow
+
+
+class MoveNotice(msgspec.Struct, frozen=True):
+    """What became of a try, unless the notice was settled already."""
+
+    id: str
+    state: NoticeState
+    tries: int
+    next_ms: int
+    error: str = ""
+
+
 class DropJob(msgspec.Struct, frozen=True):
     """A submission that was broken off, or a job that is kept no longer, with all that belongs to it."""
 
@@ -393,5 +424,7 @@ Change: TypeAlias = (
     | PutStreams
     | PutSchedule
     | DropSchedule
+    | PutNotice
+    | MoveNotice
     | DropJob
 )
