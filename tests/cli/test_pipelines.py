@@ -1001,7 +1001,7 @@ def test_files_in_the_document_are_what_they_say(folder: Path) -> None:
     (folder / "scheduled.yaml").write_text(next(one for one in others if "schedule:" in one))
     scheduled = read_pipeline(folder / "scheduled.yaml")
     assert (scheduled.timezone, scheduled.catch_up) == ("Europe/Berlin", "all")
-    dag, _, handlers = shown("py")
+    dag, _, handlers, *_ = shown("py")
     (folder / "nightly.py").write_text(dag)
     found = pipelines.pipeline_of("nightly.py")
     assert found is not None and len(found.tasks) == 52

@@ -130,3 +130,24 @@ def test_table_that_is_none_is_a_sentence(folder: Path, capsys: pytest.CaptureFi
     (folder / "talka.toml").write_text("worker = 3")
     assert run_command(["worker"]) == 2
     assert "talka.toml: [worker] is not a table" in capsys.readouterr().err
+
+
+NOTIFY = "what notices of these tests are signed with"
+
+
+def test_whom_a_manager_tells_is_set_by_flags_and_files(folder: Path) -> None:
+    from talka.cli.nodes.node import notify_options
+
+    secret = folder / "notify.secret"
+    secret.write_text(NOTIFY + "\n")
+    secret.chmod(0o600)
+    assert notify_options(NodeSettings("up", {})) == {"notify_secret": "", "may_notify_private": False}
+    flags = {"notify_secret": str(secret), "allow_private_notify": True}
+    assert notify_options(NodeSettings("manager", flags)) == {"notify_secret": NOTIFY, "may_notify_private": True}
+    (folder / "talka.toml").write_text('[up]\nnotify_secret = "notify.secret"\nallow_private_notify = true\n')
+    assert notify_options(NodeSettings("up", {})) == {"notify_secret": NOTIFY, "may_notify_private": True}
+    (folder / "talka.toml").write_text('[up]\nallow_private_notify = "perhaps"\n')
+    with pytest.raises(BadSetting, match='allow_private_notify = "perhaps" is not possible: write true or false'):
+        notify_options(NodeSettings("up", {}))
+    (folder / "talka.toml").write_text('[up]\nallow_private_notify = "true"\n')
+    assert notify_options(NodeSettings("up", {}))["may_notify_private"] is True
