@@ -147,7 +147,7 @@ def test_whom_a_manager_tells_is_set_by_flags_and_files(folder: Path) -> None:
     (folder / "talka.toml").write_text('[up]\nnotify_secret = "notify.secret"\nallow_private_notify = true\n')
     assert notify_options(NodeSettings("up", {})) == {"notify_secret": NOTIFY, "may_notify_private": True}
     (folder / "talka.toml").write_text('[up]\nallow_private_notify = "perhaps"\n')
-    with pytest.raises(BadSetting, match='allow_private_notify = "perhaps" is not possible: write true or false'):
+    with pytest.raises(Invalid, match='allow_private_notify = "perhaps" is not possible: write true or false'):
         notify_options(NodeSettings("up", {}))
     (folder / "talka.toml").write_text('[up]\nallow_private_notify = "true"\n')
     assert notify_options(NodeSettings("up", {}))["may_notify_private"] is True
