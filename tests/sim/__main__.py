@@ -10,8 +10,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from typing import NamedTuple
 
 from talka.testing.world import World
 from talka.units import SECOND
@@ -26,16 +28,39 @@ def replay(kind: str, seed: int, is_quiet: bool) -> int:
     world: World = KINDS[kind].run(seed, verbose=None if is_quiet else print)
     for violation in world.violations:
         print(f"VIOLATED {violation.invariant} at {violation.time / SECOND:.3f} s: {violation.text}")
-    print("faults that struck: " + ", ".join(f"{name} {count}" for name, count in sorted(world.struck.items())))
+    for line in faults_text(world.struck, world.met_nothing):
+        print(line)
     print(f"trace hash: {world.trace_hash()}")
     return 1 if world.violations else 0
 
 
-def one(kind: str, seed: int) -> tuple[str, int, int, list[str]]:
-    """(kind, seed, simulated node-seconds, what was violated)."""
+def faults_text(struck: Mapping[str, int], met_nothing: Mapping[str, int]) -> list[str]:
+    """How many had an effect, and how many had none."""
+
+    def told(counts: Mapping[str, int]) -> str:
+        return ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items())) or "none"
+
+    return [
+        f"faults that struck: {told(struck)}",
+        f"faults that met nothing, in whose place others were drawn: {told(met_nothing)}",
+    ]
+
+
+class Ran(NamedTuple):
+    kind: str
+    seed: int
+    node_seconds: int
+    """Simulated."""
+    told: list[str]
+    """What was violated."""
+    struck: dict[str, int]
+    met_nothing: dict[str, int]
+
+
+def one(kind: str, seed: int) -> Ran:
     world: World = KINDS[kind].run(seed)
     told = [f"{violation.invariant}: {violation.text}" for violation in world.violations]
-    return kind, seed, len(world.hosts) * world.now // SECOND, told
+    return Ran(kind, seed, len(world.hosts) * world.now // SECOND, told, world.struck, world.met_nothing)
 
 
 def commit() -> str:
@@ -57,28 +82,34 @@ def long(seconds: float, first: int) -> int:
     started = time.monotonic()
     counts = dict.fromkeys(KINDS, 0)
     node_seconds = 0
+    struck: Counter[str] = Counter()
+    met_nothing: Counter[str] = Counter()
     failures = 0
     todo = work(first)
     cores = os.cpu_count() or 1
     with ProcessPoolExecutor(cores) as pool:
-        running: set[Future[tuple[str, int, int, list[str]]]] = set()
+        running: set[Future[Ran]] = set()
         thousand = pool.submit(membership_figures.thousand)
         while running or time.monotonic() - started < seconds:
             while len(running) < 2 * cores and time.monotonic() - started < seconds:
                 running.add(pool.submit(one, *next(todo)))
             done, running = wait(running, timeout=60, return_when=FIRST_COMPLETED)
             for future in done:
-                kind, seed, simulated, told = future.result()
-                counts[kind] += 1
-                node_seconds += simulated
-                for text in told:
+                ran = future.result()
+                counts[ran.kind] += 1
+                node_seconds += ran.node_seconds
+                struck.update(ran.struck)
+                met_nothing.update(ran.met_nothing)
+                for text in ran.told:
                     failures += 1
-                    print(f"{kind} seed {seed}: {text}\n  make sim SEED={seed} KIND={kind}")
+                    print(f"{ran.kind} seed {ran.seed}: {text}\n  make sim SEED={ran.seed} KIND={ran.kind}")
         for line in thousand.result():
             print(line)
     elapsed = time.monotonic() - started
     print(", ".join(f"{count} seeds of {kind}" for kind, count in counts.items()) + f" in {elapsed:.0f} s")
     print(f"{node_seconds} simulated node-seconds, {node_seconds / elapsed:.0f} per second on {cores} cores")
+    for line in faults_text(struck, met_nothing):
+        print(line)
     print("clean" if not failures else f"{failures} violations")
     return 1 if failures else 0
 

@@ -114,8 +114,8 @@ ROWS: Final = (
     ),
     Row("majority of those seen alive (`configured_majority`)", ("configured_majority",), ("I1", "I4", "I8"), 1),
     Row("lease counted from the answer (`lease_from_send`)", ("lease_from_send",), ("I4", "I4 key"), 7),
-    Row("no margin for drift (`drift_margin`)", ("drift_margin",), ("I4", "I4 key"), 51, 800),
-    Row("clocks off by 15 % where 2 % are allowed for", (), ("I4", "I4 key"), 10, 800, 150_000),
+    Row("no margin for drift (`drift_margin`)", ("drift_margin",), ("I4", "I4 key"), 74, 800),
+    Row("clocks off by 15 % where 2 % are allowed for", (), ("I4", "I4 key"), 16, 800, 150_000),
     Row(
         "voters of different leases hear each other (`one_leader_lease`)",
         ("one_leader_lease",),
@@ -150,14 +150,14 @@ ROWS: Final = (
         has_forger=True,
     ),
     _jobs("variables travel open (`sealed_variables`)", "sealed_variables", ("variables",), 2),
-    _dags("handlers go on while their worker is frozen (`core_deadline`)", "core_deadline", ("D5", "D6"), 97),
+    _dags("handlers go on while their worker is frozen (`core_deadline`)", "core_deadline", ("D5", "D6"), 18),
     _jobs("everybody may say everything (`role_table`)", "role_table", ("role",), 1, has_hostile=True),
     _dags("dag jobs: everybody may say everything (`role_table`)", "role_table", ("role",), 1, has_hostile=True),
     _dags("workers tell of each other's attempts (`own_attempts`)", "own_attempts", ("D2", "D4"), 1, has_hostile=True),
     _dags(
         "attempts that were given up bring results (`attempt_fence`)", "attempt_fence", (ILLEGAL_MOVE, "D2", "D4"), 8
     ),
-    _leases("managers go by the lease they were told (`one_worker_lease`)", "one_worker_lease", ("I4 task",), 7),
+    _leases("managers go by the lease they were told (`one_worker_lease`)", "one_worker_lease", ("I4 task",), 37),
     _leases("a changed lease counts at once (`longer_lease`)", "longer_lease", ("I4 task",), 26),
     Row(
         "workers that were heard have the grace of others (`heard_lives`)",
@@ -170,7 +170,7 @@ ROWS: Final = (
     _dags(
         "results of tasks count as often as they come (`task_result_key`)", "task_result_key", (ILLEGAL_MOVE, "D2"), 1
     ),
-    _dags("limits are forgotten with the manager (`leased_limits`)", "leased_limits", ("D5",), 35),
+    _dags("limits are forgotten with the manager (`leased_limits`)", "leased_limits", ("D5",), 32),
     _dags("results count whatever store gave the attempt out (`store_life`)", "store_life", ("D9",), 7),
     _dags("workers are given tasks under epochs they obeyed for another (`epoch_floor`)", "epoch_floor", ("D1",), 1),
     Row(

@@ -378,8 +378,8 @@ class Story:
     def _kill_core(self, rng: Random) -> None:
         if self._is_over(CORE_DIES):
             return
-        if self.cores.strike(rng):
-            self.world.struck[CORE_DIES] = self.world.struck.get(CORE_DIES, 0) + 1
+        has_met = self.cores.strike(rng)
+        self.world.count_fault(CORE_DIES, has_met=has_met)
         self.world.after(int(rng.expovariate(1.0) * 4 * SECOND) + MILLISECOND, partial(self._kill_core, rng))
 
     def _lose_tail(self, rng: Random) -> None:

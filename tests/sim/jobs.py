@@ -333,9 +333,9 @@ class Story:
         if self.world.now >= (CALM_FROM if CORE_DIES in self.world.struck else LATE_UNTIL):
             return
         gap_ns = 3 * SECOND
-        if self.cores.strike(rng):
-            self.world.struck[CORE_DIES] = self.world.struck.get(CORE_DIES, 0) + 1
-        elif CORE_DIES not in self.world.struck:
+        has_met = self.cores.strike(rng)
+        self.world.count_fault(CORE_DIES, has_met=has_met)
+        if not has_met and CORE_DIES not in self.world.struck:
             gap_ns = SECOND // 4  # it is to strike, also where there is little to strike at
         self.world.after(int(rng.expovariate(1.0) * gap_ns) + MILLISECOND, partial(self._kill_core, rng))
 

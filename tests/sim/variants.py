@@ -506,7 +506,7 @@ def writes_elements_apart(right, self, now):
 
 
 @variant("schedule_mending", store_chores, "mended")
-def mends_nothing(right, rows, now_ms):
+def mends_nothing(right, rows, now_ms, zones):
     """A schedule whose next instant was reckoned by a clock that was ahead gets another when that is right again."""
     return []
 

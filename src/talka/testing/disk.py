@@ -31,6 +31,8 @@ class Disk:
         self.durable: dict[str, bytes] = {}
         self.lost_writes = 0
         """Writes a crash took, the torn ones included."""
+        self.slowed_writes = 0
+        """Writes that were begun while the disk was slow."""
         self.torn_writes = 0
         """Writes a crash met half done. They leave no mark: a torn record is found out and thrown away."""
         self._fsync_mean_ns = fsync_mean_ns
@@ -59,6 +61,7 @@ class Disk:
                 "tickets of one node must grow"
             )
         self._last_ticket = ticket
+        self.slowed_writes += self._slowness > 1
         self._unfinished.append((ticket, puts))
         taken_ns = int(-log(1.0 - self._rng.random()) * self._fsync_mean_ns) * self._slowness
         self._busy_until = max(self._busy_until, self._world.now) + taken_ns

@@ -1,6 +1,8 @@
 """Faults that strike a world: which, whom and when is drawn from the seed.
 
-Each class counts in `World.struck` when it had an effect, not when it was tried.
+Each class counts in `World.struck` when it had an effect, not when it was tried. A fault that met nothing, as a crash
+of a host that is down or a cut where nobody spoke, counts in `World.met_nothing`, and another is drawn in its place: of
+the same class, by randomness of its own.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,6 +20,12 @@ if TYPE_CHECKING:
     from talka.testing.world import World
 
 RECORDED_LIMIT: Final = 512
+REDRAWS: Final = 8
+"""Of one fault. After that its class waits for its next turn."""
+REDRAWN_AFTER_NS: Final = (50 * MILLISECOND, SECOND)
+"""Not at once: who was down may be up then, so that favourites are struck as often as they are to be."""
+PROOF_NS: Final = SECOND // 3
+"""Shortly before the end a fault has this long to show an effect, before another is tried beside it."""
 LAST_CALL_NS: Final = 14 * SECOND
 INSIST_NS: Final = 4 * SECOND
 DISK_FAULTS: Final = ("disk lost", "disk rolled back")
@@ -75,11 +83,29 @@ class FrozenWorkers:
         if not names and self.NAME not in world.struck and world.now >= self._until - LAST_CALL_NS:
             names = [name for name in world.hosts if name.startswith("w")]
         delay_ns = int(rng.expovariate(1.0) * 6 * SECOND)
-        if names and world.hosts[rng.choice(names)].freeze(rng.randrange(3, 12) * SECOND):
-            world.struck[self.NAME] = world.struck.get(self.NAME, 0) + 1
-        else:
+        has_met = bool(names) and world.hosts[rng.choice(names)].freeze(rng.randrange(3, 12) * SECOND)
+        if names:
+            world.count_fault(self.NAME, has_met=has_met)
+        if not has_met:
             delay_ns = SECOND // 20  # it is to strike, also where there is little to strike at
         world.after(delay_ns + MILLISECOND, self.strike)
+
+
+class Blow:
+    """A fault that lasts, and may yet turn out to have met nothing."""
+
+    __slots__ = ("_before", "_count", "at", "name")
+
+    def __init__(self, name: str, at: int, count: Callable[[], int]) -> None:
+        """`count` grows when it has an effect."""
+        self.name = name
+        self.at = at
+        self._count = count
+        self._before = count()
+
+    @property
+    def has_met(self) -> bool:
+        return self._count() > self._before
 
 
 class Faults:
@@ -103,6 +129,10 @@ class Faults:
     ) -> None:
         self._world = world
         self._rng = world.rng("fault")
+        self._again_rng = world.rng("fault again")
+        """Of what is drawn in the place of others: the rest of the history goes on as it would."""
+        self._blows: list[Blow] = []
+        """Those that last, and have had no effect when it was last looked."""
         self._hosts = list(hosts)
         self._classes = [name for name in classes if name not in LINK_FAULTS]
         self._link_classes = [name for name in classes if name in LINK_FAULTS]
@@ -120,7 +150,8 @@ class Faults:
         self._recorded: list[tuple[str, str, bytes, Lane]] = []
         if "replay" in classes or "forgery" in classes:
             world.network.tap(self._record)
-        self._actions: dict[str, Callable[[], bool]] = {
+        # None: nothing can be done just now, as to a disk while not all is well.
+        self._actions: dict[str, Callable[[], bool | None]] = {
             "crash": self._crash,
             "stall": self._stall,
             "pause": self._pause,
@@ -152,6 +183,8 @@ class Faults:
         self._heal()
 
     def _heal(self) -> None:
+        for blow in list(self._blows):
+            self._settle(blow, is_drawn_again=False)
         self._era += 1
         self._world.network.heal_all()
         for name in self._hosts:
@@ -181,11 +214,47 @@ class Faults:
             if not self._todo:
                 self._todo = list(self._classes)
                 self._rng.shuffle(self._todo)
-            name = self._todo.pop()
-            if self._actions[name]():
-                self._struck(name)
             # What is not possible just now is tried again when all others had their turn.
+            self._blow(self._todo.pop())
         self._next()
+
+    def _blow(self, name: str) -> None:
+        self._count(name, self._actions[name]())
+
+    def _count(self, name: str, has_met: bool | None, redraws: int = REDRAWS) -> None:
+        """What came of a fault. In the place of one that met nothing another is drawn, up to so many times."""
+        if has_met is None:
+            return
+        self._world.count_fault(name, has_met=has_met)
+        if not has_met and redraws:
+            pause_ns = self._again_rng.randrange(*REDRAWN_AFTER_NS)
+            self._later(pause_ns, lambda: self._draw_again(name, redraws - 1))
+
+    def _draw_again(self, name: str, redraws: int) -> None:
+        if self.is_quiet:
+            return
+        self._rng, own = self._again_rng, self._rng
+        has_met = self._actions[name]()
+        self._rng = own
+        self._count(name, has_met, redraws)
+
+    def _lasts(self, name: str, duration: int, count: Callable[[], int]) -> None:
+        """It counts as struck; that is taken back when it is over and `count` has not grown."""
+        blow = Blow(name, self._world.now, count)
+        self._blows.append(blow)
+        self._later(duration, lambda: self._settle(blow))
+
+    def _settle(self, blow: Blow, *, is_drawn_again: bool = True) -> None:
+        if blow not in self._blows:
+            return
+        self._blows.remove(blow)
+        if blow.has_met:
+            return
+        struck = self._world.struck
+        struck[blow.name] -= 1
+        if not struck[blow.name]:
+            del struck[blow.name]
+        self._count(blow.name, False, REDRAWS if is_drawn_again else 0)
 
     def _is_last_call(self) -> bool:
         """Whether a fault of a disk has not struck yet, or shortly before the end any other: then everything else
@@ -193,19 +262,21 @@ class Faults:
         waiting = self._not_struck()
         if self._world.now < self._insist_at:
             waiting = [name for name in waiting if name in DISK_FAULTS]
+        else:
+            waiting += [name for name in self._classes if self._is_unproven(name)]
         if not waiting:
             return False
         if self._quiet_until < self._last_call_at + LAST_CALL_NS:
             self._quiet_until = self._last_call_at + LAST_CALL_NS
             self._heal()
-        elif self._actions[waiting[0]]():
-            self._struck(waiting[0])
+        else:
+            self._blow(waiting[0])
         self._world.after(LAST_CALL_NS // 100, self._strike)
         return True
 
     def _insist(self) -> None:
         """Where a fault has not struck by chance, make it likely for the time that is left."""
-        if self._not_struck():
+        if self._not_struck() or any([self._is_unproven(name) for name in self._classes]):
             self._strike()
         late = missing(self._world, self._link_classes)
         profile = self._world.network.default
@@ -225,8 +296,15 @@ class Faults:
         ordered = (*DISK_FAULTS, *[name for name in self._classes if name not in DISK_FAULTS])
         return [name for name in ordered if name in self._classes and name not in self._world.struck]
 
-    def _struck(self, name: str) -> None:
-        self._world.struck[name] = self._world.struck.get(name, 0) + 1
+    def _is_unproven(self, name: str) -> bool:
+        """Whether it may have met nothing each time, as far as can be known by now."""
+        self._blows = [blow for blow in self._blows if not blow.has_met]
+        open_ones = [blow.at for blow in self._blows if blow.name == name]
+        return (
+            bool(open_ones)
+            and len(open_ones) == self._world.struck[name]
+            and max(open_ones) + PROOF_NS < self._world.now
+        )
 
     def _between(self, span: tuple[int, int]) -> int:
         return self._rng.randrange(span[0], span[1])
@@ -276,15 +354,17 @@ class Faults:
             return False  # slowness multiplies: two at once would stop the disk for good
         duration = self._between(self._limits.cut_ns)
         self._slow_until[name] = self._world.now + duration
-        self._world.hosts[name].disk.slow_down(self._rng.choice((10, 50, 200)), duration)
+        disk = self._world.hosts[name].disk
+        disk.slow_down(self._rng.choice((10, 50, 200)), duration)
+        self._lasts("slow disk", duration, lambda: disk.slowed_writes)
         return True
 
     def _drift(self) -> bool:
         limit = self._limits.drift_ppm
-        self._world.hosts[self._victim()].set_drift(
-            self._rng.choice((-limit, limit, self._rng.randrange(-limit, limit)))
-        )
-        return True
+        host = self._world.hosts[self._victim()]
+        before = host.drift_ppm
+        host.set_drift(self._rng.choice((-limit, limit, self._rng.randrange(-limit, limit))))
+        return host.drift_ppm != before
 
     def _is_calm(self) -> bool:
         hosts = self._world.hosts
@@ -295,21 +375,21 @@ class Faults:
         names = [name for name in self._hosts if self._may_lose_disk(name)] if self._is_calm() else []
         return self._rng.choice(names) if names else ""
 
-    def _lose_disk(self) -> bool:
+    def _lose_disk(self) -> bool | None:
         name = self._victim_with_disk()
         if not name:
-            return False
+            return None
         host = self._world.hosts[name]
         host.crash()
         host.disk.lose()
         self._later(self._between(self._limits.down_ns), host.start)
         return True
 
-    def _roll_back(self) -> bool:
+    def _roll_back(self) -> None:
         """The disk returns to what it was a while ago. Peers that answered meanwhile can tell, if they are there."""
         name = "" if self._is_image_kept else self._victim_with_disk()
         if not name:
-            return False
+            return
         host = self._world.hosts[name]
         host.disk.snapshot()
         self._is_image_kept = True
@@ -317,17 +397,21 @@ class Faults:
         def put_back() -> None:
             self._is_image_kept = False
             if self._is_over or not host.disk.has_changed or not self._is_calm() or not self._may_lose_disk(name):
+                self._world.count_fault("disk rolled back", has_met=False)
                 return
             host.crash()
             host.disk.roll_back()
             host.start()
             self._quiet_until = max(self._quiet_until, self._world.now + 3 * SECOND)
-            self._struck("disk rolled back")
+            self._world.count_fault("disk rolled back")
 
         self._world.after(self._between((SECOND, 4 * SECOND)), put_back)
-        return False
 
     # -- network
+
+    def _cuts_last(self, name: str, pairs: Sequence[tuple[str, str]], duration: int) -> None:
+        hindered, kept = self._world.network.hindered, tuple(dict.fromkeys(pairs))
+        self._lasts(name, duration, lambda: sum([hindered.get(pair, 0) for pair in kept]))
 
     def _cut(self, pairs: list[tuple[str, str]], duration: int) -> None:
         network = self._world.network
@@ -345,12 +429,17 @@ class Faults:
         self._rng.shuffle(names)
         size = self._rng.randrange(1, len(names))
         pairs = [(a, b) for a in names[:size] for b in names[size:]]
-        self._cut(pairs + [(b, a) for a, b in pairs], self._between(self._limits.cut_ns))
+        pairs += [(b, a) for a, b in pairs]
+        duration = self._between(self._limits.cut_ns)
+        self._cut(pairs, duration)
+        self._cuts_last("partition", pairs, duration)
         return True
 
     def _cut_one_way(self) -> bool:
         source, to = self._rng.sample(list(self._world.hosts), 2)
-        self._cut([(source, to)], self._between(self._limits.cut_ns))
+        duration = self._between(self._limits.cut_ns)
+        self._cut([(source, to)], duration)
+        self._cuts_last("one-way cut", [(source, to)], duration)
         return True
 
     def _isolate(self) -> bool:
@@ -360,7 +449,9 @@ class Faults:
         ways = self._rng.randrange(3)
         pairs = [(name, other) for other in others] if ways != 1 else []
         pairs += [(other, name) for other in others] if ways != 0 else []
-        self._cut(pairs, self._between(self._limits.cut_ns))
+        duration = self._between(self._limits.cut_ns)
+        self._cut(pairs, duration)
+        self._cuts_last("isolation", pairs, duration)
         return True
 
     def _swizzle(self) -> bool:
@@ -368,18 +459,25 @@ class Faults:
         names = self._rng.sample(list(self._world.hosts), self._rng.randrange(1, max(2, len(self._world.hosts) // 2)))
         step = self._between((50 * MILLISECOND, 400 * MILLISECOND))
         others = list(self._world.hosts)
+        every: list[tuple[str, str]] = []
+        longest = 0
         for index, name in enumerate(names):
             pairs = [(name, other) for other in others if other != name]
             pairs += [(other, name) for other in others if other != name]
             lasts = (len(names) + self._rng.randrange(len(names) + 1)) * step + step
             self._later(index * step, partial(self._cut, pairs, lasts))
+            every += pairs
+            longest = max(longest, index * step + lasts)
+        self._cuts_last("swizzle", every, longest)
         return True
 
     def _flap(self) -> bool:
         one, other = self._rng.sample(list(self._world.hosts), 2)
         period = self._between((300 * MILLISECOND, 1500 * MILLISECOND))
-        for turn in range(self._rng.randrange(2, 6)):
+        turns = self._rng.randrange(2, 6)
+        for turn in range(turns):
             self._later(2 * turn * period, lambda: self._cut([(one, other), (other, one)], period))
+        self._cuts_last("flapping link", [(one, other), (other, one)], (2 * turns - 1) * period)
         return True
 
     def _record(self, source: str, to: str, sealed: bytes, lane: Lane) -> None:
@@ -390,19 +488,22 @@ class Faults:
         else:
             self._recorded.append((source, to, sealed, lane))
 
-    def _replay(self) -> bool:
+    def _replay(self) -> bool | None:
         """Frames seen on the wire are played to whom they were meant for once more."""
         if not self._recorded:
-            return False
+            return None
+        is_there = False
         for source, to, sealed, lane in self._rng.sample(self._recorded, min(20, len(self._recorded))):
             if to in self._world.hosts:
                 self._world.network.inject(to, source, sealed, lane)
-        return True
+                is_there = is_there or self._world.hosts[to].state != "down"
+        return is_there
 
-    def _forge(self) -> bool:
+    def _forge(self) -> bool | None:
         """Frames of somebody without the key: random bytes, and real ones with a bit turned or cut short."""
         if not self._recorded:
-            return False
+            return None
+        is_there = False
         for source, to, sealed, lane in self._rng.sample(self._recorded, min(10, len(self._recorded))):
             kind = self._rng.randrange(3)
             forged = bytearray(sealed)
@@ -414,7 +515,8 @@ class Faults:
                 del forged[self._rng.randrange(len(forged)) :]
             if to in self._world.hosts:
                 self._world.network.inject(to, source, bytes(forged), lane)
-        return True
+                is_there = is_there or self._world.hosts[to].state != "down"
+        return is_there
 
 
 def missing(world: "World", classes: Sequence[str]) -> list[str]:
@@ -426,6 +528,4 @@ def missing(world: "World", classes: Sequence[str]) -> list[str]:
     seen["duplicates"] = network.doubled
     seen["reordering"] = network.held_back
     seen["bandwidth"] = network.squeezed
-    if any(name in ("partition", "one-way cut", "isolation", "swizzle", "flapping link") for name in classes):
-        seen["cuts"] = network.dropped.get("cut", 0) + network.dropped.get("stream", 0)
     return [name for name in classes if not seen.get(name)]

@@ -130,6 +130,10 @@ class Host:
         elapsed = local_ns - self._base_local
         return self._base_true - elapsed * _MILLION // -(_MILLION + self._drift_ppm)
 
+    @property
+    def drift_ppm(self) -> int:
+        return self._drift_ppm
+
     def set_drift(self, ppm: int) -> None:
         """From now on the clock runs at this rate. Local time goes on from where it is."""
         drift_ppm = _checked_drift(ppm)

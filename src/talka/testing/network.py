@@ -136,6 +136,8 @@ class Network:
 
     def __init__(self, world: "World") -> None:
         self.ports: dict[str, Port] = {}
+        self.hindered: dict[tuple[str, str], int] = {}
+        """Frames that a cut kept from passing, by source and destination: those of a stream once for each try."""
         self.dropped: dict[str, int] = {}
         """Frames by reason: unknown, cut, mtu, loss, burst, queue, down, inbox, forged, stream (it gave up, its queue
         was full or its sender crashed)."""
@@ -187,6 +189,9 @@ class Network:
         if count > 1:
             cuts[to] = count - 1
         self._note("heal", source, to)
+
+    def _hinder(self, source: str, to: str) -> None:
+        self.hindered[source, to] = self.hindered.get((source, to), 0) + 1
 
     def heal_all(self) -> None:
         """End every cut. A fault that began before must not heal its own cuts afterwards."""
@@ -274,6 +279,7 @@ class Network:
             self._send_stream(port, host, frame)
             return
         if port.cuts and to in port.cuts:
+            self._hinder(port.name, to)
             self.drop("cut", port.name, to)
             return
         link = port.links.get(to) or self._shared or self._link(port, to)
@@ -320,7 +326,10 @@ class Network:
         while waiting:
             head = waiting[0]
             waits_ns: int | None = 0
-            if host.name in port.cuts or _lost(link, rng):
+            if host.name in port.cuts:
+                self._hinder(port.name, host.name)
+                waits_ns = None
+            elif _lost(link, rng):
                 waits_ns = None
             elif profile.bandwidth_bytes_per_s is not None:
                 size_bytes = len(head.frame) + OVERHEAD_BYTES

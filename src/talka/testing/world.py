@@ -110,6 +110,8 @@ class World:
         """Whom the certificate of each host names. Empty: there are no certificates."""
         self.struck: dict[str, int] = {}
         """How often each class of fault struck."""
+        self.met_nothing: dict[str, int] = {}
+        """How often each class of fault was to strike and had no effect. Another one was drawn in its place."""
         self.events_handled = 0
         self.trace = Trace(verbose)
         self.heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -119,6 +121,11 @@ class World:
         self._boots: dict[int, str] = {}
         self._boot_rng = self.rng("boot")
         self.push(SECOND, self._end_second, ())
+
+    def count_fault(self, name: str, *, has_met: bool = True) -> None:
+        """A fault of this class had an effect, or met nothing."""
+        counts = self.struck if has_met else self.met_nothing
+        counts[name] = counts.get(name, 0) + 1
 
     def rng(self, stream: str, entity: str = "") -> Random:
         """A source of randomness that no other stream or entity draws from."""
