@@ -23,6 +23,7 @@ from tests.e2e.chaos_rounds import CLOCKS_S, KINDS, MEDIAN_LIMITS_S, Outcome, Ro
 from tests.e2e.chaos_store import StoreRound
 from tests.e2e.moved_clock import MovedClock
 from tests.e2e.networks import Namespaces
+from tests.e2e.standstill import TALLY
 
 ROUND_S = 40.0
 """No round is begun with less time left."""
@@ -115,6 +116,7 @@ def main(words: list[str]) -> int:
     finally:
         cluster.close()
     say(f"\n{table(outcomes)}\n")
+    say(f"standstill: {TALLY.text()}")
     assaults = [outcome.assault for outcome in outcomes if outcome.assault is not None]
     if assaults:
         say(f"what a hostile member with a worker's certificate said:\n{table_of(assaults)}\n")

@@ -135,7 +135,7 @@ class Round:
 
     def run(self) -> Outcome:
         begun = time.monotonic()
-        with standstill() as machine:
+        with standstill([one.pid for one in self.cluster.processes()]) as machine:
             try:
                 if self.draw.role == "cancel":
                     self._run_cancel()
@@ -442,9 +442,10 @@ class Round:
     def _judge_recovery(self, machine: Standstill) -> None:
         limit_s = LIMITS_S.get(self.draw.kind)
         recovery_s = self.outcome.recovery_s
-        if limit_s is None or recovery_s is None or recovery_s <= limit_s:
+        if limit_s is None or recovery_s is None:
             return
-        if machine.slack_s:
-            self.outcome.notes.append(f"the machine itself stood still for {machine.longest_s:.2f} s")
-        if recovery_s > limit_s + machine.slack_s:
+        if not machine.allows(recovery_s, limit_s):
             self._break(f"recovered in {recovery_s:.2f} s, and {limit_s:g} s are promised")
+        elif recovery_s > limit_s:
+            slack = f"{machine.slack_s:.2f} s"
+            self.outcome.notes.append(f"recovered in {recovery_s:.2f} s: its processes waited {slack} for a processor")
