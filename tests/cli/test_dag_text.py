@@ -98,6 +98,8 @@ def test_facts_of_a_job_leave_out_what_has_not_happened() -> None:
         "queue      1 ready task of other jobs comes first",
         "submitted  2026-01-02 03:04:05 UTC",
     ]
+    params = {"day": "2026-11-16", "parts": 4, "full": True}
+    assert "params     day = 2026-11-16, parts = 4, full = true\n" in sheet_text(dag_sheet(facts(params=params), []))
     ended = sheet_text(dag_sheet(facts(JobState.FAILED, reason=EVIL, exit_code=8), []))
     assert "exit code  8" in ended and "\x1b" not in ended
 

@@ -9,6 +9,7 @@ import msgspec
 from talka.report.text import counted_text, cut, seconds_text, time_text
 from talka.wire.task_views import DagFacts, NoticeView, TaskView
 from talka.wire.views import JobFacts
+from talka.work.dags.params import text_of
 from talka.work.lifecycle import JobState, TaskState, is_final
 
 NOTE_COLUMNS: Final = 60
@@ -56,6 +57,7 @@ def dag_sheet(facts: DagFacts, tasks: Sequence[TaskView]) -> JobSheet:
         ("job", facts.id),
         ("name", facts.name),
         ("state", state_text(facts.state, facts.reason)),
+        ("params", one_line(", ".join(f"{name} = {text_of(value)}" for name, value in facts.params.items()))),
         ("tasks", f"{facts.tasks:,}{f': {counts_text(facts.counts)}' if facts.counts else ''}"),
         ("queue", "" if facts.position is None else position_text(facts.position)),
         ("submitted", instant(facts.submitted_at)),

@@ -337,7 +337,7 @@ OPERATIONS: Final = (
         "ask who could run tasks",
         list[TaskWorkers],
         body=list[TaskWants],
-        problems=(NO_DAGS,),
+        problems=(*BODY, NO_DAGS),
         needs_body=True,
         about="For each kind of task, by the workers that are known now. At most 200 kinds. It changes nothing.",
     ),

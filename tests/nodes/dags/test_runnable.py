@@ -8,6 +8,7 @@ import pytest
 from talka.client.requests import NobodyCanRun
 from talka.control.tasks.dispatch import Dispatcher, DispatchWorker
 from talka.control.tasks.known_workers import KnownWorkers
+from talka.errors import Unavailable
 from talka.nodes.dags.runnable import RunnableCheck, bundled_in, stuck_tasks, who_could_run
 from talka.wire.task_views import TaskWants
 from talka.work.dags.dag import CodeBundle, DagSpec, TaskSpec
@@ -41,6 +42,20 @@ def test_tasks_that_want_the_same_are_told_once() -> None:
         check.check(tasks)
     with pytest.raises(NobodyCanRun, match=r"^task large \(and 1 task more\): no worker"):
         check.check(tasks, bundled={"x"})
+
+
+def test_a_manager_that_took_long_to_read_its_store_has_its_first_seconds_after_that() -> None:
+    now = [0]
+    check = RunnableCheck(KnownWorkers(), 5, lambda: now[0])
+    now[0] = 100
+    check.begin()
+    tasks = [TaskSpec(id="a", handler="x")]
+    now[0] = 104
+    with pytest.raises(Unavailable, match="has just started"):
+        check.check(tasks)
+    now[0] = 105
+    with pytest.raises(NobodyCanRun):
+        check.check(tasks)
 
 
 def test_of_many_workers_those_that_could_run_a_task_are_listed_first() -> None:

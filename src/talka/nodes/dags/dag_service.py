@@ -149,6 +149,7 @@ class DagService(ScheduleCalls):
         self._opened_store.start(CommitListener(kept.on_committed, self._has_problem, self._broken))
         await kept.load()
         self.loaded.set()
+        self._runnable.begin()
         if kept.opened.reason:
             life = next(iter(self.keepers)).floor.life
             self._tell(new_life_event(self._opened_store.place, life, kept.opened.reason))

@@ -42,7 +42,12 @@ class RunnableCheck:
     def __init__(self, known: KnownWorkers, settle_ns: int = SETTLE_NS, clock: Callable[[], int] = boottime_ns) -> None:
         self._known = known
         self._clock = clock
-        self._settled_at = clock() + settle_ns
+        self._settle_ns = settle_ns
+        self.begin()
+
+    def begin(self) -> None:
+        """From now on jobs can be taken, and workers be heard."""
+        self._settled_at = self._clock() + self._settle_ns
 
     def check(self, tasks: Sequence[TaskSpec], bundled: Collection[str] = ()) -> None:
         """`bundled` are handlers that come with the job. Raises `NobodyCanRun`, of the first task nobody could run,
