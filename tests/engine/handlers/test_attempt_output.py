@@ -4,10 +4,12 @@ fail."""
 # ruff: noqa: T201 - this is about what handlers print
 
 import asyncio
+import gc
 import io
 import logging
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -94,6 +96,22 @@ async def test_an_attempt_that_wrote_nothing_tells_nothing() -> None:
     result = await bench.result_of("quiet")
 
     assert result.tails == () and bench.heard.written == 1
+
+
+async def test_an_attempt_that_has_ended_is_forgotten_without_the_collector() -> None:
+    seen: list[weakref.ref[object]] = []
+
+    async def quiet(task: HandlerTask) -> None:
+        seen.append(weakref.ref(task))
+
+    bench = RoutedBench(quiet=quiet)
+    gc.disable()
+    try:
+        await bench.result_of("quiet")
+        await bench.result_of("quiet")
+        assert seen[0]() is None, "of many that take no time it would have most of the work"
+    finally:
+        gc.enable()
 
 
 async def test_what_is_printed_outside_of_attempts_goes_where_it_went() -> None:

@@ -214,8 +214,7 @@ class HandlerCore(asyncio.Protocol):
                 asyncio.run_coroutine_threadsafe(self._command(attempt, spec), self._loop).result()
             else:
                 # Each in a context of its own, as coroutines are.
-                context = contextvars.copy_context()
-                self.done(context.run(run_plain, attempt, spec.function, self._roots[name]))
+                self.done(contextvars.copy_context().run(run_plain, attempt, spec.function, self._roots[name]))
             del attempt
 
     async def _command(self, attempt: HandlerRun, spec: HandlerSpec) -> None:

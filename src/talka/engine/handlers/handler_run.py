@@ -224,6 +224,7 @@ async def run_async(
         done(failure(attempt, error, root))
     else:
         done(returned(attempt, output))
+    current.set(None)  # it has the task in its hands, and the task this context: nobody else ends that ring
 
 
 def run_plain(attempt: HandlerRun, function: Callable[[HandlerRun], object], root: str) -> TaskResult:
