@@ -40,6 +40,7 @@ def test_the_reason_of_a_cancel_is_one_line_of_a_nodes_log(tmp_path: Path, as_js
         ready = node.line(lambda line: "try: talka submit" in line or '"event":"up"' in line)
         address = json.loads(ready)["address"] if as_json else ready.strip().rpartition("--to ")[2]
         dag = {"kind": "dag", "name": "nightly", "tasks": [{"id": "a", "handler": "nobody-has-it"}]}
+        dag["wait_for_workers"] = True
         job = post(address, "/v1/jobs", dag)["id"]
         post(address, f"/v1/jobs/{job}/cancel", {"reason": FORGED})
         before = len(node.lines)

@@ -3,8 +3,9 @@ full."""
 
 import os
 import resource
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -71,10 +72,37 @@ def test_a_second_manager_whose_clock_is_a_minute_ahead_leaves_the_store_to_the_
     assert not [event for event in cluster.up["m1"].events if event["event"] == "alarm"]
 
 
+def all_stand(pid: int) -> bool:
+    """Every thread of a process that was sent SIGSTOP."""
+    states = [file.read_text().rpartition(")")[2].split()[0] for file in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return set(states) == {"T"}
+
+
+def is_locked(store: Path) -> bool:
+    """Whether somebody is writing, or stood still while writing."""
+    with closing(sqlite3.connect(store, timeout=0, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return True
+        connection.execute("ROLLBACK")
+        return False
+
+
 @contextmanager
 def taken_over(cluster: DagCluster, folder: Path) -> Iterator[None]:
-    """Another manager has the store, because this one stood still until just now."""
-    cluster.stop_process("m1")
+    """Another manager has the store, because this one stood still until just now; not in the middle of a commit,
+    which would lock the file for everybody."""
+
+    def stands_between_commits() -> bool:
+        cluster.stop_process("m1")
+        cluster.wait(lambda: all_stand(cluster.up["m1"].process.pid), SOON_S, "every thread of m1 to stand still")
+        if not is_locked(cluster.store):
+            return True
+        cluster.continue_process("m1")
+        return False
+
+    cluster.wait(stands_between_commits, SOON_S, "m1 to stand still while it does not write")
     with second_manager(cluster, folder, {}) as other:
         other.until("up")
         cluster.continue_process("m1")
