@@ -436,6 +436,36 @@ def test_a_task_that_is_paused_before_its_list_is_asked_for_is_fanned_out_when_i
     assert play.names() == {"clean[0]"}
 
 
+def test_a_list_that_is_asked_for_is_not_asked_for_again_when_its_job_is_paused_and_goes_on() -> None:
+    play = started(DagPlay(limits=KeeperLimits(delivery=DeliveryLimits(outputs_bytes=0))))
+    id = play.submit(FAN)
+    play.hold_reads()
+    play.done("extract", output=parts(1))
+    reads = len(play.fetches)
+    play.change(id, "pause")
+    play.change(id, "resume")
+    assert len(play.fetches) == reads
+    play.release()
+    assert play.records.fans(1) == [FanRow(1, 3, 1)]
+
+
+def test_a_list_is_made_again_before_it_was_fanned_out_over(play: Play) -> None:
+    id = play.submit(FAN)
+    play.change(id, "pause")
+    play.done("extract", output=parts("old"))
+    play.rerun(id, "extract")
+    play.change(id, "resume")
+    play.done("extract", output=parts("new"))
+    assert handed(play, "clean[0]").item == b'"new"' and play.changes(DropElements) == []
+
+
+def test_elements_without_an_output_are_null_in_a_list_that_is_fanned_out_over_again(play: Play) -> None:
+    fanned(play, 1, 2, tasks={**FAN, "twice": {"for_each": "clean"}}, retry=ONCE, on_failure="continue")
+    play.result(play.fence("clean[0]"), "failed", error="E: no")
+    play.done("clean[1]", output=b"7")
+    assert [handed(play, f"twice[{place}]").item for place in range(2)] == [b"null", b"7"]
+
+
 @pytest.mark.parametrize("when", ["asked", "read", "made"])
 def test_a_job_that_is_cancelled_while_a_task_is_fanned_out_has_no_elements(when: str) -> None:
     limits = KeeperLimits(elements_at_once=2, delivery=DeliveryLimits(outputs_bytes=0))
@@ -650,6 +680,8 @@ def test_why_says_how_many_elements_a_task_waits_for(play: Play) -> None:
         " clean[4] (ready) and 4 more"
     )
     play.done("clean[0]")
+    assert play.job(id).elements_by_state(1) == {"ready": 7, "assigned": 1, "completed": 1}
+    assert play.job(id).to_fan_out == 0 and play.job(id).elements_by_state(0) == {}
     assert play.why(id, "clean").text.startswith("it waits for 8 of its 9 elements: clean[1] (assigned), clean[2]")
     assert play.why(id, "load").text == "it waits for clean (pending)"
     (event,) = [one.row for one in play.changes(PutEvent) if one.row.kind == "fanned-out"]

@@ -161,10 +161,7 @@ class FanOuts:
         if not one.is_wanted:
             return []
         if one.spec is None:
-            found = specs.get((one.job.row.number, one.task.index))
-            if found is None:
-                return []
-            one.spec = found[0]
+            one.spec, _ = specs[one.job.row.number, one.task.index]
             return self._find(one)
         for key, output in outputs.items():
             one.keep(key, output, self._limits.delivery.inputs_bytes)
