@@ -70,7 +70,7 @@ from talka.wire.tasks import (
     TaskResult,
 )
 from talka.work.dags.dag import Bounds, DagHead, DagSpec, Limit, TaskSpec, decode_task
-from talka.work.dags.records import EPOCH_SHIFT, ClaimTask
+from talka.work.dags.records import EPOCH_SHIFT, ClaimTask, PutSchedule
 from talka.work.lifecycle import JobState
 from tests.nodes.dags.test_dag_service import Node
 from tests.ports.files_that_run import files_that_run
@@ -882,6 +882,27 @@ async def test_jobs_of_both_partitions_go_on_with_the_next_life_of_a_manager(nod
         await again.finish(f"j{index}0")
         assert (await again.ended(id)).state is JobState.COMPLETED
     await again.jobs.close()
+
+
+async def test_a_schedule_is_followed_over_all_partitions_and_each_instant_of_it_is_one_job(
+    node: Node, tmp_path: Path
+) -> None:
+    hour_ms = 3_600_000
+    clock = {"ms": 1_790_000_000_000}
+    now_ms = clock["ms"]
+    node.jobs._schedules._clocks = lambda: (0, clock["ms"] * 10**6)
+    hourly = msgspec.structs.replace(spec("hourly", 1), schedule="0 * * * *", catch_up="all", wait_for_workers=True)
+    await node.jobs.put_schedule(hourly, "me")
+    (first,) = node.records.schedules()
+    clock["ms"] = now_ms + 12 * hour_ms
+    await node.jobs.follow_schedules()
+    rows = await node.store.jobs((), 1 << 40, 100)
+    assert len(rows) == 12 and {shard_of(row.id) % 2 for row in rows} == {0, 1}
+    node.records.apply([PutSchedule(first)])  # as if it had died before the first of them was noted
+    await node.jobs.follow_schedules()
+    again = await node.store.jobs((), 1 << 40, 100)
+    assert len({row.key.rpartition("/")[0] for row in again}) == 12
+    assert len(again) == 12, "the keys of all of them were found where they are"
 
 
 async def test_each_partition_of_a_manager_is_lost_alone(node: Node) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from talka import run_dag_inline
 from talka.client.sheets import dag_sheet
 from talka.control.tasks.notices import NoticeLimits, signature_of
 from talka.nodes.dags.dag_service import ServiceLimits
@@ -20,7 +21,7 @@ from talka.store.dags.records import RecordsUnavailable, StoreLost
 from talka.wire.task_views import JobNotice
 from talka.work.dags.dag import BadDag, DagHead, DagSettings, DagSpec, Retry
 from talka.work.dags.notify import Notifies, Notify
-from talka.work.dags.records import NoticeRow, PutNotice
+from talka.work.dags.records import MoveJob, NoticeRow, PutNotice
 from talka.work.lifecycle import JobState
 from tests.nodes.dags.test_dag_service import IDLE, RARELY, Node, dag
 
@@ -270,6 +271,29 @@ async def test_a_job_that_ended_is_told_of_and_shows_it(node_at: NodeAt, receive
     assert len(receiver.requests) == 1, "once"
     rows = dict(dag_sheet(await node.jobs.dag(facts.id), []).rows)
     assert re.fullmatch(r"http://127.0.0.1:\d+ of completed: sent .* UTC, 1 try", rows["notified"])
+
+
+async def test_a_notice_is_in_the_very_commit_with_which_its_job_ends(
+    node_at: NodeAt, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await node_at()
+    commit, commits = node.store.commit, list[list[type]]()
+
+    def noted(ticket: int, changes: Any, key: str = "") -> bool:
+        ends = [one for one in changes if isinstance(one, PutNotice) or (isinstance(one, MoveJob) and one.counts)]
+        commits.append([type(one) for one in ends])
+        return commit(ticket, changes, key)
+
+    monkeypatch.setattr(node.store, "commit", noted)
+    facts = await node.jobs.submit_dag(dag({"a": ""}, told(receiver.url())), "", "")
+    await node.finish("a")
+    await node.ended(facts.id)
+    assert [found for found in commits if found] == [[MoveJob, PutNotice]]
+
+
+async def test_a_pipeline_that_runs_inline_tells_nobody(receiver: Receiver) -> None:
+    result = await asyncio.to_thread(run_dag_inline, dag({"a": ""}, told(receiver.url())), {"h": lambda task: 1})
+    assert result.state is JobState.COMPLETED and receiver.connections == 0
 
 
 @pytest.mark.parametrize("state", ["failed", "cancelled"])
