@@ -122,7 +122,7 @@ class FakeClient:
         if self.error is not None:
             raise self.error
 
-    async def submit_dag(self, spec: DagSpec, key: str = "") -> DagFacts:
+    async def submit_dag(self, spec: DagSpec, key: str = "", *, code: bytes = b"") -> DagFacts:
         self.note("submit_dag", spec, key)
         return self.facts
 
@@ -206,7 +206,7 @@ class FakeClient:
         self.note("skip_dag", id, request)
         return self.facts
 
-    async def put_schedule(self, spec: DagSpec) -> ScheduleView:
+    async def put_schedule(self, spec: DagSpec, *, code: bytes = b"") -> ScheduleView:
         self.note("put_schedule", spec)
         return ScheduleView(spec.name, spec.schedule, "2026-01-02T03:00:00.000Z")
 
@@ -1007,3 +1007,36 @@ def test_files_in_the_document_are_what_they_say(folder: Path) -> None:
     assert found is not None and len(found.tasks) == 52
     (folder / "shown_handlers.py").write_text(handlers)
     assert set(handlers_of(import_file(folder / "shown_handlers.py"))) == {"extract", "clean", "load"}
+
+
+# Handlers that travel.
+
+
+def test_handlers_travel_with_a_pipeline(file: Path, folder: Path, command: Any, cluster: FakeClient) -> None:
+    (folder / "more.py").write_text(
+        "from talka import handler\nprint('imported')\n@handler('work')\ndef run(task): ...\n"
+    )
+    done = command("submit", "etl.yaml", "--with", "more.py", "--detach", "--workers-have", "pandas")
+    assert done.code == 0, done
+    (spec,) = [asked[1] for asked in cluster.asked if asked[0] == "submit_dag"]
+    assert spec.bundle.handlers == ("work",) and "imported" not in done.out
+
+
+def test_handlers_that_are_wrong_are_told_with_their_line_and_nothing_is_sent(
+    file: Path, folder: Path, command: Any, cluster: FakeClient
+) -> None:
+    (folder / "more.py").write_text("\nraise ValueError('no')\n")
+    code, _, err = command("submit", "etl.yaml", "--with", "more.py")
+    assert code == 3 and "more.py:2: raised ValueError: no when it was imported" in err
+    assert cluster.asked == []
+
+
+def test_a_load_test_takes_no_handlers(folder: Path, command: Any) -> None:
+    code, _, err = command("submit", "http://127.0.0.1:1/", "--with", "more.py")
+    assert code == 2 and "--with is for pipelines" in err
+
+
+def test_a_pipeline_file_does_not_name_a_bundle(folder: Path, command: Any) -> None:
+    (folder / "with.yaml").write_text("name: n\nbundle: {}\ntasks: [{id: a, handler: h}]\n")
+    code, _, err = command("submit", "with.yaml")
+    assert code == 3 and "with.yaml:2: bundle: handlers travel by the command" in err

@@ -16,7 +16,7 @@ import pytest
 
 from talka.clock import monotonic_ns
 from talka.engine import bundle as bundle_module
-from talka.engine.bundle import BUNDLE_LIMITS, Bundle, BundleLimits, CannotTravel, make_bundle
+from talka.engine.bundle import BUNDLE_LIMITS, Bundle, BundleLimits, CannotTravel, make_bundle, pack_handlers
 from talka.engine.load.supervisor import Supervisor
 from talka.engine.loader import load
 from talka.engine.unpack import checked
@@ -271,9 +271,9 @@ def test_a_module_that_workers_may_not_have_is_refused_with_file_and_line(folder
     write("tools/__init__.py", "\nimport hypothesis.strategies\nimport hypothesis")
 
     assert problems_of("import pytest\nimport tools\n") == [
-        "shop.py:2: imports pytest, which workers may not have: put its source beside the test file, "
+        "shop.py:2: imports pytest, which workers may not have: put its source beside shop.py, "
         "or install it on every worker and say --workers-have pytest",
-        "tools/__init__.py:2: imports hypothesis, which workers may not have: put its source beside the test file, "
+        "tools/__init__.py:2: imports hypothesis, which workers may not have: put its source beside shop.py, "
         "or install it on every worker and say --workers-have hypothesis",
     ]
 
@@ -744,3 +744,82 @@ async def test_a_core_process_that_cannot_unpack_its_bundle_says_so(tmp_path: Pa
 
     assert refused.reason == "unreachable"
     assert refused.text == "the bundle cannot be unpacked on this worker: No such file or directory"
+
+
+# Handlers
+
+
+HANDLER = "from talka import handler\n@handler('{name}')\ndef run(task): ...\n"
+
+
+def packed_names(*paths: str, **options: object) -> list[str]:
+    from talka.engine.handlers.handler_core import load_handlers
+
+    load_handlers(tuple(path for path in paths if path.endswith(".py")))
+    content = pack_handlers(paths, **options).content  # type: ignore[arg-type]
+    with ZipFile(io.BytesIO(content)) as archive:
+        return list(checked(archive))
+
+
+def test_files_with_handlers_travel_with_their_neighbours_and_with_data(folder: Path) -> None:
+    write("handlers.py", "import helper\n" + HANDLER.format(name="a"))
+    write("more.py", "import other\n" + HANDLER.format(name="b"))
+    write("helper.py")
+    write("other.py")
+    write("data/words.txt", "words")
+    assert packed_names("handlers.py", "more.py", "data/words.txt") == [
+        "data/words.txt",
+        "handlers.py",
+        "helper.py",
+        "more.py",
+        "other.py",
+    ]
+    assert pack_handlers(["handlers.py", "more.py"]).files == ("handlers.py", "more.py")
+
+
+def test_handlers_in_a_package_travel_with_it(folder: Path) -> None:
+    write("jobs/__init__.py")
+    write("jobs/handlers.py", "from . import helper\n" + HANDLER.format(name="a"))
+    write("jobs/helper.py")
+    assert packed_names("jobs/handlers.py") == ["jobs/__init__.py", "jobs/handlers.py", "jobs/helper.py"]
+    assert pack_handlers(["jobs/handlers.py"]).files == ("jobs/handlers.py",)
+
+
+def test_the_same_file_named_twice_travels_once(folder: Path) -> None:
+    write("handlers.py", HANDLER.format(name="a"))
+    assert packed_names("handlers.py", "./handlers.py") == ["handlers.py"]
+    assert pack_handlers(["handlers.py", "./handlers.py"]).files == ("handlers.py",)
+
+
+@pytest.mark.parametrize(
+    ("paths", "problem"),
+    [
+        (
+            ("handlers.py", "away/more.py"),
+            "away/more.py: is imported from {folder}/away, and handlers.py from {folder}",
+        ),
+        (("handlers.py", "gone.txt"), "gone.txt: there is no such file"),
+        (("handlers.py", "../outside.txt"), "../outside.txt: is outside {folder}, and only what is below that travels"),
+        (("needy.py",), "needy.py:1: imports pytest, which workers may not have: put its source beside needy.py"),
+    ],
+)
+def test_what_handlers_would_miss_is_said(folder: Path, paths: tuple[str, ...], problem: str) -> None:
+    write("handlers.py", HANDLER.format(name="a"))
+    write("needy.py", "import pytest\n" + HANDLER.format(name="a"))
+    write("away/more.py", HANDLER.format(name="b"))
+    write("../outside.txt")
+    with pytest.raises(CannotTravel) as refusal:
+        packed_names(*paths)
+    (found,) = refusal.value.problems
+    assert str(found).startswith(problem.format(folder=folder.resolve()))
+
+
+def test_what_workers_have_need_not_travel_with_handlers(folder: Path) -> None:
+    write("needy.py", "import pytest\n" + HANDLER.format(name="a"))
+    assert packed_names("needy.py", allow_modules=("pytest",)) == ["needy.py"]
+
+
+def test_a_variable_that_handlers_read_is_their_workers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DB_URL", "here")
+    write("handlers.py", "import os\nos.environ['DB_URL']\n" + HANDLER.format(name="a"))
+    assert packed_names("handlers.py") == ["handlers.py"]

@@ -235,7 +235,7 @@ def test_another_way_of_packing_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_bundle_without_its_test_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadBundle, match="the bundle does not hold the test file 'shop.py'"):
+    with pytest.raises(BadBundle, match="the bundle does not hold the file 'shop.py'"):
         unpack(source_of(tmp_path, zipped(("other.py", SHOP))))
 
 

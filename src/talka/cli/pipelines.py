@@ -137,26 +137,39 @@ def words_of(file: Path) -> frozenset[str]:
     return frozenset(getattr(node, NAMED[type(node)]) for node in ast.walk(tree) if type(node) in NAMED)
 
 
-def check_settings(target: str, settings: CliSettings, env: Sequence[str]) -> None:
-    given = [settings.named(name) for name in FOR_LOAD if settings.origins.get(name, "").startswith("--")]
+def check_settings(target: str, settings: CliSettings, env: Sequence[str], with_files: Sequence[str]) -> None:
+    others = [name for name in FOR_LOAD if name != "workers_have" or not with_files]
+    given = [settings.named(name) for name in others if settings.origins.get(name, "").startswith("--")]
     if given:
         raise BadSetting(f"{given[0]} is for load tests, and {target} is a pipeline: leave it out")
     if env:
-        raise BadSetting(f"--env: a pipeline has no variables: write what {target} needs into the config of its tasks")
+        raise BadSetting(
+            f"--env: a pipeline has no variables: write what {target} needs into the config of its tasks; its handlers"
+            " have those that their worker was started with, --core-env"
+        )
 
 
 # Submitting.
 
 
-def submit_pipeline(spec: DagSpec, settings: CliSettings, key: str, *, detach: bool, waits: bool) -> int:
-    """`waits` for workers that could run its tasks."""
+def submit_pipeline(
+    spec: DagSpec, settings: CliSettings, key: str, *, with_files: Sequence[str] = (), detach: bool, waits: bool
+) -> int:
+    """`with_files` hold handlers that travel with it; `waits` for workers that could run its tasks."""
+    code = b""
+    if with_files:
+        from talka.client.code import with_files as bring
+
+        # What the user's files print when they are imported must not mix with the result.
+        with contextlib.redirect_stdout(sys.stderr):
+            spec, code = bring(spec, with_files, workers_have=settings.workers_have)
     spec = msgspec.structs.replace(spec, wait_for_workers=waits)
     client = client_of(settings)
     # Before anything is sent: it finds what cannot be written.
     file = None if settings.json is None else ResultFile(settings.json, what=settings.named("json"))
     if spec.schedule:
-        return put_schedule(client, spec, settings, file)
-    facts = submitted(settings, client.submit_dag(spec, key))
+        return put_schedule(client, spec, code, settings, file)
+    facts = submitted(settings, client.submit_dag(spec, key, code=code))
     if detach:
         if file is not None:
             file.write(json_of(facts))
@@ -168,8 +181,8 @@ def submit_pipeline(spec: DagSpec, settings: CliSettings, key: str, *, detach: b
     return followed(client, facts, settings, file)
 
 
-def put_schedule(client: Client, spec: DagSpec, settings: CliSettings, file: ResultFile | None) -> int:
-    schedule = answered(settings, client.put_schedule(spec))
+def put_schedule(client: Client, spec: DagSpec, code: bytes, settings: CliSettings, file: ResultFile | None) -> int:
+    schedule = answered(settings, client.put_schedule(spec, code=code))
     if file is not None:
         file.write(json_of(schedule))
     if file is None or not file.is_stdout:

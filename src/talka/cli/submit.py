@@ -40,6 +40,7 @@ WATCHED: Final = ("json", "html", "junit", "summary", "outputs", "keep", "store"
     ("talka submit shop.py --detach", "prints the job's id and leaves"),
     ("talka submit etl.yaml", "a pipeline: its tasks run where their handlers are"),
     ("talka submit etl.yaml --param day=2026-11-16", "with a value of one of its params"),
+    ("talka submit etl.yaml --with handlers.py", "with handlers that travel with it"),
 )
 @target
 @load_options
@@ -58,6 +59,13 @@ WATCHED: Final = ("json", "html", "junit", "summary", "outputs", "keep", "store"
 @option(CLUSTER, "--key", "KEY", "Submitted twice with the same key, it is still one job.")
 @param
 @option(
+    PIPELINE,
+    "--with with_files",
+    "FILE",
+    "Handlers that travel with it, to workers that --accept-code; or data beside them. Repeatable.",
+    multiple=True,
+)
+@option(
     PIPELINE, "--wait-for-workers", None, "Submit it also if no worker could run some of its tasks now.", is_flag=True
 )
 @option(CLUSTER, "--priority", "N", "In the queue, from 1 to 10, the highest (5).")
@@ -75,6 +83,7 @@ def submit(
     logs: bool,
     param: tuple[str, ...],
     wait_for_workers: bool,
+    with_files: tuple[str, ...],
     **flags: Any,
 ) -> int:
     from talka.cli.config import BadSetting, pass_variables, read_settings
@@ -83,11 +92,15 @@ def submit(
     request = take_request(flags, target)
     settings = read_settings(flags)
     variables = pass_variables(env)
-    pipeline = pipeline_in(target, settings, env, param)
+    pipeline = pipeline_in(target, settings, env, param, with_files)
     if pipeline is not None:
         from talka.cli.pipelines import submit_pipeline
 
-        return submit_pipeline(pipeline, settings, key or "", detach=detach, waits=wait_for_workers)
+        return submit_pipeline(
+            pipeline, settings, key or "", with_files=with_files, detach=detach, waits=wait_for_workers
+        )
+    if with_files:
+        raise BadSetting(f"--with is for pipelines, and {target} is a load test, which travels anyway: leave it out")
     if wait_for_workers:
         raise BadSetting(f"--wait-for-workers is for pipelines, and {target} is a load test: leave it out")
     if detach:
@@ -114,7 +127,13 @@ def submit(
 
 
 def pipeline_in(
-    target: str, settings: "CliSettings", env: tuple[str, ...], param: tuple[str, ...], *, may_lack: bool = False
+    target: str,
+    settings: "CliSettings",
+    env: tuple[str, ...],
+    param: tuple[str, ...],
+    with_files: tuple[str, ...] = (),
+    *,
+    may_lack: bool = False,
 ) -> "DagSpec | None":
     """The pipeline that the target is, or None: then it is a load test. `may_lack` values of its params."""
     if target.startswith(("http://", "https://")) and not param:
@@ -127,7 +146,7 @@ def pipeline_in(
     with contextlib.redirect_stdout(sys.stderr):
         found = pipeline_of(target, None if may_lack else values)
     if found is not None:
-        check_settings(target, settings, env)
+        check_settings(target, settings, env, with_files)
     elif param:
         raise BadSetting(f"--param is for pipelines, and {target} is a load test: leave it out")
     return found

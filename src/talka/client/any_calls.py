@@ -2,8 +2,8 @@
 
 import contextlib
 import secrets
-from collections.abc import AsyncGenerator
-from typing import Any, Final
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
@@ -11,15 +11,43 @@ import msgspec
 from talka.client.calls import ApiCalls, decoded, job_part
 from talka.client.http import ApiAddress
 from talka.client.kinds import AnyJob, AnyJobsPage
-from talka.client.requests import PAGE_DEFAULT
+from talka.client.requests import PAGE_DEFAULT, BundleMissing, NotAuthorised
 from talka.client.sheets import JobSheet
 from talka.work.lifecycle import is_final
 
 SUBMIT_S: Final = 60.0
 """For which a submission is tried: a large one is checked and written to disk before it is answered."""
+UPLOAD_S: Final = 180.0
+UPLOADS: Final = 3
+
+Answer = TypeVar("Answer")
 
 
 class AnyJobCalls(ApiCalls):
+    async def put_bundle(self, digest: str, content: bytes) -> None:
+        headers = {"content-type": "application/octet-stream"}
+        path = f"/v1/bundles/{digest}"
+        await self._call("PUT", path, headers=headers, body=content, patience_s=UPLOAD_S, attempt_s=UPLOAD_S)
+
+    async def has_bundle(self, digest: str) -> bool:
+        answer = await self._call("HEAD", f"/v1/bundles/{digest}", is_fine=lambda status: status == 404)
+        return answer.status == 200
+
+    async def with_bundle(self, digest: str, content: bytes, send: Callable[[], Awaitable[Answer]]) -> Answer:
+        """`send` what names a bundle, which is uploaded if the managers lack it. No content: it names none."""
+        with contextlib.suppress(NotAuthorised):  # the answer to a HEAD has no words: what is sent is refused with some
+            if content and not await self.has_bundle(digest):
+                await self.put_bundle(digest, content)
+        for attempt in range(UPLOADS):
+            try:
+                return await send()
+            except BundleMissing:
+                # The manager that took it is gone, and with it the bundle.
+                if not content or attempt == UPLOADS - 1:
+                    raise
+                await self.put_bundle(digest, content)
+        raise AssertionError("the last attempt returns or raises")
+
     async def submit_any(self, spec: Any, key: str = "") -> AnyJob:
         """Submit a job once, however often it must be said. The JSON of `spec` has its `kind`."""
         await self.learn()

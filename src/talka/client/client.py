@@ -14,14 +14,12 @@ from talka.client.any_calls import key_header, paged
 from talka.client.calls import error_in, job_part, not_ours, worker_part
 from talka.client.dag_calls import DagCalls
 from talka.client.http import ApiAddress
-from talka.client.requests import PAGE_DEFAULT, BundleMissing, CancelRequest, NotAuthorised, NotEnded
+from talka.client.requests import PAGE_DEFAULT, CancelRequest, NotEnded
 from talka.errors import Invalid
 from talka.wire.orders import JobOrder
 from talka.wire.views import JobFacts, JobsPage, JobUpdate, WorkerView, without_windows_up_to
 
-UPLOAD_S: Final = 180.0
 RESULT_LIMIT_BYTES: Final = 64 * 1024 * 1024
-UPLOADS: Final = 3
 
 _updates: msgspec.msgpack.Decoder[JobUpdate] = msgspec.msgpack.Decoder(JobUpdate)
 
@@ -34,33 +32,17 @@ class Client(DagCalls):
     it may be away for `result_s`.
     """
 
-    # Bundles and jobs.
-
-    async def put_bundle(self, digest: str, content: bytes) -> None:
-        headers = {"content-type": "application/octet-stream"}
-        path = f"/v1/bundles/{digest}"
-        await self._call("PUT", path, headers=headers, body=content, patience_s=UPLOAD_S, attempt_s=UPLOAD_S)
-
-    async def has_bundle(self, digest: str) -> bool:
-        answer = await self._call("HEAD", f"/v1/bundles/{digest}", is_fine=lambda status: status == 404)
-        return answer.status == 200
+    # Jobs.
 
     async def submit(self, order: JobOrder, key: str = "", *, bundle: bytes = b"") -> JobFacts:
         """Submit a job once, however often it must be said. `bundle` is uploaded if the managers lack it."""
         headers = key_header(key)
         await self.learn()
-        with contextlib.suppress(NotAuthorised):  # the answer to a HEAD has no words: the order is refused with some
-            if bundle and not await self.has_bundle(order.bundle.digest):
-                await self.put_bundle(order.bundle.digest, bundle)
-        for attempt in range(UPLOADS):
-            try:
-                return await self._ask("POST", "/v1/jobs", JobFacts, value=order, headers=headers)
-            except BundleMissing:
-                # The manager that took it is gone, and with it the bundle.
-                if not bundle or attempt == UPLOADS - 1:
-                    raise
-                await self.put_bundle(order.bundle.digest, bundle)
-        raise AssertionError("the last attempt returns or raises")
+
+        async def send() -> JobFacts:
+            return await self._ask("POST", "/v1/jobs", JobFacts, value=order, headers=headers)
+
+        return await self.with_bundle(order.bundle.digest, bundle, send)
 
     async def jobs(self, state: str = "", cursor: str = "", limit: int = PAGE_DEFAULT) -> JobsPage:
         return await self._ask("GET", paged("/v1/jobs", cursor, limit, state), JobsPage)

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -50,23 +50,32 @@ CHUNK_BYTES: Final = PART_BYTES // 4
 ANSWER_LIMIT_BYTES: Final = 64 * 1024 * 1024
 """Outputs of tasks are large."""
 
+Found = TypeVar("Found")
 _encoder = msgspec.json.Encoder()
 
 
 class DagCalls(AnyJobCalls):
     # Submitting.
 
-    async def submit_dag(self, spec: DagSpec, key: str = "") -> DagFacts:
-        """Submit a job once, however often it must be said. One with a schedule is put with `put_schedule` instead."""
-        await self.learn()
-        return await self._ask("POST", "/v1/jobs", DagFacts, value=spec, headers=key_header(key), patience_s=SUBMIT_S)
+    async def submit_dag(self, spec: DagSpec, key: str = "", *, code: bytes = b"") -> DagFacts:
+        """Submit a job once, however often it must be said. One with a schedule is put with `put_schedule` instead.
+        `code`: the bundle that it names (`client.code.with_files`)."""
+        return await self._sent("POST", "/v1/jobs", DagFacts, spec, code, key_header(key))
 
-    async def run_dag(self, spec: DagSpec, key: str = "") -> DagFacts:
+    async def run_dag(self, spec: DagSpec, key: str = "", *, code: bytes = b"") -> DagFacts:
         """Submit a job once, and answer when it has ended: in one request, where it ends soon."""
-        await self.learn()
-        path = f"/v1/jobs?wait={WAIT_S:g}s"
-        facts = await self._ask("POST", path, DagFacts, value=spec, headers=key_header(key), patience_s=SUBMIT_S)
+        facts = await self._sent("POST", f"/v1/jobs?wait={WAIT_S:g}s", DagFacts, spec, code, key_header(key))
         return facts if is_final(facts.state) else await self.wait_dag(facts.id)
+
+    async def _sent(
+        self, method: str, path: str, kind: type[Found], spec: DagSpec, code: bytes, headers: dict[str, str]
+    ) -> Found:
+        await self.learn()
+
+        async def send() -> Found:
+            return await self._ask(method, path, kind, value=spec, headers=headers, patience_s=SUBMIT_S)
+
+        return await self.with_bundle("" if spec.bundle is None else spec.bundle.digest, code, send)
 
     async def submit_dags(self, specs: Sequence[DagSpec], key: str = "") -> list[DagFacts | TalkaError]:
         """Many at once, each taken or refused for itself."""
@@ -230,8 +239,9 @@ class DagCalls(AnyJobCalls):
     async def schedules(self) -> list[ScheduleView]:
         return await self._ask("GET", "/v1/schedules", list[ScheduleView])
 
-    async def put_schedule(self, spec: DagSpec) -> ScheduleView:
-        return await self._ask("PUT", "/v1/schedules", ScheduleView, value=spec, patience_s=SUBMIT_S)
+    async def put_schedule(self, spec: DagSpec, *, code: bytes = b"") -> ScheduleView:
+        """`code`: as in `submit_dag`."""
+        return await self._sent("PUT", "/v1/schedules", ScheduleView, spec, code, {})
 
     async def drop_schedule(self, name: str) -> None:
         await self._call("DELETE", schedule_path(name))

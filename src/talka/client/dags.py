@@ -32,7 +32,7 @@ from talka.wire.task_views import (
     TaskWorkers,
     WhyView,
 )
-from talka.work.dags.dag import DagHead, DagSettings, DagSpec, Params, ParamValues, TaskSpec
+from talka.work.dags.dag import CodeBundle, DagHead, DagSettings, DagSpec, Params, ParamValues, TaskSpec
 from talka.work.lifecycle import JobState
 
 DAG_LIMIT_BYTES: Final = 16 * 1024 * 1024
@@ -84,6 +84,7 @@ class SubmitFrame(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     params: Params = {}
     values: ParamValues = {}
     wait_for_workers: bool = False
+    bundle: CodeBundle | None = None
 
 
 class SubmitAnswer(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -156,6 +156,7 @@ class SubmitConnection(asyncio.Protocol):
                 key=key,
                 params=what.params,
                 values=what.values,
+                bundle=what.bundle,
                 wait_for_workers=what.wait_for_workers,
                 tell_end=tell_end,
             )

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, Protocol, TypedDict, TypeVar, Unpack
 
 import msgspec
 
+from talka.client import code as travelling
 from talka.client.client import Client as AsyncClient
 from talka.client.dags import SubmitAnswer
 from talka.client.kinds import AnyJob
@@ -70,6 +71,11 @@ class SubmitOptions(TypedDict, total=False):
     env: Mapping[str, str]
     workers_have: Sequence[str]
     name: str
+
+
+def brought(spec: DagSpec, files: Sequence[str | os.PathLike[str]]) -> tuple[DagSpec, bytes]:
+    travelling.check_not_importing()
+    return travelling.with_files(spec, files) if files else (spec, b"")
 
 
 class Client:
@@ -168,13 +174,17 @@ class Client:
 
     # Dag jobs.
 
-    def submit_dag(self, spec: DagSpec, key: str = "") -> DagFacts:
-        """Submit a job once, however often it must be said."""
-        return self._wait(self._client.submit_dag(spec, key))
+    def submit_dag(
+        self, spec: DagSpec, key: str = "", *, with_files: Sequence[str | os.PathLike[str]] = ()
+    ) -> DagFacts:
+        """Submit a job once, however often it must be said. `with_files` hold handlers that travel with it."""
+        spec, code = brought(spec, with_files)
+        return self._wait(self._client.submit_dag(spec, key, code=code))
 
-    def run_dag(self, spec: DagSpec, key: str = "") -> DagFacts:
-        """Submit a job once, and answer when it has ended."""
-        return self._wait(self._client.run_dag(spec, key))
+    def run_dag(self, spec: DagSpec, key: str = "", *, with_files: Sequence[str | os.PathLike[str]] = ()) -> DagFacts:
+        """Submit a job once, and answer when it has ended. `with_files` hold handlers that travel with it."""
+        spec, code = brought(spec, with_files)
+        return self._wait(self._client.run_dag(spec, key, code=code))
 
     def submit_dags(self, specs: Sequence[DagSpec], key: str = "") -> list[DagFacts | TalkaError]:
         """Many at once, each taken or refused for itself."""
@@ -298,9 +308,11 @@ class Client:
         """All schedules, and when each is due next."""
         return self._wait(self._client.schedules())
 
-    def put_schedule(self, spec: DagSpec) -> ScheduleView:
-        """Add a schedule, or replace the one of the same name. `spec` says when it is due."""
-        return self._wait(self._client.put_schedule(spec))
+    def put_schedule(self, spec: DagSpec, *, with_files: Sequence[str | os.PathLike[str]] = ()) -> ScheduleView:
+        """Add a schedule, or replace the one of the same name. `spec` says when it is due. `with_files` hold handlers
+        that travel with each of its jobs."""
+        spec, code = brought(spec, with_files)
+        return self._wait(self._client.put_schedule(spec, code=code))
 
     def drop_schedule(self, name: str) -> None:
         """Remove a schedule. Jobs that it has submitted go on."""

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Final, NamedTuple
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
 
 import msgspec
@@ -86,6 +86,12 @@ def make_bundle(
     packer.add_data(specs)
     packer.problems += missing_modules(packer, scans, allow_modules)
     packer.problems += unsent_variables(packer, scans, sent_env, os.environ if environment is None else environment)
+    content = finished(packer, limits)
+    return Bundle(content, hashlib.sha256(content).hexdigest(), packer.file, dict(sent_env))
+
+
+def finished(packer: "Packer", limits: BundleLimits) -> bytes:
+    """The content of the bundle. Raises `CannotTravel` with all that is wrong."""
     packer.check_limits(limits)
     content = packer.packed() if not packer.problems else b""
     if len(content) > limits.bundle_bytes:
@@ -93,9 +99,39 @@ def make_bundle(
     if packer.problems:
         unique = list(dict.fromkeys(packer.problems))
         if (more := len(unique) - limits.problems) > 0:
-            unique = [*unique[: limits.problems], SpecProblem(f"and {more} more", path)]
+            unique = [*unique[: limits.problems], SpecProblem(f"and {more} more", packer.path)]
         raise CannotTravel(unique)
-    return Bundle(content, hashlib.sha256(content).hexdigest(), packer.file, dict(sent_env))
+    return content
+
+
+class PackedHandlers(NamedTuple):
+    """Files with handlers, and what they need."""
+
+    content: bytes
+    digest: str
+    files: tuple[str, ...]
+    """Those with handlers, inside."""
+
+
+def pack_handlers(
+    paths: Sequence[str], *, allow_modules: Sequence[str] = (), limits: BundleLimits = BUNDLE_LIMITS
+) -> PackedHandlers:
+    """The bundle of files that this process has imported, with modules of the user's that they need. Files that are no
+    Python travel along, as data.
+
+    `allow_modules` is as in `make_bundle`. Variables do not travel: handlers have those of their worker.
+    """
+    python = [path for path in paths if path.endswith(".py")]
+    packer = Packer(python[0])
+    for path in python[1:]:
+        packer.add_file(path)
+    scans = packer.add_sources()
+    for path in paths:
+        if path not in python:
+            packer.add_data_file(path)
+    packer.problems += missing_modules(packer, scans, allow_modules)
+    content = finished(packer, limits)
+    return PackedHandlers(content, hashlib.sha256(content).hexdigest(), tuple(packer.given))
 
 
 class Packer:
@@ -107,6 +143,8 @@ class Packer:
         test = Path(path).resolve()
         self.root, names = import_root(test)
         self.file = test.relative_to(self.root).as_posix()
+        self.given = [self.file]
+        """The files that are run, and not only imported by others."""
         self._package = names[0] if len(names) > 1 else ""
         self._files: dict[str, Path] = {}
         self._folders: dict[str, None] = {}
@@ -116,12 +154,32 @@ class Packer:
 
     # The user's own modules.
 
+    def add_file(self, path: str) -> None:
+        """Another one that is run. Workers import it from where they import the first one."""
+        full = Path(path).resolve()
+        root, _ = import_root(full)
+        if root != self.root:
+            text = f"is imported from {root}, and {self.path} from {self.root}: put both into one folder"
+            self.problems.append(SpecProblem(text, path))
+        elif (name := full.relative_to(root).as_posix()) not in self.given:
+            self.given.append(name)
+
+    def add_data_file(self, path: str) -> None:
+        full = Path(path).resolve()
+        if not full.is_file():
+            self.problems.append(SpecProblem("there is no such file", path))
+        elif not full.is_relative_to(self.root):
+            text = f"is outside {self.root}, and only what is below that travels: put it beside {self.path}"
+            self.problems.append(SpecProblem(text, path))
+        else:
+            self._files[full.relative_to(self.root).as_posix()] = full
+
     def add_sources(self) -> dict[str, "SourceReader"]:
         """Add the test file and every module of the user's that it needs; what each of them says, by its name."""
         scans: dict[str, SourceReader] = {}
         # Also those that were imported, and that no import statement names.
         loaded = [self._place(module) for module in sorted(sys.modules) if self.is_own(module)]
-        open_names = [self.file, *(place for place in loaded if place is not None)]
+        open_names = [*self.given, *(place for place in loaded if place is not None)]
         while open_names:
             name = open_names.pop()
             if name in scans:
@@ -297,7 +355,7 @@ class Packer:
 def missing_modules(packer: Packer, scans: Mapping[str, "SourceReader"], allowed: Sequence[str]) -> list[SpecProblem]:
     missing: dict[tuple[str, str], int] = {}
     for name, found in scans.items():
-        has_run = name == packer.file or module_of(name) in sys.modules
+        has_run = name in packer.given or module_of(name) in sys.modules
         for each in found.imports:
             top = each.module.partition(".")[0]
             # A statement that was passed over here, such as one for another version of Python, is so there too.
@@ -310,7 +368,7 @@ def missing_modules(packer: Packer, scans: Mapping[str, "SourceReader"], allowed
     sure = {normal(name) for name in (*own_requirements(), *allowed)}
     return [
         SpecProblem(
-            f"imports {top}, which workers may not have: put its source beside the test file, "
+            f"imports {top}, which workers may not have: put its source beside {packer.path}, "
             f"or install it on every worker and say --workers-have {top}",
             packer.shown(name),
             line,

@@ -63,7 +63,7 @@ def unpack(
             with ZipFile(file) as archive:
                 entries = checked(archive, unpacked_limit_bytes)
                 if source.file not in entries:
-                    raise BadBundle(f"the bundle does not hold the test file {shown(source.file)}")
+                    raise BadBundle(f"the bundle does not hold the file {shown(source.file)}")
                 folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
                 folder.chmod(FOLDER_MODE)
                 for name, entry in entries.items():

@@ -2,6 +2,7 @@
 Decides nothing."""
 
 import asyncio
+import contextlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from talka.errors import Invalid
 from talka.nodes.confinement import Confinement
 from talka.store.files.blobs import Blobs
 from talka.wire.shards import Arm, BundleSource, FromCore, Go, Totals
-from talka.wire.tasks import FromHandlers
+from talka.wire.tasks import FromHandlers, Load
 
 DISK_LEAST_BYTES: Final = 64 * 1024 * 1024
 """Free under the data folder. With less, tasks that write anything would fail on this worker and not on others."""
@@ -35,8 +36,15 @@ class HandlerProcesses:
         on_said: Callable[[int, FromHandlers], None],
         on_exit: Callable[[int, ExitFacts], None],
         confinement: Confinement | None = None,
+        *,
+        bundles: Blobs,
+        folder: Path,
     ) -> None:
-        """`share_bytes` of memory are for each core that has no bound of its own."""
+        """`share_bytes` of memory are for each core that has no bound of its own. `bundles` are unpacked in
+        `folder`."""
+        self._bundles = bundles
+        self._folder = folder
+        shutil.rmtree(folder, ignore_errors=True)
         self._share_bytes = share_bytes
         self._confinement = confinement
         self._on_exit = on_exit
@@ -46,6 +54,8 @@ class HandlerProcesses:
 
     def do(self, order: HandlerOrder) -> None:
         match order:
+            case TellHandlers(core=core, message=Load(bundle=BundleSource() as source) as load):
+                self.supervisor.tell(core, msgspec.structs.replace(load, bundle=self._placed(core, source)))
             case TellHandlers(core=core, message=message):
                 self.supervisor.tell(core, message)
             case StartHandlers(core=core, memory_bytes=memory_bytes, cpu_ms=cpu_ms, files=files):
@@ -60,7 +70,24 @@ class HandlerProcesses:
             case EndHandlers(core=core, hard=hard):
                 self.supervisor.end(core, hard=hard)
 
+    def _placed(self, core: int, source: BundleSource) -> BundleSource:
+        """With where it is, and may be unpacked. What cannot be made ready is for the core to say."""
+        confinement, path = self._confinement, self._bundles.path(source.digest)
+        own = None if confinement is None else confinement.folder_for(f"handlers-{core}")
+        folder = self._folder / str(core) if own is None else Path(own) / "code"
+        with contextlib.suppress(OSError):
+            if confinement is None or own is None:
+                self._folder.mkdir(mode=0o700, exist_ok=True)
+            else:
+                path = confinement.within_reach(path, own)
+        return msgspec.structs.replace(source, path=str(path), folder=str(folder))
+
+    async def close(self) -> None:
+        await self.supervisor.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
     def _exited(self, core: int, facts: ExitFacts) -> None:
+        shutil.rmtree(self._folder / str(core), ignore_errors=True)
         if self._confinement is not None:
             self._confinement.remove(f"handlers-{core}")
         self._on_exit(core, facts)

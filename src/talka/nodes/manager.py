@@ -12,6 +12,7 @@ import msgspec
 from talka.client.dag_kind import DagKind
 from talka.client.kinds import JobDirectory
 from talka.client.load_kind import LoadKind
+from talka.client.requests import BundleMissing
 from talka.clock import boottime_ns, both_clocks, cpu_ns, realtime_ns
 from talka.cluster.effects import PersistBlob, Send, Transmit
 from talka.cluster.leadership.election import Phase
@@ -39,7 +40,7 @@ from talka.control.tasks.store_effects import (
     WorkerDropped,
     WorkerTooOld,
 )
-from talka.errors import Invalid, TalkaError
+from talka.errors import Invalid, TalkaError, Unavailable
 from talka.nodes.auditing import put_down_change, put_down_forwarded
 from talka.nodes.control import ManagerControl
 from talka.nodes.dags.dag_opening import open_dags
@@ -62,6 +63,7 @@ from talka.wire.jobs import ManagerAt
 from talka.wire.orders import JobOrder
 from talka.wire.security.bundles import sign_for_earlier
 from talka.wire.views import instant_text
+from talka.work.dags.dag import CodeBundle
 from talka.work.lifecycle import JobState
 
 SAMPLE_S: Final = 0.1
@@ -254,7 +256,10 @@ class ManagerNode(MemberNode[PassedOn]):
             await asyncio.sleep(SWEEP_S)
             if not self.clock.is_steady(boottime_ns(), STEADY_NS):
                 continue  # files are as old as a clock says that was set
-            named: set[str] = set()
+            try:
+                named = set[str]() if self.dags is None else await self.dags.bundles()
+            except Unavailable:
+                continue  # what its jobs name is not known now
             for record in self.records():
                 named |= {record.order.bundle.digest, record.result}
                 if record.checkpoint:
@@ -377,6 +382,19 @@ class ManagerNode(MemberNode[PassedOn]):
         earlier = sign_for_earlier(self.runtime.admission.ring.primary_secret, bundle.digest)
         bundle = msgspec.structs.replace(bundle, signature=earlier, word=self._trust.signer.sign(bundle.digest))
         return msgspec.structs.replace(order, bundle=bundle)
+
+    def word_for(self, digest: str) -> bytes:
+        """This manager's word for a bundle."""
+        return self._trust.signer.sign(digest)
+
+    def check_bundle(self, bundle: CodeBundle) -> None:
+        """It is here, and stays for a while if nobody names it."""
+        has_it = self.manager.blobs.has(bundle.digest)
+        size_bytes = self._blobs.renew(bundle.digest) if has_it else None
+        if size_bytes is None:
+            raise BundleMissing(f"this manager has no bundle {bundle.digest[:12]}: put it first")
+        if size_bytes != bundle.size_bytes:
+            raise Invalid(f"the bundle {bundle.digest[:12]} has {size_bytes} bytes, not {bundle.size_bytes}")
 
     def why_not_ready(self) -> str:
         voter = self.member.voter

@@ -66,6 +66,8 @@ class WorkerOptions(NodeOptions, frozen=True, kw_only=True):
     capabilities: tuple[str, ...] = ()
     handlers: tuple[Path, ...] = ()
     """Python files whose functions run tasks of dag jobs."""
+    accepts_code: bool = False
+    """It runs handlers that travel with dag jobs."""
     drain_s: float = DRAIN_S
     """How long what runs may go on after it was told to stop."""
     core_env: dict[str, str] | None = None
@@ -124,6 +126,7 @@ class WorkerNode:
             datacenter=options.datacenter,
             life=starts,
             sealing=trust.sealing,
+            accepts_code=options.accepts_code,
         )
         handlers = files_of(options.handlers)
         self.worker = Worker(
@@ -168,6 +171,8 @@ class WorkerNode:
             partial(self._hear_while_open, self.worker.on_handlers_said),
             partial(self._hear_while_open, self.worker.on_handlers_exit),
             self._confinement,
+            bundles=self._blobs,
+            folder=folder / "handlers",
         )
 
     @property
@@ -207,7 +212,7 @@ class WorkerNode:
 
     async def _close(self) -> None:
         await self.runtime.quiet()
-        await asyncio.gather(self._cores.close(), self._handlers.supervisor.close())
+        await asyncio.gather(self._cores.close(), self._handlers.close())
         self.runtime.act(self.worker.leave(boottime_ns()))
         await self.runtime.close()
         self.runtime.release()

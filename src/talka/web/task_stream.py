@@ -293,4 +293,5 @@ def spec_in(frame: SubmitFrame, name: str, tasks: tuple[TaskSpec, ...]) -> DagSp
         params=frame.params,
         values=frame.values,
         wait_for_workers=frame.wait_for_workers,
+        bundle=frame.bundle,
     )

@@ -143,3 +143,14 @@ def test_a_dispatcher_knows_who_is_here_and_who_was_lately() -> None:
     assert dispatcher.known.lack(601 * SECOND, Wants("h")) is not None
     dispatcher.set_worker(0, worker("a", "g"))
     assert dispatcher.known.lack(0, Wants("g")) is None and dispatcher.known.lack(0, Wants("h")) is not None
+
+
+def test_whoever_takes_code_has_handlers_that_travel() -> None:
+    takes = DispatchWorker(name="d", capabilities=("ssd",), memory_bytes=4 * GB, accepts_code=True)
+    workers = known(*FLEET, takes)
+    assert workers.lack(0, Wants("", ("ssd",), 4 * GB, is_brought=True)) is None
+    lack = workers.lack(0, Wants("", ("gpu",), is_brought=True))
+    assert lack == Lack("capabilities", 'no worker that takes code has the capability "gpu"; known: ssd')
+    text = "no worker takes code that travels with a job (--accept-code)"
+    assert known(*FLEET).lack(0, Wants("", is_brought=True)) == Lack("handler", text)
+    assert known().lack(0, Wants("", is_brought=True)) == Lack("handler", f"{text}; no worker is known here yet")

@@ -23,13 +23,17 @@ from talka.control.worker.effects import (
     StartHandlers,
     TellHandlers,
 )
+from talka.engine.bundle import PackedHandlers, pack_handlers
 from talka.engine.containment import MemoryGroup
 from talka.engine.handlers import handler_supervisor
+from talka.engine.handlers.handler_core import load_handlers
 from talka.engine.handlers.handler_supervisor import HandlerSupervisor
 from talka.errors import Invalid
 from talka.nodes.cores import HandlerProcesses, files_of, short_of_disk
 from talka.nodes.job_events import worker_event_of
 from talka.nodes.member_events import sentence_of
+from talka.store.files.blobs import Blobs
+from talka.wire.shards import BundleSource
 from talka.wire.tasks import FromHandlers, HandedTask, Load, Loaded, Ran, RunTasks, Said, Spent, StopTasks, TaskResult
 
 AnyThing = TypeVar("AnyThing")
@@ -637,6 +641,7 @@ async def test_no_process_survives_a_killed_worker(owner: Owner) -> None:
     # given a worker in a process of its own, whose core started a child and blocks
     script = f"""
 import asyncio
+from talka.engine.handlers.handler_core import load_handlers
 from talka.engine.handlers.handler_supervisor import HandlerSupervisor
 from talka.wire.tasks import HandedTask, Load, RunTasks
 
@@ -688,8 +693,15 @@ async def test_closing_ends_every_core(owner: Owner) -> None:
 # As a worker's node uses them.
 
 
-async def test_orders_of_the_pool_are_carried_out(owner: Owner) -> None:
-    cores = HandlerProcesses(1024 * MEBIBYTE, owner._on_happened, owner._on_happened)
+def processes(owner: Owner, folder: Path) -> HandlerProcesses:
+    blobs = Blobs(folder / "bundles")
+    return HandlerProcesses(
+        1024 * MEBIBYTE, owner._on_happened, owner._on_happened, bundles=blobs, folder=folder / "handlers"
+    )
+
+
+async def test_orders_of_the_pool_are_carried_out(owner: Owner, tmp_path: Path) -> None:
+    cores = processes(owner, tmp_path)
     try:
         cores.do(StartHandlers(1))
         cores.do(TellHandlers(1, Load((str(owner.file),))))
@@ -703,6 +715,90 @@ async def test_orders_of_the_pool_are_carried_out(owner: Owner) -> None:
         assert (await owner.next(ExitFacts)).cause == "SIGKILL"
     finally:
         await cores.supervisor.close()
+
+
+def packed(folder: Path, version: int) -> PackedHandlers:
+    """A file with a handler, a module that it needs and data beside it."""
+    home = folder / f"v{version}"
+    home.mkdir()
+    (home / f"travelling_{version}.py").write_text(
+        f"import os\nfrom talka import handler\nimport beside_{version}\n"
+        "@handler('tell')\n"
+        f"def tell(task):\n    return [beside_{version}.VERSION, open('words.txt').read(), os.getcwd()]\n"
+        "@handler('fails')\n"
+        "async def fails(task):\n    raise KeyError('gone')\n"
+    )
+    (home / f"beside_{version}.py").write_text(f"VERSION = {version}\n")
+    (home / "words.txt").write_text(f"words {version}")
+    path = str(home / f"travelling_{version}.py")
+    load_handlers((path,))
+    return pack_handlers([path, str(home / "words.txt")])
+
+
+def source_of(bundle: PackedHandlers) -> BundleSource:
+    return BundleSource(f"blob:{bundle.digest}", bundle.digest, bundle.files[0], "", {})
+
+
+async def test_two_bundles_with_a_handler_of_one_name_run_side_by_side_in_cores_of_their_own(
+    owner: Owner, tmp_path: Path
+) -> None:
+    bundles = [packed(tmp_path, 1), packed(tmp_path, 2)]
+    blobs = Blobs(tmp_path / "bundles")
+    for bundle in bundles:
+        blobs.put(bundle.digest, bundle.content)
+    cores = processes(owner, tmp_path)
+    try:
+        for core, bundle in enumerate(bundles, 1):
+            cores.do(StartHandlers(core))
+            cores.do(TellHandlers(core, Load(bundle.files, 1, "w", source_of(bundle))))
+            loaded = await owner.next(Loaded, core)
+            assert (loaded.problem, loaded.handlers, loaded.plain) == ("", ("tell", "fails"), ("tell",))
+        folders = []
+        for core in (1, 2):
+            cores.do(TellHandlers(core, RunTasks((HandedTask(core, "job", "task", "tell", 1, b"null"),))))
+            output = msgspec.json.decode((await owner.next(Ran, core)).results[0].output)
+            assert output[:2] == [core, f"words {core}"]
+            folders.append(Path(output[2]))
+        assert [folder.parent for folder in folders] == [tmp_path / "handlers"] * 2 and folders[0] != folders[1]
+        cores.do(TellHandlers(1, RunTasks((HandedTask(9, "job", "task", "fails", 1, b"null"),))))
+        (result,) = (await owner.next(Ran)).results
+        assert result.error == "KeyError: 'gone' (travelling_1.py:9)"
+        cores.do(EndHandlers(1, hard=True))
+        await owner.next(ExitFacts)
+        assert not folders[0].exists() and folders[1].is_dir(), "what was unpacked goes with its process"
+    finally:
+        await cores.close()
+    assert not (tmp_path / "handlers").exists()
+
+
+async def test_a_bundle_that_was_damaged_on_disk_is_not_run(owner: Owner, tmp_path: Path) -> None:
+    bundle = packed(tmp_path, 3)
+    blobs = Blobs(tmp_path / "bundles")
+    blobs.put(bundle.digest, bundle.content)
+    blobs.path(bundle.digest).write_bytes(b"something else")
+    cores = processes(owner, tmp_path)
+    try:
+        cores.do(StartHandlers(1))
+        cores.do(TellHandlers(1, Load(bundle.files, 1, "w", source_of(bundle))))
+        assert (await owner.next(Loaded)).problem.startswith(f"the bundle {bundle.digest} is damaged on this worker")
+    finally:
+        await cores.close()
+
+
+async def test_a_file_that_raises_in_a_bundle_is_named_as_it_is_inside(owner: Owner, tmp_path: Path) -> None:
+    bundle = packed(tmp_path, 4)
+    source = tmp_path / "v4" / "travelling_4.py"
+    source.write_text(source.read_text() + "raise ValueError('only on workers')\n")
+    bundle = pack_handlers([str(source)])
+    Blobs(tmp_path / "bundles").put(bundle.digest, bundle.content)
+    cores = processes(owner, tmp_path)
+    try:
+        cores.do(StartHandlers(1))
+        cores.do(TellHandlers(1, Load(bundle.files, 1, "w", source_of(bundle))))
+        text = "travelling_4.py:10: raised ValueError: only on workers when it was imported"
+        assert (await owner.next(Loaded)).problem == text
+    finally:
+        await cores.close()
 
 
 def test_files_of_handlers_are_named_so_that_cores_find_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -726,3 +822,12 @@ def test_news_of_handlers_are_events_with_words() -> None:
 
     assert loaded is not None and sentence_of(loaded) == "has the handlers a, b"
     assert broken is not None and sentence_of(broken) == "the handlers cannot be used: etl.py:3: syntax error"
+
+
+def test_news_of_handlers_that_travelled_say_in_which_bundle() -> None:
+    loaded = worker_event_of(HandlersLoaded(("a", "b"), "0123456789abcdef"))
+    broken = worker_event_of(HandlersBroken("etl.py:3: syntax error", "0123456789abcdef"))
+
+    assert loaded == {"event": "handlers", "handlers": "a, b", "bundle": "0123456789ab"}
+    assert broken is not None
+    assert sentence_of(broken) == "the handlers of the bundle 0123456789ab cannot be used: etl.py:3: syntax error"

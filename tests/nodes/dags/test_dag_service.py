@@ -13,7 +13,16 @@ import msgspec
 import pytest
 
 from talka.client.dags import DagEnd
-from talka.client.requests import Conflict, NobodyCanRun, NoSuchJob, NoSuchSchedule, NoSuchTask, TooBusy, problem_of
+from talka.client.requests import (
+    BundleMissing,
+    Conflict,
+    NobodyCanRun,
+    NoSuchJob,
+    NoSuchSchedule,
+    NoSuchTask,
+    TooBusy,
+    problem_of,
+)
 from talka.clock import boottime_ns, both_clocks, realtime_ns
 from talka.control.dags.keeper import DagKeeper
 from talka.control.dags.keeper_limits import KEEPER_LIMITS, KeeperLimits
@@ -62,7 +71,7 @@ from talka.wire.tasks import (
     TaskResult,
     WorkerMessage,
 )
-from talka.work.dags.dag import BadDag, DagHead, DagSettings, DagSpec, Limit, Param, Retry, TaskSpec
+from talka.work.dags.dag import BadDag, CodeBundle, DagHead, DagSettings, DagSpec, Limit, Param, Retry, TaskSpec
 from talka.work.dags.records import PutSchedule, ScheduleRow
 from talka.work.lifecycle import JobState, TaskState, is_final
 
@@ -112,6 +121,8 @@ class Node:
         self.events: list[dict[str, Any]] = []
         self.broken: list[Exception] = []
         self.told: list[Any] = []
+        self.code: set[str] = set()
+        """Digests of bundles that were uploaded."""
         self.moved = asyncio.Event()
         self.home = folder / owner
         self.home.mkdir(exist_ok=True)
@@ -173,10 +184,17 @@ class Node:
                     pass
         self.moved.set()
 
+    def word_for(self, digest: str) -> bytes:
+        return b"word"
+
+    def check_bundle(self, bundle: CodeBundle) -> None:
+        if bundle.digest not in self.code:
+            raise BundleMissing("this manager has no such bundle")
+
     # The worker.
 
-    def beat(self, *handlers: str) -> None:
-        facts = WorkerFacts(4, folder=7, handlers=handlers or ("h",))
+    def beat(self, *handlers: str, accepts_code: bool = False) -> None:
+        facts = WorkerFacts(4, folder=7, handlers=handlers or ("h",), accepts_code=accepts_code)
         self.perform(self.jobs.keepers.on_beat(boottime_ns(), WorkerBeat("w", 1, 0, facts, 4, "healthy", 0, NOWHERE)))
 
     def hear(self, message: WorkerMessage) -> None:
@@ -1705,3 +1723,98 @@ async def test_it_is_loaded_once_everything_was_read(tmp_path: Path) -> None:
     await node.jobs.start()
     assert node.jobs.loaded.is_set()
     await node.jobs.close()
+
+
+# Handlers that travel.
+
+
+CODE = CodeBundle("c" * 64, 10, ("etl.py",), ("mine",), plain=("mine",))
+BROUGHT = DagSpec(name="n", tasks=(TaskSpec(id="a", handler="mine"),), settings=ONCE, bundle=CODE)
+
+
+async def test_a_job_that_names_a_bundle_is_taken_once_that_was_uploaded(node_of: NodeOf) -> None:
+    node = await node_of()
+    node.beat(accepts_code=True)
+    with pytest.raises(BundleMissing):
+        await node.jobs.submit_dag(BROUGHT, "", "")
+    with pytest.raises(BundleMissing):
+        await node.jobs.begin_dag(DagHead(name="n", bundle=CODE), "", "")
+    with pytest.raises(BundleMissing):
+        await node.jobs.put_schedule(msgspec.structs.replace(BROUGHT, schedule=RARELY), "")
+    node.jobs.submit_soon(BROUGHT, "", "", node.done)
+    assert isinstance(node.told[-1], BundleMissing)
+    node.code.add(CODE.digest)
+    facts = await node.jobs.submit_dag(BROUGHT, "", "")
+    assert (await node.handed("a")).job == facts.id
+
+
+async def test_a_job_with_code_is_refused_where_no_worker_takes_any(node_of: NodeOf) -> None:
+    node = await node_of(settle_ns=0)
+    node.code.add(CODE.digest)
+    node.beat("mine")
+    with pytest.raises(NobodyCanRun, match=r"task a: no worker takes code that travels with a job \(--accept-code\)"):
+        await node.jobs.submit_dag(BROUGHT, "", "")
+    facts = await node.jobs.submit_dag(msgspec.structs.replace(BROUGHT, wait_for_workers=True), "", "")
+    node.beat(accepts_code=True)
+    assert (await node.handed("a")).job == facts.id
+
+
+async def test_bundles_stay_while_a_job_or_a_schedule_names_them_also_after_a_restart(node_of: NodeOf) -> None:
+    node = await node_of()
+    other = msgspec.structs.replace(CODE, digest="d" * 64)
+    node.code |= {CODE.digest, other.digest}
+    waiting = msgspec.structs.replace(BROUGHT, wait_for_workers=True)
+    facts = await node.jobs.submit_dag(waiting, "", "")
+    scheduled = msgspec.structs.replace(waiting, name="each", schedule=RARELY, bundle=other)
+    await node.jobs.put_schedule(scheduled, "")
+    assert await node.jobs.bundles() == {CODE.digest, other.digest}
+    await node.jobs.close()
+    node = await node_of()
+    node.code |= {CODE.digest, other.digest}
+    assert await node.jobs.bundles() == {CODE.digest, other.digest}
+    node.beat(accepts_code=True)
+    node.hear(done_of(node, await node.handed("a"), "completed", output=b"1"))
+    await node.ended(facts.id)
+    await node.jobs.drop_schedule("each")
+    assert await node.jobs.bundles() == set()
+
+
+async def test_a_streamed_job_keeps_its_bundle_too(node_of: NodeOf) -> None:
+    node = await node_of()
+    node.code.add(CODE.digest)
+    node.beat(accepts_code=True)
+    draft = await node.jobs.begin_dag(DagHead(name="n", bundle=CODE), "", "")
+    await node.jobs.add_tasks(draft, BROUGHT.tasks)
+    await node.jobs.end_dag(draft)
+    assert (await node.handed("a")).handler == "mine"
+    assert await node.jobs.bundles() == {CODE.digest}
+
+
+async def test_a_job_whose_bundle_is_gone_is_not_run_again(node_of: NodeOf) -> None:
+    node = await node_of()
+    node.code.add(CODE.digest)
+    node.beat(accepts_code=True)
+    facts = await node.jobs.submit_dag(BROUGHT, "", "")
+    node.hear(done_of(node, await node.handed("a"), "failed", error="no"))
+    await node.ended(facts.id)
+    assert (await node.jobs.retry_plan(facts.id, RetryRequest())).tasks
+    node.code.clear()
+    text = f"the handlers that job {facts.id} brought are not kept any more: submit it again with --with"
+    with pytest.raises(Conflict, match=text):
+        await node.jobs.retry_dag(facts.id, RetryRequest())
+    with pytest.raises(Conflict, match=text):
+        await node.jobs.replay(f"{facts.id}/a", None)
+    node.code.add(CODE.digest)
+    await node.jobs.retry_dag(facts.id, RetryRequest())
+    assert (await node.handed("a", 2)).handler == "mine"
+
+
+async def test_another_bundle_under_the_same_key_is_another_job(node_of: NodeOf) -> None:
+    node = await node_of()
+    other = msgspec.structs.replace(CODE, digest="d" * 64)
+    node.code |= {CODE.digest, other.digest}
+    node.beat(accepts_code=True)
+    facts = await node.jobs.submit_dag(BROUGHT, "k", "")
+    assert (await node.jobs.submit_dag(BROUGHT, "k", "")).id == facts.id
+    with pytest.raises(Conflict, match="was used for another job"):
+        await node.jobs.submit_dag(msgspec.structs.replace(BROUGHT, bundle=other), "k", "")

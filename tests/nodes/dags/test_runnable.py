@@ -14,11 +14,16 @@ from talka.wire.task_views import TaskWants
 from talka.work.dags.dag import CodeBundle, DagSpec, TaskSpec
 
 
-def test_handlers_that_travel_with_a_job_are_known() -> None:
+def test_handlers_that_travel_with_a_job_are_known_to_workers_that_take_code() -> None:
     spec = DagSpec(name="n", tasks=(TaskSpec(id="a", handler="mine"),))
     bundle = CodeBundle(digest="a" * 64, size_bytes=1, files=("handlers.py",), handlers=("mine",))
     with_code = msgspec.structs.replace(spec, bundle=bundle)
-    check = RunnableCheck(KnownWorkers(), 0, lambda: 5)
+    known = KnownWorkers()
+    known.here(DispatchWorker(name="own", handlers=("other",)))
+    check = RunnableCheck(known, 0, lambda: 5)
+    with pytest.raises(NobodyCanRun, match="^task a: no worker takes code that travels with a job"):
+        check.check(spec.tasks, bundled_in(with_code))
+    known.here(DispatchWorker(name="takes", accepts_code=True))
     check.check(spec.tasks, bundled_in(with_code))
     with pytest.raises(NobodyCanRun):
         check.check(spec.tasks, bundled_in(spec))
@@ -26,7 +31,7 @@ def test_handlers_that_travel_with_a_job_are_known() -> None:
 
 def test_tasks_that_want_the_same_are_told_once() -> None:
     known = KnownWorkers()
-    known.here(DispatchWorker(name="w", handlers=("h",), memory_bytes=10))
+    known.here(DispatchWorker(name="w", handlers=("h",), memory_bytes=10, accepts_code=True))
     tasks = [
         *[TaskSpec(id=f"x{number}", handler="x") for number in range(3)],
         TaskSpec(id="small", handler="h", min_memory="10"),

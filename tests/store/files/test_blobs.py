@@ -240,6 +240,20 @@ def test_a_sweep_removes_what_is_old_and_nobody_keeps(blobs: Blobs) -> None:
     assert blobs.digests() == sorted([young, wanted])
 
 
+def test_a_blob_that_is_named_again_is_as_young_as_a_new_one(blobs: Blobs) -> None:
+    named = kept(blobs, b"named", at_s=0)
+    assert blobs.renew(named) == 5
+    assert blobs.sweep([], older_than_s=DAY_S, now_s=blobs.path(named).stat().st_mtime + 1) == []
+    assert blobs.renew(digest_of(b"another")) is None
+
+
+def test_a_blob_that_cannot_be_named_again_is_a_sentence(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = kept(blobs, b"named")
+    fail(monkeypatch, "utime", errno.EACCES)
+    with pytest.raises(StoreFailed, match=f"{blobs.path(named)} could not be kept"):
+        blobs.renew(named)
+
+
 def test_a_sweep_removes_old_damage_and_leaves_files_of_others(blobs: Blobs) -> None:
     digest = kept(blobs, b"content")
     folder = blobs.path(digest).parent

@@ -69,6 +69,20 @@ NOTIFY = options(
     ),
 )
 HANDLERS = option(WORK, "--handlers", "FILE.py", "A file with handlers of pipelines. Repeatable.", multiple=True)
+ACCEPT_UP = option(
+    TRUST,
+    "--accept-code/--no-accept-code",
+    None,
+    "Run handlers that travel with pipelines (yes, unless it is --private).",
+    default=None,
+)
+ACCEPT = option(
+    TRUST,
+    "--accept-code/--no-accept-code",
+    None,
+    "Run handlers that travel with pipelines: whoever submits runs code here (no).",
+    default=None,
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object for each line.")
 
 
@@ -90,6 +104,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="One JSON obj
     option(WHO, "--data-dir", "FOLDER", f"Where it keeps its files ({STATE_FOLDER}/NAME)."),
     option(REACHED, "--port", "N", f"The port of its API ({API_PORT}); 0: any free one."),
     option(TRUST, "--private", None, "Keep other users of this machine out, with a token of its own.", is_flag=True),
+    ACCEPT_UP,
     CORES,
     STORE,
     HANDLERS,
@@ -104,6 +119,7 @@ def up(as_json: bool, private: bool, store: str | None, handlers: tuple[str, ...
     name = settings.id("name", "local")
     cores, port, folder = settings.cores(), settings.port(API_PORT), data_dir(settings, name)
     place, files, own_lease = checked_store(store), checked_handlers(handlers), settings.own_lease()
+    accepts_code = settings.switch("accept_code", default=not private)
     from talka.cli.config import own_environment
     from talka.cli.nodes.life import Api, live_up, run_node
     from talka.cli.nodes.private import announced, drawn_tokens
@@ -132,6 +148,7 @@ def up(as_json: bool, private: bool, store: str | None, handlers: tuple[str, ...
             handlers=files,
             core_env=own_environment(),
             core_user=str(os.geteuid()),  # all is one here
+            accepts_code=accepts_code,
         )
 
     options = ManagerOptions(member=member, api=address, store=place, own_lease=own_lease, **notices)
@@ -322,6 +339,7 @@ def tokens_of(settings: "NodeSettings", cluster: str) -> "Tokens | None":
         "A variable of the worker that tests and handlers may read. Repeatable.",
         multiple=True,
     ),
+    ACCEPT,
     HANDLERS,
 )
 @json_option
@@ -359,6 +377,7 @@ def worker(as_json: bool, handlers: tuple[str, ...], **flags: Any) -> int:
         handlers=files,
         core_env=core_environment(settings.texts("core_env")),
         core_user=settings.text("core_user"),
+        accepts_code=settings.switch("accept_code", default=False),
     )
     api = open_probes(settings, options.cluster)
     with contextlib.nullcontext() if api is None else api.listener:

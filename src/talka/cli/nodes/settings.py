@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from talka.cli.config import MOST_CORES, BadSetting, Layer, from_text, layer_of_node, whole
+from talka.cli.config import MOST_CORES, BadSetting, Layer, from_text, layer_of_node, switch, whole
 from talka.cli.nodes.secret import checked_id
 from talka.units import SECOND
 from talka.work.durations import format_duration, parse_duration, shown
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 WHERE: Final = ("cluster", "environment", "datacenter", "secret_file", "certs", "data_dir")
 NOTIFY: Final = ("notify_secret", "allow_private_notify")
 KNOWN: Final = {
-    "up": ("name", "port", "cores", "data_dir", "lease", *NOTIFY),
+    "up": ("name", "port", "cores", "data_dir", "lease", "accept_code", *NOTIFY),
     "manager": (
         *("name", "bind", "advertise", "api", "api_advertise", "seeds", "voters", *WHERE),
         *("preset", "token_key_file", "lease", *NOTIFY),
     ),
     "worker": ("name", "seeds", *WHERE, "probes", "token_key_file", "cores", "capabilities", "grace")
-    + ("core_user", "core_env"),
+    + ("core_user", "core_env", "accept_code"),
 }
 """What can be set for each kind of node."""
 PATHS: Final = ("secret_file", "certs", "data_dir", "token_key_file", "notify_secret")
@@ -78,6 +78,10 @@ class NodeSettings:
     def cores(self) -> int | None:
         given = self._given.get("cores")
         return None if given is None else whole(1, MOST_CORES)(given.label, from_text("cores", given.value))
+
+    def switch(self, name: str, *, default: bool) -> bool:
+        given = self._given.get(name)
+        return default if given is None else switch(given.label, given.value)
 
     def port(self, default: int) -> int:
         given = self._given.get("port")

@@ -30,6 +30,8 @@ class Wants(NamedTuple):
     handler: str
     capabilities: tuple[str, ...] = ()
     min_memory_bytes: int = 0
+    is_brought: bool = False
+    """The handler travels with the job: whoever takes code has it."""
 
 
 class Lack(NamedTuple):
@@ -51,6 +53,8 @@ class Able(Protocol):
     def capabilities(self) -> tuple[str, ...]: ...
     @property
     def memory_bytes(self) -> int: ...
+    @property
+    def accepts_code(self) -> bool: ...
 
 
 class KnownWorkers:
@@ -102,14 +106,21 @@ class KnownWorkers:
 
     def _lack(self, wants: Wants) -> Lack | None:
         workers = [*self._here.values(), *(worker for _, worker in self._away.values())]
-        able = [worker for worker in workers if wants.handler in worker.handlers]
+        able = [
+            worker
+            for worker in workers
+            if (worker.accepts_code if wants.is_brought else wants.handler in worker.handlers)
+        ]
+        if not able and wants.is_brought:
+            known = "" if workers else "; no worker is known here yet"
+            return Lack("handler", f"no worker takes code that travels with a job (--accept-code){known}")
         if not able:
             handlers = {handler for worker in workers for handler in worker.handlers}
             known = _known(handlers) if workers else "no worker is known here yet"
             return Lack(
                 "handler", f'no worker has the handler "{wants.handler}"{_close(wants.handler, handlers)}; {known}'
             )
-        who = f'worker with the handler "{wants.handler}"'
+        who = "worker that takes code" if wants.is_brought else f'worker with the handler "{wants.handler}"'
         for capability in wants.capabilities:
             capabilities = {other for worker in able for other in worker.capabilities}
             if capability not in capabilities:

@@ -33,7 +33,8 @@ from talka.engine.handlers.handler_run import HandlerRun, Reason, described, fai
 from talka.engine.handlers.kin import is_of_command, kin
 from talka.engine.loader import import_file
 from talka.engine.process_start import begin_core, new_event_loop
-from talka.errors import Invalid, sendable
+from talka.engine.unpack import as_in_bundle, unpack
+from talka.errors import Invalid, Unavailable, sendable
 from talka.units import MILLISECOND, SECOND
 from talka.wire.channels import BadMessage
 from talka.wire.framing import HEADER_BYTES, Deframer
@@ -370,10 +371,15 @@ def load_handlers(files: tuple[str, ...]) -> dict[str, HandlerSpec]:
 
 
 def loaded(load: Load) -> tuple[dict[str, HandlerSpec], Loaded]:
+    files, bundle = load.files, load.bundle
     try:
-        handlers = load_handlers(load.files)
-    except Invalid as error:
-        return {}, Loaded(os.getpid(), problem=sendable(str(error), PROBLEM_LIMIT))
+        if bundle is not None:
+            unpack(bundle)
+            files = tuple(os.path.join(os.path.abspath(bundle.folder), file) for file in files)
+        handlers = load_handlers(files)
+    except (Invalid, Unavailable) as error:
+        text = str(error) if bundle is None else as_in_bundle(str(error), bundle)
+        return {}, Loaded(os.getpid(), problem=sendable(text, PROBLEM_LIMIT))
     except BaseException as error:  # noqa: BLE001 - a user's file may raise anything when imported
         text = f"{', '.join(load.files)}: raised {described(error)} when it was imported"
         return {}, Loaded(os.getpid(), problem=sendable(text, PROBLEM_LIMIT))

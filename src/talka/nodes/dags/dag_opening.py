@@ -55,6 +55,7 @@ async def open_dags(
             life=partition.life(opened.store, opened.life, draw(DRAWN_BITS)),
             turns=turns,
             limits=limits.keeper,
+            sign=node.word_for,
         )
         for partition, lease in zip(partitions, leases, strict=True)
     ]

@@ -54,7 +54,7 @@ from talka.wire.task_views import (
     WhyView,
 )
 from talka.wire.views import instant_text
-from talka.work.dags.dag import DagSettings
+from talka.work.dags.dag import KeptSettings
 from talka.work.dags.elements import kept_element
 from talka.work.dags.records import AttemptRow, FanRow, JobRow, LiveTask, StreamRow, TaskKey, TaskRow
 from talka.work.lifecycle import JobState, TaskState, is_final
@@ -390,7 +390,7 @@ class DagReading:
 
 def ended_job(row: JobRow, live: Sequence[LiveTask], fans: Sequence[FanRow]) -> DagJob:
     """As the store has it, to be looked at: nothing runs in it."""
-    job = DagJob(row, msgspec.json.decode(row.settings, type=DagSettings), Random(0), lambda now: 0)
+    job = DagJob(row, msgspec.json.decode(row.settings, type=KeptSettings), Random(0), lambda now: 0)
     job.restore(0, live)
     job.restore_fans(fans)
     job.restored(0)

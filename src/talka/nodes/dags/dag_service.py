@@ -39,6 +39,7 @@ from talka.nodes.dags.dag_events import dag_ended_event, dropped_event, new_life
 from talka.nodes.dags.dag_reading import ReadingLimits
 from talka.nodes.dags.dag_requests import BUSY_S, DRAFTS_LIMIT, SILENCE_S, DagAnswers, DagDrafts
 from talka.nodes.dags.dag_views import live_facts
+from talka.nodes.dags.job_code import JobCode
 from talka.nodes.dags.kept_partitions import KeptPartitions
 from talka.nodes.dags.notice_sender import NO_NOTICES, NoticeSender, NotifyOptions
 from talka.nodes.dags.notifier import Notifier
@@ -49,7 +50,14 @@ from talka.nodes.dags.store_upkeep import StoreUpkeep, UpkeepLimits
 from talka.nodes.member_events import Event
 from talka.store.dags.records import CommitListener, Store, StoreLost, StoreTaken
 from talka.wire.task_views import DagFacts, RetryRequest, SkipRequest
-from talka.work.dags.dag import BadDag, DagHead, DagSpec, TaskSpec, identity_of
+from talka.work.dags.dag import (
+    BadDag,
+    DagHead,
+    DagSpec,
+    TaskSpec,
+    identity_of,
+    with_bundle,
+)
 from talka.work.dags.elements import kept_element
 from talka.work.dags.params import Filler, filled, values_for, values_text
 from talka.work.dags.records import JobRow
@@ -112,6 +120,7 @@ class DagService(ScheduleCalls):
         self._tell = tell
         self._on_broken = on_broken
         self._limits = limits
+        self._code = JobCode(node, store)
         self._upkeep = StoreUpkeep(store, node.clock, limits.upkeep)
         self._schedules = ScheduleKeeper(store, self.submit_filled, tell)
         self._notices = notices
@@ -373,6 +382,11 @@ class DagService(ScheduleCalls):
         except KeyTaken as error:
             raise Conflict(f"{error}, which was submitted at the same moment: ask again") from None
 
+    async def bundles(self) -> set[str]:
+        """Digests of those that must stay."""
+        self._check_loaded()
+        return await self._code.named(self.keepers)
+
     def _check_store(self) -> None:
         self._check_loaded()
         if self.problem:
@@ -387,6 +401,7 @@ class DagService(ScheduleCalls):
     async def submit_filled(self, spec: DagSpec, key: str, by: str, *, waits: bool = True) -> DagFacts:
         """As `submit_dag`, of what `filled` gave: other values are another order. `waits`: also for workers that nobody
         knows, as what a schedule submits does."""
+        self._code.check(spec.bundle)
         digest = ""
         if key:
             digest = hashlib.sha256(identity_of(spec)).hexdigest()
@@ -439,6 +454,7 @@ class DagService(ScheduleCalls):
         call = next(self._answers.calls)
         try:
             self._check_store()
+            self._code.check(spec.bundle)
             if not spec.wait_for_workers:
                 self._runnable.check(spec.tasks, bundled_in(spec))
             keeper = self._keeper_for("")
@@ -453,9 +469,10 @@ class DagService(ScheduleCalls):
         self._drafts.check_room()
         self._check_store()
         self._check_notices(head.settings)
+        self._code.check(head.bundle)
         values = values_for(head)
         params = values_text(values)
-        name, settings = head.name, head.settings
+        name, settings = head.name, with_bundle(head.settings, head.bundle)
         known = await self._row_of(key) if key else None
         keeper = self._keeper_for(key)
         if known is None:
@@ -543,6 +560,7 @@ class DagService(ScheduleCalls):
             ended = None
             if self._job(id) is None:
                 row = await self._row(id)
+                self._code.check_kept(row)
                 live = await self._store.live_tasks(row.number, -1, row.tasks + 1)
                 ended = (row, live, await self._store.fans(row.number))
             edits: list[Edit] = []

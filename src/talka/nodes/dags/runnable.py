@@ -22,7 +22,7 @@ SETTLE_NS: Final = 5 * SECOND
 
 
 def bundled_in(spec: DagSpec | DagHead) -> Collection[str]:
-    """Handlers that travel with the job: no worker needs to have them before."""
+    """Handlers that travel with the job: whoever takes code has them."""
     return spec.bundle.handlers if spec.bundle is not None else ()
 
 
@@ -80,12 +80,12 @@ def who_could_run(
 def stuck_tasks(
     known: KnownWorkers, now: int, tasks: Sequence[TaskSpec], bundled: Collection[str] = ()
 ) -> Iterator[Stuck]:
-    for wants, (first, count) in wanted_by(tasks).items():
-        if wants.handler not in bundled and (lack := known.lack(now, wants)) is not None:
+    for wants, (first, count) in wanted_by(tasks, bundled).items():
+        if (lack := known.lack(now, wants)) is not None:
             yield Stuck(lack, first, count)
 
 
-def wanted_by(tasks: Sequence[TaskSpec]) -> dict[Wants, tuple[int, int]]:
+def wanted_by(tasks: Sequence[TaskSpec], bundled: Collection[str] = ()) -> dict[Wants, tuple[int, int]]:
     """What tasks want of a worker, with the index of the first that does and how many do."""
     found: dict[tuple[str, tuple[str, ...], int | str], list[int]] = {}
     for index, task in enumerate(tasks):
@@ -96,7 +96,8 @@ def wanted_by(tasks: Sequence[TaskSpec]) -> dict[Wants, tuple[int, int]]:
             told[1] += 1
     wanted: dict[Wants, tuple[int, int]] = {}
     for (handler, capabilities, min_memory), (index, count) in found.items():
-        wants = Wants(handler, capabilities, _bytes(min_memory))
+        is_brought = handler in bundled
+        wants = Wants("" if is_brought else handler, capabilities, _bytes(min_memory), is_brought)
         first, others = wanted.get(wants, (index, 0))
         wanted[wants] = first, others + count
     return wanted

@@ -1,6 +1,7 @@
 """What people ask of schedules, and whether whom a job names could be told of its end."""
 
 from talka.nodes.dags.dag_reading import DagReading
+from talka.nodes.dags.job_code import JobCode
 from talka.nodes.dags.notice_sender import NO_SECRET, NotifyOptions
 from talka.nodes.dags.runnable import RunnableCheck, bundled_in
 from talka.nodes.dags.schedule_keeper import ScheduleKeeper
@@ -15,6 +16,7 @@ class ScheduleCalls(DagReading):
     _schedules: ScheduleKeeper
     _notices: NotifyOptions
     _runnable: RunnableCheck
+    _code: JobCode
 
     def _check_notices(self, settings: DagSettings) -> None:
         """Whether this manager could tell whom they name."""
@@ -29,6 +31,7 @@ class ScheduleCalls(DagReading):
     async def put_schedule(self, spec: DagSpec, by: str) -> ScheduleView:
         self._check_loaded()
         self._check_notices(spec.settings)
+        self._code.check(spec.bundle)
         if not spec.wait_for_workers:
             self._runnable.check(spec.tasks, bundled_in(spec))
         return await self._schedules.put(spec, by)

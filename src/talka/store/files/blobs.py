@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import os
 import re
+import threading
 from collections.abc import Collection
 from itertools import count
 from pathlib import Path
@@ -34,6 +35,8 @@ class Blobs:
         self._limit_bytes = limit_bytes
         self._folder = Path(os.path.abspath(folder))
         self._numbers = count()
+        self._sweeping = threading.Lock()
+        """Of whoever looks how old a blob is, and removes it for that."""
         try:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(self._folder, FOLDER_MODE)
@@ -76,6 +79,19 @@ class Blobs:
         except OSError as error:
             raise failed(path, "written", error) from error
 
+    def renew(self, digest: str) -> int | None:
+        """Somebody names it from now on: it counts as put just now, also for a `sweep` that is under way. How many
+        bytes it has; None: it is not there."""
+        path = self.path(digest)
+        with self._sweeping:
+            try:
+                os.utime(path)
+                return path.stat().st_size
+            except FileNotFoundError:
+                return None
+            except OSError as error:
+                raise failed(path, "kept", error) from error
+
     def get(self, digest: str) -> bytes | None:
         """The content; None where there is none, and where it is damaged, which is then set aside."""
         path = self.path(digest)
@@ -108,7 +124,7 @@ class Blobs:
             if (is_blob and name in keep) or not (is_blob or DAMAGED.fullmatch(name)):
                 continue
             path = self._folder / name
-            with contextlib.suppress(FileNotFoundError):  # removed by another thread just now
+            with self._sweeping, contextlib.suppress(FileNotFoundError):  # removed by another thread just now
                 if now_s - path.stat().st_mtime > older_than_s:
                     self._unlink(path)
                     if is_blob:
