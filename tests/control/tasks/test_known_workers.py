@@ -125,6 +125,13 @@ def test_so_many_that_left_are_remembered() -> None:
     assert workers.lack(1, Wants("x")) is not None and workers.lack(1, Wants("y")) is None
 
 
+def test_what_was_asked_before_is_answered_until_the_workers_are_others() -> None:
+    workers = known(worker("a", "h"))
+    assert workers.lack(0, Wants("x")) is workers.lack(1, Wants("x"))
+    workers.here(worker("b", "x"))
+    assert workers.lack(2, Wants("x")) is None
+
+
 def test_no_more_answers_are_kept_than_may_be() -> None:
     workers = known(worker("a", "h"), limits=KnownLimits(answers=2))
     for handler in ("x", "y", "z", "h", "x"):
