@@ -762,7 +762,9 @@ def test_a_task_goes_to_a_worker_that_beats_and_its_result_is_taken(keeper: Keep
     task = hand.message.tasks[0]
     fence = task.fence
     effects = keeper.hear("w1", Done((TaskResult(fence, "completed", b"1", job=task.job, task=task.id),)))
-    assert [(one.to, one.message.fences) for one in said(effects, ResultsStored)] == [("w1", (fence,))]
+    manager = keeper.play.manager()
+    told = manager.tick(manager.next_tick_at)
+    assert [(one.to, one.message.fences) for one in said(told, ResultsStored)] == [("w1", (fence,))]
     assert [one.state for one in of(effects, DagEnded)] == [JobState.COMPLETED]
 
 

@@ -304,6 +304,8 @@ class Manager:
             effects += self.audience.tick(now, self.led)
         if now >= self.dags.next_tick_at:
             effects += self.dags.tick(now)
+        if now >= self._to_workers.next_tick_at:
+            effects += self._to_workers.tick(now)
         return self._out(now, effects)
 
     # -- what this node's own API asks
@@ -404,7 +406,7 @@ class Manager:
                     elif to:
                         out.append(effect if effect.to else msgspec.structs.replace(effect, to=to))
                 case ToWorker():
-                    out += self._to_workers.to_worker(effect)
+                    out += self._to_workers.to_worker(now, effect)
                 case WorkerLost(name=name, boot=boot, cause=cause):
                     out.append(effect)
                     self._to_workers.forget(name)
@@ -458,6 +460,7 @@ class Manager:
             self.watches.next_tick_at,
             self.audience.next_tick_at,
             self.dags.next_tick_at,
+            self._to_workers.next_tick_at,
         )
         if self.registry is not None:
             at = min(at, self.registry.next_tick_at)

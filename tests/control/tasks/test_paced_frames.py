@@ -10,8 +10,9 @@ from talka.cluster.effects import Send
 from talka.control.member.send_queue import Class, LaneLimits, SendQueue
 from talka.control.tasks.paced_frames import PacedFrames, PaceLimits, RoomWanted
 from talka.control.tasks.worker_link import ToWorker
+from talka.units import NEVER
 from talka.wire.jobs import encode
-from talka.wire.tasks import AskHeld, AssignTasks, Recall, ResultsStored, TaskInputs, TaskResult
+from talka.wire.tasks import TASKS_LIMIT, AskHeld, AssignTasks, Recall, ResultsStored, TaskInputs, TaskResult
 
 Play = Any
 
@@ -36,7 +37,7 @@ class Connection:
         """All that the keeper said since."""
         told, self._seen = self._play.told_all[self._seen :], len(self._play.told_all)
         for said in told:
-            self._put(self._frames.to_worker(said))
+            self._put(self._frames.to_worker(0, said))
 
     def _put(self, effects: list[Send[Any] | RoomWanted]) -> None:
         for effect in effects:
@@ -110,50 +111,88 @@ def paced(**limits: int) -> PacedFrames:
 
 def test_what_is_more_than_a_window_waits_until_there_is_room_and_goes_in_order() -> None:
     frames = paced()
-    assert [fences(frames.to_worker(hand(number))) for number in range(5)] == [[0], [1], [2, RoomWanted("w")], [], []]
+    assert [fences(frames.to_worker(0, hand(number))) for number in range(5)] == [
+        [0],
+        [1],
+        [2, RoomWanted("w")],
+        [],
+        [],
+    ]
     assert fences(frames.on_room("w")) == [3, 4]
-    assert fences(frames.to_worker(hand(5))) == [5, RoomWanted("w")]
+    assert fences(frames.to_worker(0, hand(5))) == [5, RoomWanted("w")]
 
 
 def test_so_much_may_wait_that_it_fills_more_than_one_window() -> None:
     frames = paced()
     for number in range(8):
-        frames.to_worker(hand(number))
+        frames.to_worker(0, hand(number))
     assert fences(frames.on_room("w")) == [3, 4, 5, RoomWanted("w")]
     assert fences(frames.on_room("w")) == [6, 7]
 
 
 def test_few_bytes_overtake_what_waits_but_the_question_of_what_is_held_does_not() -> None:
     frames = paced(window_bytes=1)
-    stored, recall, ask = ResultsStored(1, (7,)), Recall(1, (7,)), AskHeld(1)
-    assert [len(frames.to_worker(ToWorker("w", one))) for one in (stored, recall, ask)] == [1, 1, 1]
-    assert fences(frames.to_worker(hand(1))) == [1, RoomWanted("w")]
-    for one in (stored, recall):
-        assert [send.message for send in frames.to_worker(ToWorker("w", one))] == [one]
-    assert frames.to_worker(hand(2)) == frames.to_worker(ToWorker("w", ask)) == []
+    recall, ask = Recall(1, (7,)), AskHeld(1)
+    assert [len(frames.to_worker(0, ToWorker("w", one))) for one in (recall, ask)] == [1, 1]
+    assert fences(frames.to_worker(0, hand(1))) == [1, RoomWanted("w")]
+    assert [send.message for send in frames.to_worker(0, ToWorker("w", recall))] == [recall]
+    assert frames.to_worker(0, hand(2)) == frames.to_worker(0, ToWorker("w", ask)) == []
     assert fences(frames.on_room("w")) == [2, RoomWanted("w")]
     assert [send.message for send in frames.on_room("w")] == [ask]
 
 
 def test_workers_do_not_wait_for_each_other() -> None:
     frames = paced(window_bytes=1)
-    frames.to_worker(hand(1))
+    frames.to_worker(0, hand(1))
     other = ToWorker("other", TaskInputs(1, 9, {}), 100)
-    assert fences(frames.to_worker(other)) == [9, RoomWanted("other")]
+    assert fences(frames.to_worker(0, other)) == [9, RoomWanted("other")]
 
 
 def test_more_than_may_wait_is_lost_and_counted() -> None:
     frames = paced(window_bytes=1, waiting_bytes=150)
     for number in range(4):
-        frames.to_worker(hand(number))
+        frames.to_worker(0, hand(number))
     assert frames.lost == 2
     assert fences(frames.on_room("w")) == [1, RoomWanted("w")]
 
 
 def test_what_waits_for_a_worker_that_is_gone_is_told_to_nobody() -> None:
     frames = paced(window_bytes=1)
-    frames.to_worker(hand(1))
-    frames.to_worker(hand(2))
+    frames.to_worker(0, hand(1))
+    frames.to_worker(0, hand(2))
     frames.forget("w")
     assert frames.on_room("w") == []
-    assert fences(frames.to_worker(hand(3))) == [3, RoomWanted("w")]
+    assert fences(frames.to_worker(0, hand(3))) == [3, RoomWanted("w")]
+
+
+def stored(*fences: int, epoch: int = 1) -> ResultsStored:
+    return ResultsStored(epoch, fences)
+
+
+def test_results_that_are_stored_are_told_together_a_moment_later() -> None:
+    frames = paced(stored_ns=5)
+    assert frames.next_tick_at == NEVER
+    for now, one in ((10, stored(1)), (12, stored(2, 3)), (14, stored(9, epoch=2))):
+        assert frames.to_worker(now, ToWorker("w", one)) == []
+    assert frames.to_worker(14, ToWorker("other", stored(4))) == []
+    assert frames.next_tick_at == 15
+    told = [(send.to, send.message) for send in frames.tick(15) if isinstance(send, Send)]
+    assert told == [("w", stored(1, 2, 3)), ("w", stored(9, epoch=2)), ("other", stored(4))]
+    assert (frames.next_tick_at, frames.tick(16)) == (NEVER, [])
+
+
+def test_what_is_stored_is_told_at_once_when_a_message_holds_no_more() -> None:
+    frames = paced()
+    frames.to_worker(0, ToWorker("w", stored(*range(TASKS_LIMIT))))
+    (told,) = frames.to_worker(0, ToWorker("w", stored(7)))
+    assert isinstance(told, Send) and told.message == stored(*range(TASKS_LIMIT))
+    (rest,) = frames.tick(frames.next_tick_at)
+    assert isinstance(rest, Send) and rest.message == stored(7)
+
+
+def test_nothing_is_told_to_be_stored_to_whoever_is_gone() -> None:
+    frames = paced()
+    for name in ("w", "other"):
+        frames.to_worker(0, ToWorker(name, stored(1)))
+    frames.forget("w")
+    assert [told.to for told in frames.tick(0) if isinstance(told, Send)] == ["other"]

@@ -24,6 +24,8 @@ class Slow:
 
     def __init__(self) -> None:
         self.is_quick = False
+        self.takes: Callable[[], object] = lambda: None
+        """How it takes its time."""
         self.threads: list[str] = []
         """That made each batch."""
         self.checkpoints = 0
@@ -48,6 +50,7 @@ class Slow:
         self.keys.append(tuple(keys))
         self.batches.append(list(changes))
         self.threads.append(threading.current_thread().name)
+        self.takes()
         return [int(change not in self.refused) for change in changes]
 
     def checkpoint(self) -> None:
@@ -57,6 +60,8 @@ class Slow:
 
 class Scene:
     def __init__(self, folder: Path, *, is_quick: bool = False, **limits: Any) -> None:
+        self.now = 1 << 40
+        """Stands still unless it is moved."""
         self.records = Slow()
         self.records.is_quick = is_quick
         self.blobs = Blobs(folder / "blobs")
@@ -66,7 +71,8 @@ class Scene:
             self.records,  # type: ignore[arg-type]
             self.blobs,
             CommitListener(self.tell, self.tell, self.tell),
-            ThreadLimits(**limits),
+            ThreadLimits(**{"here_ns": 0, **limits}),
+            lambda: self.now,
         )
 
     def tell(self, what: Any) -> None:
@@ -331,6 +337,108 @@ async def test_the_log_is_brought_to_its_place_by_the_thread(scene_of: SceneOf) 
     await quick.until(lambda: [4] in quick.told)
     assert quick.records.checkpoints == 1
     assert quick.names() == [["a"], ["a"], ["a"], ["b"]]
+
+
+# A disk that keeps small commits in a moment.
+
+
+async def known_quick(scene: Scene) -> Scene:
+    """Its disk was seen to be quick."""
+    ticket = 0
+    while "store" in scene.records.threads[-1:] or not scene.records.threads:
+        ticket += 1
+        assert ticket < 100
+        told = len(scene.told)
+        scene.commit(ticket, "seen")
+        await scene.until(lambda told=told: len(scene.told) > told)  # type: ignore[misc]
+    scene.records.threads.clear()
+    scene.records.batches.clear()
+    scene.told.clear()
+    return scene
+
+
+@pytest.fixture
+async def near(scene_of: SceneOf) -> Scene:
+    return await known_quick(scene_of(here_ns=100, again_s=0.001))
+
+
+async def test_a_disk_is_taken_for_slow_until_it_was_seen(scene_of: SceneOf) -> None:
+    scene = scene_of(here_ns=100)
+    scene.commit(1, "a")
+    await scene.until(lambda: scene.told == [[1]])
+    assert scene.records.threads == ["store"]
+
+
+async def test_small_commits_of_a_turn_are_made_together_at_its_end_where_the_disk_is_quick(near: Scene) -> None:
+    assert not near.commit(1, "a")
+    assert not near.commit(2, "b")
+    assert near.names() == [], "others of this turn may follow"
+    await near.until(lambda: near.told == [[1, 2]])
+    assert near.names() == [["a", "b"]]
+    assert near.records.threads == [threading.current_thread().name]
+
+
+async def test_a_turn_with_many_changes_is_left_to_the_thread(near: Scene) -> None:
+    for ticket in range(SMALL + 1):
+        near.commit(ticket, "a")
+    await near.until(lambda: sum(near.told, []) == list(range(SMALL + 1)))
+    assert set(near.records.threads) == {"store"}
+
+
+async def test_one_slow_commit_sends_those_that_follow_to_the_thread_until_it_is_forgotten(near: Scene) -> None:
+    near.records.takes = lambda: setattr(near, "now", near.now + 1000)
+    near.commit(1, "a")
+    await near.until(lambda: near.told == [[1]])
+    near.records.takes = lambda: None
+    near.commit(2, "a")
+    await near.until(lambda: near.told == [[1], [2]])
+    assert near.records.threads == [threading.current_thread().name, "store"]
+    await known_quick(near)
+
+
+async def test_what_goes_wrong_at_the_end_of_a_turn_is_told_by_the_thread(near: Scene) -> None:
+    near.records.failures = [RecordsUnavailable("the disk is full"), RecordsUnavailable("the disk is full")]
+    near.commit(1, "a")
+    near.commit(2, "b")
+    await near.until(lambda: near.told == ["the disk is full", "", [1, 2]])
+    assert near.names() == [["a", "b"]]
+
+
+async def test_rows_that_differ_break_it_also_at_the_end_of_a_turn(near: Scene) -> None:
+    near.records.refused = [SURE]
+    near.thread.commit(1, [SURE])
+    await near.until(lambda: len(near.told) == 1)
+    assert isinstance(near.told[0], RecordsBroken)
+    assert not near.commit(2, "a")
+    assert len(near.records.batches) == 1
+
+
+async def test_what_is_leased_under_a_key_that_was_lost_is_left_to_the_thread(near: Scene) -> None:
+    near.thread.give_up("k1")
+    near.thread.commit(1, [DropSchedule("a")], "k2")
+    await near.until(lambda: near.told == [[1]])
+    assert near.records.threads == ["store"]
+
+
+async def test_what_waits_for_the_end_of_a_turn_is_written_when_it_is_closed_or_given_up(near: Scene) -> None:
+    near.commit(1, "a")
+    await near.thread.close()
+    assert near.names() == [["a"]] and near.records.threads == ["store"]
+
+
+async def test_nothing_is_made_at_the_end_of_a_turn_in_which_the_store_was_lost(near: Scene) -> None:
+    near.commit(1, "a")
+    near.thread.give_up()
+    await asyncio.sleep(0)
+    assert near.names() == []
+
+
+async def test_the_log_is_brought_to_its_place_by_the_thread_also_then(scene_of: SceneOf) -> None:
+    near = await known_quick(scene_of(here_ns=100, checkpoint_changes=3))
+    for ticket in (1, 2, 3, 4):
+        near.commit(ticket, "a")
+        await near.until(lambda ticket=ticket: near.told[-1:] == [[ticket]])  # type: ignore[misc]
+    assert near.records.checkpoints == 1
 
 
 # What the store did not take.

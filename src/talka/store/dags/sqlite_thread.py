@@ -26,10 +26,15 @@ AGAIN_S: Final = 0.25
 """Between two tries of a transaction that the store did not take."""
 CHANGES_AT_ONCE: Final = 20_000
 CLOSE_S: Final = 10.0
+UNKNOWN: Final = 4
+"""How many times as slow as it may be for that a disk is taken for before it was seen."""
 QUIET_NS: Final = 2_000_000
 """After so long without a commit, a small one does not wait for others to go with it."""
 SMALL: Final = 16
 """Changes that take the loop no longer than the thread would take to wake up."""
+HERE_NS: Final = 500_000
+"""Where the disk keeps small commits within this time, the loop makes them: changing to the thread and back takes
+nearly as long."""
 CHECKPOINT_CHANGES: Final = 500
 """So many of those the loop makes. SQLite would do it in the midst of a commit, after ten times as many."""
 
@@ -41,6 +46,7 @@ class ThreadLimits(NamedTuple):
     quiet_ns: int = QUIET_NS
     small: int = SMALL
     checkpoint_changes: int = CHECKPOINT_CHANGES
+    here_ns: int = HERE_NS
 
 
 USUAL_LIMITS: Final = ThreadLimits()
@@ -75,6 +81,10 @@ class StoreThread:
         self._is_quick = records.is_quick
         self._committed_ns = 0
         self._made_here = 0
+        self._worst_ns = UNKNOWN * limits.here_ns + 1
+        """The longest that a small commit took lately: a slow one counts less with every quicker one."""
+        self._is_due = False
+        """What waits is made at the end of this turn of the loop, or given to the thread."""
         self._is_awake = False
         self._is_over = threading.Event()
         self._is_broken = False
@@ -88,13 +98,46 @@ class StoreThread:
         """Whether it holds already: then it is not answered."""
         if self._is_lost(key):
             return False  # nothing that waits here would ever be made
-        if not self._is_awake and self._is_quick and self._is_made_here(changes, key):
+        if self._is_quick and not self._is_awake and not self._waiting and self._is_made_here(changes, key):
             return True
         if self._is_broken:
             return False
         self._waiting.append(WaitingCommit(ticket, changes, key))
-        self._order(self._write)
+        if self._is_awake or self._is_due:
+            return False
+        if self._worst_ns <= self._limits.here_ns:
+            self._is_due = True
+            self._loop.call_soon(self._make_here)
+        else:
+            self._order(self._write)
         return False
+
+    def _make_here(self) -> None:
+        """What was asked for in this turn of the loop, if it is little."""
+        self._is_due = False
+        if self._is_awake or self._is_broken:
+            return  # the thread sees to it, or nobody may
+        batch = list(self._waiting)
+        changes = [change for one in batch for change in one.changes]
+        if self._is_for_the_thread(changes) or self._lost:
+            self._order(self._write)
+            return
+        began = self._now()
+        keys = dict.fromkeys(one.key for one in batch)
+        if not self._is_applied(changes, () if "" in keys else tuple(keys)):
+            if not self._is_broken:
+                self._order(self._write)
+            return
+        self._waiting.clear()
+        self._note(began)
+        self._commits.on_committed([one.ticket for one in batch])
+
+    def _is_for_the_thread(self, changes: Sequence[Change]) -> bool:
+        return len(changes) > self._limits.small or any(is_large(change) for change in changes)
+
+    def _note(self, began: int) -> None:
+        """A small commit was made."""
+        self._worst_ns = max(self._now() - began, self._worst_ns * 7 // 8)
 
     def _order(self, work: Callable[[], object]) -> None:
         if not self._is_awake:
@@ -110,11 +153,13 @@ class StoreThread:
         wrong with it is the thread's to find out and to tell."""
         now = self._now()
         is_lone, self._committed_ns = now - self._committed_ns > self._limits.quiet_ns, now
-        if not is_lone or len(changes) > self._limits.small or any(is_large(change) for change in changes):
-            return False
+        return is_lone and not self._is_for_the_thread(changes) and self._is_applied(changes, (key,) if key else ())
+
+    def _is_applied(self, changes: Sequence[Change], keys: Sequence[str]) -> bool:
+        """By the loop. If not, all of it was taken back, or the store is broken."""
         try:
             if changes:
-                self._apply(changes, (key,) if key else ())
+                self._apply(changes, keys)
         except RecordsDiffer as error:
             self._is_broken = True
             self._loop.call_soon(self._commits.on_broken, error)
@@ -137,6 +182,7 @@ class StoreThread:
     async def close(self) -> None:
         """Write what waits, and end."""
         self._is_over.set()
+        self._is_awake = True  # to its end: nothing is made here any more
         self._orders.put(None)
         await asyncio.to_thread(self._thread.join, self._limits.close_s)
 
@@ -167,7 +213,10 @@ class StoreThread:
         keys = dict.fromkeys(one.key for one in batch)
         try:
             if changes:
+                began, is_small = self._now(), len(changes) <= self._limits.small
                 self._apply(self._spilled(changes), () if "" in keys else tuple(keys))
+                if is_small:
+                    self._note(began)
         except StoreTaken as error:
             self._waiting.extendleft(reversed(batch))
             self.give_up(error.key)
