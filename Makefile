@@ -144,7 +144,7 @@ bench-members: $(READY) ## members as real processes beside Debian's serf: death
 bench-jobs: $(READY) ## what does a cluster cost? CPU beside the cores, a thousand workers' reports, uneven starts (about 10 minutes)
 	@$(BIN)/python benchmarks/jobs.py
 
-bench-tasks: $(READY) ## what does a task cost? beside Celery, Dramatiq, Taskiq and Procrastinate (about 10 minutes)
+bench-tasks: $(READY) ## what does a task cost? beside Celery, Dramatiq, Taskiq, Procrastinate and BullMQ (about 15 minutes)
 	@$(BIN)/python benchmarks/tasks.py
 
 bench-million: $(READY) ## a job of a million tasks: streamed, killed in the middle, started again (about 2 minutes)

