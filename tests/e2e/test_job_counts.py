@@ -22,9 +22,7 @@ SHAPES = [
 ]
 
 
-@pytest.fixture(
-    scope="module", params=[pytest.param(2, id="2 workers"), pytest.param(4, id="4 workers", marks=pytest.mark.long)]
-)
+@pytest.fixture(scope="module", params=[pytest.param(2, id="2 workers"), pytest.param(4, id="4 workers")])
 def cluster(request, start_jobs, tmp_path_factory):
     with start_jobs(tmp_path_factory.mktemp("jobs"), 3, request.param) as cluster:
         yield cluster
@@ -162,3 +160,21 @@ def test_who_watches_sees_what_each_step_did_in_every_window_while_the_job_runs(
     for row in workflow.timeline:
         told[row.step] += row.count
     assert told == counts, "and the result has all of them"
+
+
+def test_four_workers_together_count_exactly_what_the_server_served(start_jobs, job_server, tmp_path) -> None:
+    """Bound by iterations and not by time, with a lease that nobody loses: however slow the machine is, the counts are
+    the same."""
+    with start_jobs(tmp_path, 3, 4, manager_options=("--lease", "60s")) as cluster:
+        before = job_server.count()
+        ended = cluster.submit(EXACT, "--iterations", "700", "--vus", "20", "--cores", "4")
+        assert ended.code == 0, ended.text
+        document = ended.document()
+        steps = {step["name"]: step for step in document["workflows"][0]["steps"]}
+        assert document["totals"]["iterations"] == 700
+        assert steps["dropped"]["errors"] == {"reset": 100}  # every seventh of 700, and none was tried again
+        assert document["totals"]["requests"] == 700 * (3 + 2 + 1) == job_server.count() - before
+        assert (document["totals"]["failed"], document["status"]) == (100, "completed")
+        results = results_of(cluster, ended.job)
+        assert sorted(result.worker for result in results.values()) == cluster.workers, "each did a part of it"
+        assert sum(result.tally.iterations for result in results.values()) == 700
