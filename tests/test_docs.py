@@ -226,7 +226,7 @@ PROTOCOLS = {
     "control/dags": "book commits job keeper keepers rows shelf spec_reading turns",
     "control/jobs": "attempt_results bundle_rights checkpoints commands entries forwarding "
     "led_job losses orders queue registry remote_load take_over",
-    "control/jobs/workers": "fleet granted_workers lease_rule worker_life",
+    "control/jobs/workers": "fleet granted_workers lease_rule sharing standing worker_life",
     "control/load": "allocation core_effects load_job shard_group shard_run",
     "control/member": "admission composite key_distribution owner replay_guard ring_guard role_check send_queue "
     "signers "
@@ -234,10 +234,10 @@ PROTOCOLS = {
     "control/tasks": "attempts clock_watch delivery dispatch epoch_floor limits partition quarantine ready_queues "
     "retries schedules "
     "store_effects store_hold task",
-    "control/worker": "bundles composite core_pool fences handlers_attempt handlers_cores handlers_outbox "
+    "control/worker": "bundles composite core_pool core_turns fences handlers_attempt handlers_cores handlers_outbox "
     "handlers_partition handlers_pool "
     "handlers_room held_shards lease obeyed_epoch reporter shards",
-    "engine": "bundle containment exit_facts guard own_end",
+    "engine": "bundle containment core_stack exit_facts guard own_end",
     "engine/clients": "connection cookies",
     "engine/handlers": "handler_core",
     "engine/load": "core direct executor native native_executor",

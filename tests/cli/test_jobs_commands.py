@@ -16,7 +16,7 @@ from talka.cli.live.view import Composer
 from talka.client.client import Client
 from talka.client.sheets import waiting_text
 from talka.client.watched_job import WatchedJob
-from talka.wire.views import JobFacts, ManagerView, WorkerView
+from talka.wire.views import JobFacts, ManagerView, QuietCoreView, WorkerDecision, WorkerView
 from talka.work.lifecycle import JobState
 from tests import processes
 from tests.processes import TALKA
@@ -204,6 +204,52 @@ def test_workers_are_listed(remote: Any, command: Any) -> None:
     assert names == ["w1", "w2"]
 
 
+def test_what_is_so_with_a_worker_since_when_its_tasks_and_its_quiet_cores_are_listed(
+    remote: Any, command: Any
+) -> None:
+    stack = "Current thread 0x1 (most recent call first):\n" + "".join(
+        f'  File "s.py", line {n} in go\n' for n in range(20)
+    )
+    at = "2026-09-21T14:13:20.007Z"
+    remote.control.found_workers = [
+        WorkerView(
+            "w1",
+            "healthy",
+            "core 4711 hangs",
+            2,
+            1,
+            decisions=[
+                WorkerDecision("stuck", "core 4711 hangs", at),
+                WorkerDecision("busy", "its processors are busy", at),
+            ],
+            quiet_cores=[
+                QuietCoreView("j1", ["Shop"], 4711, "stuck", at, stack),
+                QuietCoreView("j1", [], 9, "stalled", at),
+            ],
+            tasks=3,
+            tasks_waiting=1,
+            task_cores=2,
+        )
+    ]
+
+    code, out, _ = command("workers", "--to", remote.to)
+
+    assert code == 0
+    table, first, second = out.split("\n\n")
+    heading, row = table.splitlines()
+    assert "TASKS" in heading.split() and "3 on 2 cores, 1 wait" in row
+    note = (
+        "stuck since 2026-09-21 14:13:20 UTC: core 4711 hangs; busy since 2026-09-21 14:13:20 UTC: its processors are"
+    )
+    assert note in row
+    lines = first.splitlines()
+    assert lines[0] == "w1: core 4711 of job j1 (Shop) is stuck since 2026-09-21 14:13:20 UTC"
+    assert lines[2] == '    File "s.py", line 0 in go' and lines[-1] == "  ... and 9 lines more: --json has them"
+    assert len(lines) == 14 and second.splitlines()[1] == "  its Python stack is not known"
+    told = json.loads(command("workers", "--json", "--to", remote.to).out)["workers"][0]
+    assert told["quiet_cores"][0]["stack"] == stack
+
+
 def test_cluster_without_workers_says_how_to_start_one(remote: Any, command: Any) -> None:
     remote.control.found_workers = []
     code, out, err = command("workers", "list", "--to", remote.to)
@@ -216,6 +262,19 @@ def test_worker_is_drained(remote: Any, command: Any) -> None:
     assert json.loads(command("workers", "drain", "w1", "--json", "--to", remote.to).out)["state"] == "draining"
     code, _, err = command("workers", "drain", "w9", "--to", remote.to)
     assert code == 2 and "there is no worker w9" in err
+
+
+def test_worker_is_undrained(remote: Any, command: Any) -> None:
+    code, out, _ = command("workers", "undrain", "w1", "--to", remote.to)
+    assert (code, out) == (0, "worker w1 takes new work\n")
+    assert json.loads(command("workers", "undrain", "w1", "--json", "--to", remote.to).out)["state"] == "healthy"
+    code, _, err = command("workers", "undrain", "w9", "--to", remote.to)
+    assert code == 2 and "there is no worker w9" in err
+    code, _, err = command("workers", "undrain", "w2", "--to", remote.to)
+    assert code != 0 and "worker w2 was told to end: start it again" in err
+    remote.control.undrained = WorkerView("w1", "draining")
+    code, out, _ = command("workers", "undrain", "w1", "--to", remote.to)
+    assert (code, out) == (0, "worker w1 is told so, and takes new work in a moment\n")
 
 
 def test_status_of_the_cluster(remote: Any, command: Any) -> None:

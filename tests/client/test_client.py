@@ -110,6 +110,7 @@ async def test_a_job_is_cancelled_and_a_worker_drained(client: Client, control: 
 
     assert (await client.cancel("job1", "enough")).cancel == "enough"
     assert (await client.drain("w1")).state == "draining"
+    assert (await client.undrain("w1")).state == "healthy"
     assert [worker.name for worker in await client.workers()] == ["w1"]
 
 

@@ -113,6 +113,7 @@ def test_jobs_of_every_page_are_listed(client: talka.Client, elsewhere: Elsewher
 def test_workers_and_the_cluster_are_shown(client: talka.Client) -> None:
     assert [worker.name for worker in client.workers()] == ["w1"]
     assert client.drain("w1").state == "draining"
+    assert client.undrain("w1").state == "healthy"
     assert client.cluster().leader == "m1"
 
 

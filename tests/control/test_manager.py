@@ -1009,3 +1009,34 @@ def why(keeper: Keeper) -> str:
     (job,) = durable.jobs.values()
     task = job.tasks[0]
     return str(durable.why(keeper.play.now, job.row.id, task.id, 0, task.state).text)
+
+
+def test_a_core_that_a_load_job_is_granted_gets_no_task_from_that_moment_on(keeper: Keeper, order_of: OrderOf) -> None:
+    keeper.set()
+    keeper.beat()
+    job = keeper.play.submit(order_of())
+    registry = keeper.play.manager().registry
+    assert registry is not None
+    assert registry.fleet.total_free() == 0
+
+    keeper.submit()
+    assert registry.workers(keeper.play.now)[0].load_cores == 1
+    assert [task.worker for job in keeper.dags.keeper.jobs.values() for task in job.tasks] == [""]
+
+    registry.fleet.release(job)
+    effects = keeper.take(keeper.play.act("m1", keeper.play.manager().act(keeper.play.now, [])))
+
+    assert keeper.hands(effects) == [("w1", 1)], "and from when it is given back"
+
+
+def test_a_load_job_is_not_granted_a_core_that_was_given_to_a_task_just_now(keeper: Keeper, order_of: OrderOf) -> None:
+    """The last beat knows nothing of it."""
+    keeper.set()
+    keeper.beat()
+    keeper.submit()
+    registry = keeper.play.manager().registry
+    assert registry is not None
+
+    keeper.play.submit(order_of())
+
+    assert registry.fleet.total_free() == 0 and registry.fleet.held() == 1

@@ -62,6 +62,7 @@ class FakeControl:
         self.asked: list[tuple[str, ...]] = []
         self.askers: list[Asker] = []
         self.managers: list[ManagerView] = []
+        self.undrained = WorkerView("w1", "healthy")
         self.not_ready = ""
         self.hold: asyncio.Event | None = None
         """Calls wait for it, when there is one."""
@@ -188,6 +189,14 @@ class FakeControl:
         if name != "w1":
             raise NoSuchWorker.named(name)
         return WorkerView("w1", "draining")
+
+    async def undrain(self, name: str) -> WorkerView:
+        await self._note("undrain", name)
+        if name == "w2":
+            raise Conflict("worker w2 was told to end: start it again, and it takes work")
+        if name != "w1":
+            raise NoSuchWorker.named(name)
+        return self.undrained
 
     async def cluster(self) -> ClusterView:
         await self._note("cluster")

@@ -327,9 +327,19 @@ async def test_a_worker_is_drained(api: Api) -> None:
     assert json.loads(answer.body)["state"] == "draining"
 
 
-@pytest.mark.parametrize("name", ["w2", "%00", "a%20b", "w" * 257])
-async def test_a_worker_that_is_not_there_is_not_found(api: Api, name: str) -> None:
-    answer = await api.ask("POST", f"/v1/workers/{name}/drain")
+async def test_a_worker_takes_work_again(api: Api) -> None:
+    answer = await api.ask("POST", "/v1/workers/w1/undrain")
+    assert json.loads(answer.body)["state"] == "healthy"
+
+    answer = await api.ask("POST", "/v1/workers/w2/undrain")
+
+    assert (answer.status, problem_in(answer).type) == (409, "urn:talka:problem:conflict")
+
+
+@pytest.mark.parametrize("verb", ["drain", "undrain"])
+@pytest.mark.parametrize("name", ["w3", "%00", "a%20b", "w" * 257])
+async def test_a_worker_that_is_not_there_is_not_found(api: Api, name: str, verb: str) -> None:
+    answer = await api.ask("POST", f"/v1/workers/{name}/{verb}")
 
     assert (answer.status, problem_in(answer).type) == (404, "urn:talka:problem:no-such-worker")
 

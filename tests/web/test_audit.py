@@ -59,6 +59,7 @@ async def test_every_change_is_put_down(guarded: Api, tokens: Tokens, audit: Api
     await guarded.ask("POST", "/v1/jobs/nojob/resume", token=token)
     await guarded.ask("POST", "/v1/dead-letters/dag1/a/replay", token=token)
     await guarded.ask("POST", "/v1/workers/w1/drain", token=token)
+    await guarded.ask("POST", "/v1/workers/w1/undrain", token=token)
     await audit.flush()
 
     told = lines_in(path)
@@ -68,6 +69,7 @@ async def test_every_change_is_put_down(guarded: Api, tokens: Tokens, audit: Api
         ("resume", "nojob", 404),
         ("replay", "dag1/a", 200),
         ("drain", "w1", 200),
+        ("undrain", "w1", 200),
     ]
     assert {(line.who, line.role, line.token, line.source) for line in told} == {("ann", "operator", "t1", "127.0.0.1")}
     assert told[2].text.startswith("there is no job nojob")

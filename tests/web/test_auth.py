@@ -132,7 +132,7 @@ def test_the_roles_are_as_documented() -> None:
 
     assert by_role["admin"] == {"audit"}
     schedules = {f"{word}_schedule" for word in ("put", "drop", "pause", "resume", "run")}
-    assert by_role["operator"] == {"drain", "replay", "backfill", *schedules}
+    assert by_role["operator"] == {"drain", "undrain", "replay", "backfill", *schedules}
     assert by_role["submitter"] == {
         *("put_bundle", "has_bundle", "submit", "execute", "bulk", "submit_frames"),
         *("cancel", "pause", "resume", "retry", "retry_plan", "skip", "who_could_run"),

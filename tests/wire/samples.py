@@ -49,6 +49,7 @@ from talka.wire.jobs import (
     ManagerAt,
     NoTask,
     Piece,
+    QuietCore,
     Reconcile,
     Renew,
     Report,
@@ -61,6 +62,7 @@ from talka.wire.jobs import (
     Synced,
     TaskDeclined,
     TaskFacts,
+    TaskLoad,
     ViewUpdate,
     WantBlob,
     WatchJob,
@@ -154,7 +156,16 @@ from talka.wire.tasks import (
     TaskProgress,
     TaskResult,
 )
-from talka.wire.views import ClusterView, JobFacts, JobsPage, LeaseView, ManagerView, WorkerView
+from talka.wire.views import (
+    ClusterView,
+    JobFacts,
+    JobsPage,
+    LeaseView,
+    ManagerView,
+    QuietCoreView,
+    WorkerDecision,
+    WorkerView,
+)
 from talka.work.lifecycle import JobState
 from talka.work.shapes import ConstantRate, IterationsPerVU, RampingVUs, SharedIterations
 
@@ -317,10 +328,28 @@ CALLS: dict[str, manager_calls.LeaderCall] = {
     "cluster": manager_calls.DescribeCluster(),
     "lease": manager_calls.GetLease(),
     "change-lease": manager_calls.SetLease(2 * SECOND, "talka cluster lease"),
+    "undrain": manager_calls.UndrainWorker("w1"),
 }
 SHOWN = JobFacts("b4k7", "shop", JobState.QUEUED, position=2, workers=["w1"])
 WORKER_VIEW = WorkerView(
-    "w1", "draining", "it is told to", 8, 2, 16 << 30, 1, ["gpu"], "1.0", ["b4k7"], 4_000, "10.0.0.1"
+    "w1",
+    "draining",
+    "it is told to",
+    8,
+    2,
+    16 << 30,
+    1,
+    ["gpu"],
+    "1.0",
+    ["b4k7"],
+    4_000,
+    "10.0.0.1",
+    [WorkerDecision("draining", "it is told to", "2026-09-21T14:13:20.007Z")],
+    [QuietCoreView("b4k7", ["Shop"], 4711, "stuck", "2026-09-21T14:13:20.007Z", 'File "shop.py", line 9 in go')],
+    3,
+    1,
+    2,
+    4,
 )
 ANSWERS: dict[str, manager_calls.LeaderAnswer] = {
     "job": manager_calls.JobTold(SHOWN),
@@ -330,7 +359,7 @@ ANSWERS: dict[str, manager_calls.LeaderAnswer] = {
     "workers": manager_calls.WorkersTold((WORKER_VIEW,)),
     "worker": manager_calls.WorkerTold(WORKER_VIEW),
     "cluster": manager_calls.ClusterTold(
-        ClusterView("prod", "m1", 7, [ManagerView("m1", "active", "10.0.0.1:7701", True, 3)], 5, 40, 8, 1)
+        ClusterView("prod", "m1", 7, [ManagerView("m1", "active", "10.0.0.1:7701", True, 3)], 5, 40, 8, 1, 36)
     ),
     "lease": manager_calls.LeaseTold(LeaseView(5000, 2000, 300, "talka cluster lease")),
 }
@@ -343,6 +372,9 @@ JOBS: dict[str, jobs.JobMessage] = {
         StoreLife(0x5706E, 0x11FE, 0x09E4, 0, 16),
         True,
         (ObeyedLife(9, StoreLife(0x5706E, 0x11FE, 0x09E5, 3, 16)),),
+        (QuietCore("b4k7", ("Shop",), 4711, "stuck", 31_000, 'File "shop.py", line 9 in go'),),
+        TaskLoad(3, 1, 2),
+        True,
     ),
     "beat-of-few-words": Beat(0, WorkerFacts(1)),
     "renew": Renew(
@@ -355,6 +387,7 @@ JOBS: dict[str, jobs.JobMessage] = {
         ("b4k8",),
         True,
         (bytes(range(32)), bytes(32)),
+        True,
     ),
     "renew-of-few-words": Renew((0, 0, 0), 0, 5 * SECOND, True),
     "elsewhere": Elsewhere("m2"),

@@ -39,6 +39,7 @@ from talka.wire.jobs import (
     Sync,
     Synced,
     TaskFacts,
+    TaskLoad,
     ViewUpdate,
     WatchJob,
     WorkerFacts,
@@ -60,13 +61,25 @@ from talka.wire.tasks import (
     decode_from_handlers,
     decode_to_handlers,
 )
+from talka.wire.views import ClusterView, WorkerView
 from tests.wire.samples import DIGEST, FENCE, FROM_HANDLERS, JOBS, TASKS, TO_HANDLERS, WORKER
 
 GOLDEN = Path(__file__).parent / "golden" / "protocol-1"
 OLDER = GOLDEN / "older" / "jobs"
 quick = settings(deadline=None, derandomize=True, max_examples=200)
 
+BEFORE_WORKERS: dict[tuple[type, str], Any] = {
+    (Beat, "quiet"): (),
+    (Beat, "tasks"): TaskLoad(),
+    (Beat, "leaves"): False,
+    (Renew, "undrain"): False,
+    (WorkerView, "decisions"): [],
+    (WorkerView, "quiet_cores"): [],
+    **{(WorkerView, name): 0 for name in ("tasks", "tasks_waiting", "task_cores", "load_cores")},
+    (ClusterView, "cores_usable"): 0,
+}
 OLDER_FIELDS: dict[tuple[type, str], Any] = {
+    **BEFORE_WORKERS,
     (WorkerFacts, "sealing"): b"",
     (Renew, "signers"): (),
     (BundleFacts, "word"): b"",
@@ -81,6 +94,7 @@ OLDER_FIELDS: dict[tuple[type, str], Any] = {
 BEFORE_PARTITIONS: dict[tuple[type, str], Any] = {
     (HandedTask, "item"): b"",
     (HandedTask, "place"): -1,
+    **BEFORE_WORKERS,
     (StoreLife, "partition"): 0,
     (StoreLife, "partitions"): 1,
     (Beat, "others"): (),
@@ -92,6 +106,7 @@ BEFORE_PARTITIONS: dict[tuple[type, str], Any] = {
 BEFORE_ITEM: dict[tuple[type, str], Any] = {(HandedTask, "item"): b"", (HandedTask, "place"): -1}
 BEFORE_CODE: dict[tuple[type, str], Any] = {
     **BEFORE_ITEM,
+    **BEFORE_WORKERS,
     (WorkerFacts, "accepts_code"): False,
     (AssignTasks, "bundle"): None,
 }
@@ -182,6 +197,14 @@ def test_what_tells_no_output_is_read_as_of_attempts_that_wrote_nothing(name: st
     fields = {(TaskResult, "tails"): (), (TaskProgress, "wrote"): (), (Said, "wrote"): ()}
 
     assert read(golden) == older(message, fields) != message
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (OLDER.parent / "before-workers").glob("*.hex")))
+def test_what_tells_nothing_of_quiet_cores_tasks_and_decisions_is_still_read(name: str) -> None:
+    golden = bytes.fromhex((OLDER.parent / "before-workers" / f"{name}.hex").read_text())
+
+    assert golden != encode(JOBS[name])
+    assert decode(golden) == older(JOBS[name], BEFORE_WORKERS)
 
 
 def test_golden_bytes_of_a_result_are_read_as_it_and_written_from_it() -> None:

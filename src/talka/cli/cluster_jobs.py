@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from talka.client.client import Client
     from talka.client.kinds import AnyJob
     from talka.wire.task_views import DagFacts
-    from talka.wire.views import JobFacts, WorkerView
+    from talka.wire.views import JobFacts, QuietCoreView, WorkerDecision, WorkerView
 
 JOBS: Final = {
     "list": CommandEntry("Commands", "cluster_jobs:list_jobs", "the newest jobs and their states"),
@@ -35,9 +35,13 @@ JOBS: Final = {
 WORKERS: Final = {
     "list": CommandEntry("Commands", "cluster_jobs:list_workers", "who is there, and how many cores are free"),
     "drain": CommandEntry("Commands", "cluster_jobs:drain", "give one no new work and let it finish"),
+    "undrain": CommandEntry("Commands", "cluster_jobs:undrain", "let one that was drained take new work again"),
 }
 MOST_LISTED: Final = 10_000
 GIBIBYTE: Final = 1024**3
+REASON_COLUMNS: Final = 120
+STACK_LINES: Final = 12
+"""Of a core that does not turn."""
 
 
 jobs = ListingGroup(
@@ -382,27 +386,45 @@ def ordered(facts: "DagFacts", as_json: bool, rest: str = "") -> int:
 
 workers = ListingGroup(
     "workers",
-    "Workers of a cluster: list and drain them.",
+    "Workers of a cluster: list them, drain them and take that back.",
     WORKERS,
     ("talka workers --to 10.0.0.5:8470", "who is there, and how many cores are free"),
     ("talka workers drain w3", "before its machine goes away"),
+    ("talka workers undrain w3", "it stays after all"),
 )
 
 
-@command("list", "List the workers: cores, jobs and state.")
+@command("list", "List the workers: cores, jobs, tasks, state, and all that was decided about each and why.")
 @json_option
 @api_options
 def list_workers(as_json: bool, **where: Any) -> int:
     found = sorted(asked(where, lambda client: client.workers()), key=lambda worker: worker.name)
     none = "no worker is there: talka worker --seed HOST:PORT starts one"
-    return say_list("workers", found, as_json, workers_table, none)
+    return say_list("workers", found, as_json, workers_text, none)
+
+
+def workers_text(found: "Sequence[WorkerView]") -> str:
+    """A table, and below it what cores do that do not turn their event loop."""
+    quiet = [quiet_core_text(worker.name, core) for worker in found for core in worker.quiet_cores]
+    return "\n\n".join([workers_table(found), *quiet])
 
 
 def workers_table(found: "Sequence[WorkerView]") -> str:
-    from talka.client.sheets import one_line
-
     return table(
-        ("NAME", "STATE", "CORES", "FREE", "MEMORY", "GPUS", "JOBS", "CAPABILITIES", "ADDRESS", "VERSION", "NOTE"),
+        (
+            "NAME",
+            "STATE",
+            "CORES",
+            "FREE",
+            "MEMORY",
+            "GPUS",
+            "JOBS",
+            "TASKS",
+            "CAPABILITIES",
+            "ADDRESS",
+            "VERSION",
+            "NOTE",
+        ),
         [
             (
                 worker.name,
@@ -412,14 +434,48 @@ def workers_table(found: "Sequence[WorkerView]") -> str:
                 f"{worker.memory_bytes / GIBIBYTE:.1f} GiB" if worker.memory_bytes else "",
                 str(worker.gpus or ""),
                 ", ".join(worker.jobs),
+                tasks_text(worker),
                 ", ".join(worker.capabilities),
                 worker.address,
                 worker.version,
-                one_line(worker.reason),
+                note_text(worker),
             )
             for worker in found
         ],
     )
+
+
+def tasks_text(worker: "WorkerView") -> str:
+    from talka.report.text import counted_text
+
+    if not worker.tasks and not worker.tasks_waiting:
+        return ""
+    waiting = f", {worker.tasks_waiting} wait" if worker.tasks_waiting else ""
+    return f"{worker.tasks} on {counted_text(worker.task_cores, 'core')}{waiting}"
+
+
+def note_text(worker: "WorkerView") -> str:
+    """Why it is as it is, since when. A manager of an earlier version tells of no instants."""
+    found = [decision_text(decision) for decision in worker.decisions if decision.what != "healthy"]
+    return "; ".join(found) or worker.reason
+
+
+def decision_text(decision: "WorkerDecision") -> str:
+    from talka.client.sheets import instant, one_line
+
+    since = f" since {instant(decision.since)}" if decision.since else ""
+    reason = one_line(decision.reason, REASON_COLUMNS)
+    return f"{decision.what}{since}{f': {reason}' if reason else ''}"
+
+
+def quiet_core_text(worker: str, core: "QuietCoreView") -> str:
+    from talka.client.sheets import instant
+
+    names = ", ".join(core.workflows)
+    head = f"{worker}: core {core.pid} of job {core.job} ({names}) is {core.state} since {instant(core.since)}"
+    lines = core.stack.splitlines() or ["its Python stack is not known"]
+    left = [f"... and {len(lines) - STACK_LINES} lines more: --json has them"] if len(lines) > STACK_LINES else []
+    return "\n".join([tame(head), *(f"  {tame(line)}" for line in [*lines[:STACK_LINES], *left])])
 
 
 @command("drain", "Give a worker no new work and let it finish what it has.")
@@ -432,4 +488,16 @@ def drain(name: str, as_json: bool, **where: Any) -> int:
     worker = asked(where, lambda client: client.drain(name))
     rest = f" and finishes {counted_text(len(worker.jobs), 'job')}" if worker.jobs else ""
     say(json_of(worker) if as_json else f"worker {name} is {worker.state}: it gets no new work{rest}")
+    return 0
+
+
+@command("undrain", "Let a worker that was drained take new work again.")
+@click.argument("name", metavar="NAME")
+@json_option
+@api_options
+def undrain(name: str, as_json: bool, **where: Any) -> int:
+    worker = asked(where, lambda client: client.undrain(name))
+    is_draining = worker.state == "draining"
+    text = "is told so, and takes new work in a moment" if is_draining else "takes new work"
+    say(json_of(worker) if as_json else f"worker {name} {text}")
     return 0

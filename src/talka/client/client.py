@@ -95,6 +95,9 @@ class Client(DagCalls):
     async def drain(self, name: str) -> WorkerView:
         return await self._ask("POST", f"/v1/workers/{worker_part(name)}/drain", WorkerView)
 
+    async def undrain(self, name: str) -> WorkerView:
+        return await self._ask("POST", f"/v1/workers/{worker_part(name)}/undrain", WorkerView)
+
     async def is_ready(self) -> str:
         """Empty, or why the first manager takes no requests."""
         answer = await self._call("GET", "/readyz", is_fine=lambda status: status == 503)

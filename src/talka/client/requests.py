@@ -84,6 +84,9 @@ class Control(Protocol):
     async def drain(self, name: str) -> WorkerView:
         """Give the worker nothing new and let it finish."""
 
+    async def undrain(self, name: str) -> WorkerView:
+        """Let the worker take new work again."""
+
     async def cluster(self) -> ClusterView: ...
 
     def is_ready(self) -> str:

@@ -344,6 +344,10 @@ class Client:
         """Give a worker no new work and let it finish what it has."""
         return self._wait(self._client.drain(name))
 
+    def undrain(self, name: str) -> WorkerView:
+        """Let a worker that was drained take new work again."""
+        return self._wait(self._client.undrain(name))
+
     def cluster(self) -> ClusterView:
         """The members of the cluster, and which manager leads."""
         return self._wait(self._client.cluster())

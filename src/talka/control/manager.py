@@ -218,6 +218,7 @@ class Manager:
                 managers=self._managers,
                 signer=self._signer,
                 heard=self._heard,
+                tasks=self.dags,
             )
             alarms = [*self.registry.book.alarms, *self.registry.lease.alarms]
             return self._out(now, [*alarms, *self._expect(now)])
@@ -384,7 +385,7 @@ class Manager:
         if not self.dags or life is None or life.boot != boot or life.is_lost:
             return effects
         # What became of its earlier lives comes first.
-        return [*effects, FRAMES.beat(sender, boot, beat, life.free, life.state)]
+        return [*effects, FRAMES.beat(sender, boot, beat, life.for_tasks, life.state)]
 
     def _on_call(self, now: int, sender: str, call: ManagerCall) -> Sequence[ManagerEffect]:
         if self.registry is None:
@@ -395,7 +396,7 @@ class Manager:
         """Let news reach the parts they concern; what is left is for the member around this manager, and for the
         shell."""
         out: list[PassedOn] = []
-        open_effects = list(effects)
+        open_effects = [*effects, *self._share_cores(now)]
         for effect in open_effects:  # it grows
             match effect:
                 case Send():
@@ -449,8 +450,17 @@ class Manager:
                     # The type checker finds an effect that is in no case and not passed on.
                     passed_on: PassedOn = effect
                     out.append(passed_on)
+            open_effects += self._share_cores(now)
         self._set_timer()
         return out
+
+    def _share_cores(self, now: int) -> list[ManagerEffect]:
+        """Load jobs were granted cores, or gave some back: tasks have others from now on."""
+        effects: list[ManagerEffect] = []
+        if self.registry is not None and self.registry.fleet.shifted:
+            for name, cores in self.registry.fleet.take_shifted():
+                effects += self.dags.set_cores(now, name, cores)
+        return effects
 
     def _set_timer(self) -> None:
         at = min(

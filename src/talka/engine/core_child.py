@@ -9,13 +9,15 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from talka.engine.containment import ControlGroup, Guard, MemoryGroup, kill_group, signal_name
+from talka.engine.core_stack import CoreLook, StackPipe
 from talka.engine.own_end import EndPipe
+from talka.engine.process_start import STACK_WORD
 from talka.engine.waits import until_exit
 
 REMOVE_TRIES: Final = 100
@@ -46,8 +48,16 @@ class CoreEnd(msgspec.Struct, frozen=True):
 class CoreChild:
     """One core process, leader of a process group and, where the system lends one, alone in a control group."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", guard: Guard, end: EndPipe | None, group_bytes: int) -> None:
+    def __init__(
+        self,
+        process: "subprocess.Popen[bytes]",
+        guard: Guard,
+        end: EndPipe | None,
+        group_bytes: int,
+        stack: StackPipe | None = None,
+    ) -> None:
         self.pid = process.pid
+        self._stack = stack
         self._process = process
         self._guard = guard
         self._end = end
@@ -73,6 +83,11 @@ class CoreChild:
         if self._end is not None:
             self._end.tell(end_ns)
 
+    def look(self, told: Callable[[CoreLook], None]) -> None:
+        """What it does now, if it is one that shows that."""
+        if self._stack is not None and not self.is_over:
+            self._stack.ask(self.pid, told)
+
     def terminate(self) -> None:
         """Let it end by itself."""
         if not self.is_over:
@@ -96,6 +111,9 @@ class CoreChild:
         if self._end is not None:
             self._end.close()
             self._end = None
+        if self._stack is not None:
+            self._stack.close()
+            self._stack = None
         text = f"was killed by {signal_name(-status)}" if status < 0 else f"exited with status {status}"
         # A process counts what its parent had when it was started.
         own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -113,13 +131,17 @@ class CoreChild:
 class CoreChildren:
     """The core processes of one owner: one guard, one lease, and the tasks that see them end."""
 
-    def __init__(self, module: str, *, has_lease: bool, confines: Confines | None = None) -> None:
-        """`module` is what they run. With a lease they end by themselves at what `tell_end` says."""
+    def __init__(
+        self, module: str, *, has_lease: bool, confines: Confines | None = None, shows_stack: bool = False
+    ) -> None:
+        """`module` is what they run. With a lease they end by themselves at what `tell_end` says. `shows_stack`: what
+        each does can be looked at."""
         self.end_ns = 0
         """What was told last; 0: nothing."""
         self.guard = Guard(has_lease=has_lease, env=None if confines is None else confines.env)
         self._module = module
         self._has_lease = has_lease
+        self._shows_stack = shows_stack
         self._confines = confines
         self._living: list[CoreChild] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -132,31 +154,37 @@ class CoreChildren:
         `group_bytes` of memory, where the system lends a control group for it."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         end = EndPipe() if self._has_lease else None
+        stack = StackPipe() if self._shows_stack else None
         try:
-            process = self._spawned(theirs, end, output, folder)
+            process = self._spawned(theirs, end, stack, output, folder)
         except BaseException:
             ours.close()
-            if end is not None:
-                end.close()
+            for pipe in (end, stack):
+                if pipe is not None:
+                    pipe.close()
             raise
         finally:
             theirs.close()
-        child = CoreChild(process, self.guard, end, group_bytes)
+            if stack is not None:
+                stack.started()
+        child = CoreChild(process, self.guard, end, group_bytes, stack)
         self._living = [*(one for one in self._living if not one.is_over), child]
         return child, ours
 
     def _spawned(
-        self, sock: socket.socket, end: EndPipe | None, output: int, folder: str | None
+        self, sock: socket.socket, end: EndPipe | None, stack: StackPipe | None, output: int, folder: str | None
     ) -> "subprocess.Popen[bytes]":
         """It inherits no other descriptor than those it is told of."""
         confines, ends = self._confines, [] if end is None else [end.theirs]
+        stacks = [] if stack is None else [stack.theirs]
+        words = [*map(str, (sock.fileno(), os.getpid(), *ends)), *(f"{STACK_WORD}{fd}" for fd in stacks)]
         env = None if confines is None else dict(confines.env)
         if env is not None and folder is not None:
             env["HOME"] = folder
         is_other = confines is not None and confines.uid is not None
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", self._module, *map(str, (sock.fileno(), os.getpid(), *ends))],
-            pass_fds=(sock.fileno(), *ends),
+            [sys.executable, "-P", "-m", self._module, *words],
+            pass_fds=(sock.fileno(), *ends, *stacks),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

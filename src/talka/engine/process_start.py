@@ -8,12 +8,15 @@ import os
 import signal
 import sys
 
+from talka.engine.core_stack import show_stack_in
 from talka.engine.hiding import hide
 from talka.engine.own_end import end_in_time
 
 PR_SET_PDEATHSIG = 1
 PR_SET_TIMERSLACK = 29
 OUT_OF_MEMORY_FIRST = "800"
+STACK_WORD = "stack="
+"""Before the descriptor that its stack is wanted in."""
 
 
 def die_with_parent(parent: int) -> None:
@@ -34,13 +37,17 @@ def go_first_out_of_memory() -> None:
 def begin_core() -> tuple[int, int]:
     """What every core process does first: the descriptor of its socket, and its parent. One of a worker is told its end
     in a pipe."""
-    fd, parent, *end_fds = map(int, sys.argv[1:])
+    told = sys.argv[1:]
+    fd, parent, *end_fds = [int(word) for word in told if not word.startswith(STACK_WORD)]
+    stack_fds = [int(word.removeprefix(STACK_WORD)) for word in told if word.startswith(STACK_WORD)]
     die_with_parent(parent)
     if end_fds:
         go_first_out_of_memory()
         hide()
     for end_fd in end_fds:
         end_in_time(end_fd)
+    for stack_fd in stack_fds:
+        show_stack_in(stack_fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the owner decides what Ctrl-C means
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # what the user's code prints is wanted when it is printed

@@ -45,6 +45,7 @@ from talka.wire.manager_calls import (
     ResultTold,
     SetLease,
     SubmitJob,
+    UndrainWorker,
     WorkersTold,
     WorkerTold,
 )
@@ -152,7 +153,7 @@ class ManagerControl:
         self.refused[ended.problem] = self.refused.get(ended.problem, 0) + 1
         match ended.problem:
             case "missing":
-                raise NoSuchWorker(text) if isinstance(call, DrainWorker) else NoSuchJob(text)
+                raise NoSuchWorker(text) if isinstance(call, DrainWorker | UndrainWorker) else NoSuchJob(text)
             case "conflict":
                 raise NotEnded(text) if isinstance(call, GetResult) else Conflict(text)
             case "busy":
@@ -244,6 +245,9 @@ class ManagerControl:
 
     async def drain(self, name: str) -> WorkerView:
         return (await self._call(DrainWorker(name), WorkerTold)).worker
+
+    async def undrain(self, name: str) -> WorkerView:
+        return (await self._call(UndrainWorker(name), WorkerTold)).worker
 
     async def cluster(self) -> ClusterView:
         node = self._node

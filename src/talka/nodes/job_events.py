@@ -16,12 +16,15 @@ from talka.control.jobs.effects import (
     NameTaken,
     OwnerChanged,
     TaskLost,
+    WorkerJudged,
     WorkerLost,
     WorkerRegistered,
     WorkerReturned,
 )
 from talka.control.worker.effects import (
     AttemptsDropped,
+    CoreQuiet,
+    CoreSeen,
     Drained,
     HandlersBroken,
     HandlersLoaded,
@@ -29,10 +32,12 @@ from talka.control.worker.effects import (
     ManagersLearned,
     NeedBundle,
     ShardsNews,
+    Undrained,
     WorkerLeaseGranted,
 )
 from talka.nodes.dags.dag_events import dropped_text
 from talka.nodes.member_events import WORDS, Event
+from talka.units import SECOND
 from talka.work.durations import format_duration
 
 JOB_WORDS: Final = {
@@ -43,6 +48,7 @@ JOB_WORDS: Final = {
     "task-accepted": "the result of attempt {attempt} of job {job} is stored",
     "job-left": "job {job} is led by another manager",
     "worker-registered": "worker {name} is here, with {cores} cores",
+    "worker-judged": "{text}",
     "worker-returned": "worker {name} is back",
     "worker-lost": "worker {name} is lost: {cause}",
     "eviction-held": "{names} fell silent together: waiting before they are given up",
@@ -58,6 +64,10 @@ JOB_WORDS: Final = {
     "task-ended": "attempt {attempt} of job {job} has ended",
     "task-killed": "attempt {attempt} of job {job} was stopped: {reason}",
     "drained": "nothing is running here now",
+    "undrained": "takes new work again",
+    "core-quiet": "core {pid} of job {job} ({workflows}) is {state}: its event loop has not turned for {seconds} s",
+    "core-turns": "core {pid} of job {job} ({workflows}) turns its event loop again, after {seconds} s",
+    "core-stack": "core {pid} of job {job} is in:\n{stack}",
     "handlers": "has the handlers {handlers}",
 }
 WORDS.update(JOB_WORDS)
@@ -84,6 +94,9 @@ WorkerNews: TypeAlias = (
     | WorkerLeaseGranted
     | LeaseEnded
     | Drained
+    | Undrained
+    | CoreQuiet
+    | CoreSeen
     | NeedBundle
 )
 """What a worker tells of."""
@@ -111,6 +124,10 @@ def job_event_of(news: JobNews) -> Event | None:
             return {"event": "job-left", "job": job} if superseded else None
         case WorkerRegistered(name=name, boot=boot, cores=cores):
             return {"event": "worker-registered", "name": name, "boot": str(boot), "cores": cores}
+        case WorkerJudged(name=name, what=what, reason=reason, is_over=is_over):
+            text = f"no longer {what}" if is_over else f"{what}: {reason}" if reason else what
+            judged: Event = {"name": name, "what": what, "reason": reason, "over": is_over}
+            return {"event": "worker-judged", **judged, "text": f"worker {name} is {text}"}
         case WorkerReturned(name=name):
             return {"event": "worker-returned", "name": name}
         case WorkerLost(name=name, boot=boot, cause=cause):
@@ -150,6 +167,17 @@ def worker_event_of(news: WorkerNews) -> Event | None:
             return {"event": f"task-{what}", "job": job, "attempt": attempt}
         case Drained():
             return {"event": "drained"}
+        case Undrained():
+            return {"event": "undrained"}
+        case CoreQuiet(job=job, workflows=workflows, pid=pid, state=state, quiet_ns=quiet_ns):
+            facts = {"job": job, "workflows": ", ".join(workflows), "pid": pid, "seconds": quiet_ns // SECOND}
+            return (
+                {"event": "core-turns", **facts}
+                if state == "turns"
+                else {"event": "core-quiet", **facts, "state": state}
+            )
+        case CoreSeen(job=job, pid=pid, stack=stack):
+            return {"event": "core-stack", "job": job, "pid": pid, "stack": stack}
         case ManagersLearned() | NeedBundle():
             return None
         case _:

@@ -23,12 +23,14 @@ from talka.control.worker.effects import (
     CoresUntil,
     Drained,
     EndHandlers,
+    LookAtCore,
     ManagersLearned,
     StartHandlers,
     TellHandlers,
     WorkerEffect,
     WorkerLeaseGranted,
 )
+from talka.engine.core_stack import CoreLook
 from talka.engine.hiding import hide
 from talka.errors import Invalid, TalkaError
 from talka.net.discovery import Candidates
@@ -161,6 +163,7 @@ class WorkerNode:
             partial(self._hear, self.worker.on_core_message),
             self._on_core_lines,
             partial(self._hear_while_open, self.worker.on_core_exit),
+            self._on_core_turned,
             folder=folder / "cores",
             life=runtime.boot,
             bundles=self._blobs,
@@ -204,6 +207,7 @@ class WorkerNode:
     async def _drain(self) -> None:
         if self.failure is not None:
             return
+        self._drained.clear()  # it may have been drained by order before
         self.runtime.act(self.worker.drain(boottime_ns()))
         waits = [asyncio.create_task(self._drained.wait()), asyncio.create_task(self._hurry.wait())]
         await asyncio.wait(waits, timeout=self._options.drain_s, return_when=asyncio.FIRST_COMPLETED)
@@ -307,6 +311,8 @@ class WorkerNode:
                 self._handlers.do(effect)
             case StartCore() | TellCore() | KillCore():
                 self._cores.do(effect)
+            case LookAtCore(process=process):
+                self._cores.supervisor.look(process, partial(self._on_core_look, process))
             case Welcomed(address=address, name=name):
                 self._on_welcomed(address, name)
             case HelloDeclined(address=address, reason=reason, text=text):
@@ -350,6 +356,14 @@ class WorkerNode:
     def _hear_while_open(self, hear: Callable[[int, int, Said], Sequence[WorkerEffect]], core: int, said: Said) -> None:
         if not self.runtime.is_closed:
             self._hear(hear, core, said)
+
+    def _on_core_turned(self, process: int) -> None:
+        if not self.runtime.is_closed:
+            self.runtime.act(self.worker.on_core_turned(boottime_ns(), process))
+
+    def _on_core_look(self, process: int, look: CoreLook) -> None:
+        if not self.runtime.is_closed:
+            self.runtime.act(self.worker.on_core_look(boottime_ns(), process, look.cpu_ns, look.stack))
 
     def _on_core_lines(self, core: int, lines: list[str]) -> None:
         if lines:

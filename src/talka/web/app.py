@@ -144,6 +144,7 @@ def all_handlers() -> dict[str, Handler]:
         "backfill": dags.backfill,
         "workers": lambda asked: asked.control.workers(),
         "drain": cluster.drain,
+        "undrain": cluster.undrain,
         "cluster": lambda asked: asked.control.cluster(),
         "audit": cluster.audit,
         "openapi": cluster.openapi,

@@ -18,11 +18,19 @@ PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 async def drain(asked: ApiQuestion) -> WorkerView:
+    return await asked.control.drain(await _named(asked))
+
+
+async def undrain(asked: ApiQuestion) -> WorkerView:
+    return await asked.control.undrain(await _named(asked))
+
+
+async def _named(asked: ApiQuestion) -> str:
     name: str = asked.request.path_params["name"]
     await read_body(asked.request, 0)
     if not WORKER_NAME.fullmatch(name):
         raise NoSuchWorker.named(repr(name[:64]))
-    return await asked.control.drain(name)
+    return name
 
 
 async def audit(asked: ApiQuestion) -> AuditPage:

@@ -460,6 +460,14 @@ OPERATIONS: Final = (
     ),
     ApiOperation("workers", "GET", "/v1/workers", "list workers", list[WorkerView]),
     ApiOperation("drain", "POST", "/v1/workers/{name}/drain", "drain a worker", WorkerView, problems=(404,)),
+    ApiOperation(
+        "undrain",
+        "POST",
+        "/v1/workers/{name}/undrain",
+        "let a worker take new work again",
+        WorkerView,
+        problems=(404, 409),
+    ),
     ApiOperation("cluster", "GET", "/v1/cluster", "look at the cluster", ClusterView),
     ApiOperation(
         "audit",

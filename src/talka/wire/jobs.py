@@ -30,6 +30,10 @@ PIECE_LIMIT_BYTES: Final = 512 * 1024
 """Of a blob, in one message."""
 BLOB_LIMIT_BYTES: Final = 64 * 1024 * 1024
 RUNNING_LIMIT: Final = 1024
+QUIET_LIMIT: Final = 64
+STACKS_TOLD: Final = 8
+"""Of the cores that do not turn, so many are told with their stacks."""
+STACK_LIMIT: Final = 4000
 REPORT_PARTS_LIMIT: Final = 4096
 REPORT_LIMIT_BYTES: Final = 512 * 1024
 """Of all parts of a report that travel together, unless one alone is larger."""
@@ -40,6 +44,8 @@ LINES_LIMIT: Final = 100
 LINE_CHARACTERS_LIMIT: Final = 400
 """Of a ViewUpdate's content: with what is around it, it fits a frame."""
 
+QuietState: TypeAlias = Literal["turns", "stalled", "stuck"]
+"""Of a core process: how it is with its event loop."""
 Fence: TypeAlias = tuple[Count, Count, Count]
 """Parent term, term, sequence: compared from the left. Drawn by the leader whenever a job gets a new leading
 manager."""
@@ -86,7 +92,30 @@ class Running(msgspec.Struct, frozen=True, array_like=True):
     cores: Count
     state: Literal["arming", "armed", "running", "ended"]
     started: Count = 0
-    """Iterations so far: by these is seen whether it advances."""
+    """Iterations so far."""
+
+
+class QuietCore(msgspec.Struct, frozen=True, array_like=True):
+    """A core process whose event loop does not turn."""
+
+    job: JobName
+    workflows: Annotated[tuple[Annotated[str, msgspec.Meta(max_length=256)], ...], msgspec.Meta(max_length=16)]
+    pid: Count
+    state: Literal["stalled", "stuck"]
+    quiet_ms: Count
+    """For how long already."""
+    stack: Annotated[str, msgspec.Meta(max_length=STACK_LIMIT)] = ""
+    """Its Python stack; empty while it is not known."""
+
+
+class TaskLoad(msgspec.Struct, frozen=True, array_like=True):
+    """What tasks of dag jobs take of a worker."""
+
+    running: Count = 0
+    waiting: Count = 0
+    """Handed to it, and not begun."""
+    cores: Count = 0
+    """Cores on which some run."""
 
 
 class Beat(Message, frozen=True, tag=1):
@@ -105,6 +134,11 @@ class Beat(Message, frozen=True, tag=1):
     jobs."""
     others: Annotated[tuple[ObeyedLife, ...], msgspec.Meta(max_length=PARTITIONS_LIMIT - 1)] = ()
     """The same of the other partitions in which it has obeyed somebody."""
+    quiet: Annotated[tuple[QuietCore, ...], msgspec.Meta(max_length=QUIET_LIMIT)] = ()
+    """Cores whose event loop does not turn, those first that are quiet longest."""
+    tasks: TaskLoad = TaskLoad()
+    leaves: bool = False
+    """It is draining because it is told to end, and will not take work again."""
 
 
 class ManagerAt(msgspec.Struct, frozen=True, array_like=True):
@@ -134,6 +168,8 @@ class Renew(Message, frozen=True, tag=2):
         msgspec.Meta(max_length=SIGNERS_LIMIT),
     ] = ()
     """Keys with which managers sign bundles. Workers with certificates believe vouchers instead."""
+    undrain: bool = False
+    """Take new tasks again, if it was such an order that ended that."""
 
 
 class Elsewhere(Message, frozen=True, tag=3):

@@ -66,6 +66,12 @@ class DrainWorker(Message, frozen=True, tag=8):
     worker: str
 
 
+class UndrainWorker(Message, frozen=True, tag=12):
+    """Let it take new tasks again."""
+
+    worker: str
+
+
 class DescribeCluster(Message, frozen=True, tag=9):
     pass
 
@@ -93,6 +99,7 @@ LeaderCall: TypeAlias = (
     | DescribeCluster
     | GetLease
     | SetLease
+    | UndrainWorker
 )
 CALLS: Final[tuple[type[LeaderCall], ...]] = get_args(LeaderCall)
 CALLED_BY: Final[dict[type, tuple[str, ...]]] = {
@@ -104,12 +111,13 @@ CALLED_BY: Final[dict[type, tuple[str, ...]]] = {
     CancelJob: ("cancel",),
     ListWorkers: ("workers",),
     DrainWorker: ("drain",),
+    UndrainWorker: ("undrain",),
     DescribeCluster: ("cluster",),
     GetLease: ("lease",),
     SetLease: ("lease",),
 }
 """The operations of the API, or of a node, by which each may be asked for. The first is its name for people."""
-CHANGES: Final = (SubmitJob, CancelJob, DrainWorker)
+CHANGES: Final = (SubmitJob, CancelJob, DrainWorker, UndrainWorker)
 """Those that change something for a user: it is put down who did."""
 
 

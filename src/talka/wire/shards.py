@@ -7,7 +7,7 @@ acknowledged.
 
 A core process may run shards of several workflows: on its connection every message is in an envelope with the number of
 its attempt, and an empty one ends that conversation: said by the owner, it is to be broken off; by the core, it is
-over.
+over. Once a second the process says of itself that its event loop turns.
 
 Decision: docs/decisions/0017-a-worker-is-a-core-to-its-manager.md.
 """
@@ -35,6 +35,10 @@ HEADERS_LIMIT: Final = 100
 BODY_LIMIT_BYTES: Final = 512 * 1024
 """Of the request of a URL without a file: it travels in the frame that arms a core."""
 ATTEMPT_BYTES: Final = 8
+THE_PROCESS: Final = (1 << 8 * ATTEMPT_BYTES) - 1
+"""Stands where the number of an attempt does, where a process speaks of itself: no attempt has it."""
+TURNED: Final = b"turned"
+"""What it says then: its event loop turns."""
 WINDOWS_PER_REPORT: Final = 40
 """Forty of the widest windows there can be fit a frame."""
 

@@ -15,6 +15,23 @@ from talka.stats.windows import Window
 from talka.work.lifecycle import JobState, TaskState
 
 WorkerState = Literal["registering", "healthy", "degraded", "draining", "offline"]
+DecisionName = Literal[
+    "registering",
+    "healthy",
+    "degraded",
+    "draining",
+    "silent",
+    "lost",
+    "blocked",
+    "quarantined",
+    "stalled",
+    "stuck",
+    "held",
+    "busy",
+]
+"""What a manager may find of a worker. Of `degraded`, `draining`, `silent`, `lost` and `blocked` it is given nothing
+new; to a busy one load tests go last, a quarantined one gets no tasks, held cores get none either. A core that is
+stalled or stuck concerns no other core."""
 
 
 class JobFacts(msgspec.Struct, frozen=True):
@@ -55,14 +72,38 @@ class JobsPage(msgspec.Struct, frozen=True, omit_defaults=True):
     anywhere."""
 
 
+class WorkerDecision(msgspec.Struct, frozen=True):
+    """One thing that is so with a worker."""
+
+    what: DecisionName
+    reason: str = ""
+    since: str = ""
+    """RFC 3339, UTC."""
+
+
+class QuietCoreView(msgspec.Struct, frozen=True):
+    """A core process whose event loop does not turn: no step of it can go on. That it waits for a slow target is no
+    reason."""
+
+    job: str
+    workflows: list[str]
+    pid: int
+    state: Literal["stalled", "stuck"]
+    """Stalled from 10 s on, stuck from 30 s on."""
+    since: str
+    """RFC 3339, UTC: when it turned last."""
+    stack: str = ""
+    """Its Python stack; empty while it is not known."""
+
+
 class WorkerView(msgspec.Struct, frozen=True):
     name: str
     state: WorkerState
     reason: str = ""
-    """Why it is not healthy."""
+    """All reasons of its decisions, in one line."""
     cores: int = 0
     free: int = 0
-    """Cores that no job has."""
+    """Cores that nobody has: no load job, no tasks. 0 where it is given nothing new."""
     memory_bytes: int = 0
     gpus: int = 0
     capabilities: list[str] = []
@@ -71,6 +112,17 @@ class WorkerView(msgspec.Struct, frozen=True):
     lease_ms: int = 0
     """How long its lease still runs; 0 when it has none."""
     address: str = ""
+    decisions: list[WorkerDecision] = []
+    """All that is so with it now."""
+    quiet_cores: list[QuietCoreView] = []
+    tasks: int = 0
+    """Tasks of pipelines that run there."""
+    tasks_waiting: int = 0
+    """Tasks that were handed to it and wait there for a core."""
+    task_cores: int = 0
+    """Cores that tasks keep busy."""
+    load_cores: int = 0
+    """Cores that load jobs have."""
 
 
 class ManagerView(msgspec.Struct, frozen=True):
@@ -104,9 +156,13 @@ class ClusterView(msgspec.Struct, frozen=True):
     managers: list[ManagerView] = []
     workers: int = 0
     cores: int = 0
+    """Of all workers that are there: the sum over those that are not offline."""
     cores_free: int = 0
+    """Those of them that nobody has and that may be given: the sum of what is free on each worker."""
     queue: int = 0
     """Jobs that wait for cores."""
+    cores_usable: int = 0
+    """Cores of workers that may be given work: what shares by priority are shares of."""
 
 
 class WorkflowUpdate(msgspec.Struct, frozen=True):

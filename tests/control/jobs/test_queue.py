@@ -2,7 +2,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.jobs.queue import QUEUE_LIMIT, QUEUE_TIMEOUT_NS, JobQueue, QueueFull, QueueTimedOut, waiting_reason
+from talka.control.jobs.queue import (
+    QUEUE_LIMIT,
+    QUEUE_TIMEOUT_NS,
+    JobQueue,
+    QueueFull,
+    QueueTimedOut,
+    no_workers_text,
+    waiting_reason,
+)
 from talka.errors import Invalid
 from talka.units import NEVER, SECOND
 
@@ -114,7 +122,6 @@ def test_a_job_that_left_in_time_is_not_late() -> None:
         (4, 2, 6, 0, "waits for 4 cores: 2 of 6 are free"),
         (1, 0, 6, 3, "waits for 1 core: 0 of 6 are free"),
         (8, 6, 6, 0, "waits for 8 cores: the pool has 6"),
-        (1, 0, 0, 0, "no workers"),
         (2, 4, 6, 1, "waits behind 1 other job"),
         (2, 4, 6, 2, "waits behind 2 other jobs"),
         (2, 4, 6, 0, "is about to start"),
@@ -147,3 +154,20 @@ def test_the_queue_is_always_in_order_whatever_comes_and_goes(moves: list[tuple[
             waiting.pop(name, None)
 
     assert queue.jobs() == sorted(waiting, key=lambda name: waiting[name])
+
+
+@pytest.mark.parametrize(
+    ("out", "text"),
+    [
+        ([], "no workers"),
+        (["w1 is draining"], "no worker takes new work now: w1 is draining"),
+        (
+            [f"w{n} is silent" for n in range(7)],
+            "no worker takes new work now: "
+            "w0 is silent, w1 is silent, w2 is silent, w3 is silent, w4 is silent and 2 more",
+        ),
+    ],
+    ids=["none", "one", "many"],
+)
+def test_a_job_that_finds_no_worker_is_told_what_is_so_with_those_that_are_there(out: list[str], text: str) -> None:
+    assert no_workers_text(out) == text

@@ -20,6 +20,7 @@ from talka.control.jobs.effects import (
     LeadWanted,
     NameTaken,
     OwnerChanged,
+    WorkerJudged,
     WorkerLost,
     WorkerRegistered,
 )
@@ -27,7 +28,7 @@ from talka.control.jobs.queue import QUEUE_LIMIT, QUEUE_TIMEOUT_NS, JobQueue
 from talka.control.jobs.registry import LEAD_AGAIN_NS, OWNER_SILENCE_NS, SETTLE_NS, Registry
 from talka.control.jobs.workers.fleet import Fleet, NotFree
 from talka.testing.trust import SIGNER
-from talka.units import NEVER, SECOND
+from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.entries import ORDER_LIMIT_BYTES, Grant, JobEntry, decode_entry
 from talka.wire.jobs import (
     CHANNEL,
@@ -36,9 +37,11 @@ from talka.wire.jobs import (
     Lead,
     Leaderless,
     ManagerAt,
+    QuietCore,
     Renew,
     Running,
     StoreCheckpoint,
+    TaskLoad,
     WorkerFacts,
 )
 from talka.wire.manager_calls import (
@@ -57,11 +60,12 @@ from talka.wire.manager_calls import (
     OrderTold,
     ResultTold,
     SubmitJob,
+    UndrainWorker,
 )
 from talka.wire.orders import BundleFacts, JobOrder
 from talka.wire.security.access import own
 from talka.wire.shards import UrlRequest
-from talka.wire.views import ClusterView, JobFacts, JobsPage, ManagerView, WorkerView
+from talka.wire.views import ClusterView, JobFacts, JobsPage, ManagerView, WorkerDecision, WorkerView, instant_text
 from talka.work.lifecycle import JobState, is_final
 from tests.sim.variants import without
 
@@ -815,7 +819,7 @@ def test_a_drained_worker_is_told_and_gets_nothing_more(office: Office, order_of
 
     assert (view.name, view.state) == ("w1", "draining")
     assert renewed(office.beat("w1", 2)).drain
-    assert office.submit(order_of()).waits_for == "no workers"
+    assert office.submit(order_of()).waits_for == "no worker takes new work now: w1 is draining"
 
 
 def test_cores_of_a_worker_that_left_are_replaced(office: Office, order_of: OrderOf) -> None:
@@ -1111,8 +1115,23 @@ def test_workers_as_people_see_them(trio: Office, order_of: OrderOf) -> None:
 
     first, second = trio.answer(ListWorkers(), tuple)
 
+    begun = first.decisions[0].since
+    assert begun.startswith(instant_text(EPOCH_NS // MILLISECOND)[:18])
     assert first == WorkerView(
-        "w1", "healthy", "", 2, 0, 1 << 30, 1, ["chrome"], "1.2", [job], first.lease_ms, "10.0.0.7:9401"
+        "w1",
+        "healthy",
+        "",
+        2,
+        0,
+        1 << 30,
+        1,
+        ["chrome"],
+        "1.2",
+        [job],
+        first.lease_ms,
+        "10.0.0.7:9401",
+        [WorkerDecision("healthy", "", begun)],
+        load_cores=2,
     )
     assert 4000 < first.lease_ms < 4200
     assert (second.name, second.state, second.reason, second.lease_ms) == ("w2", "offline", "it left", 0)
@@ -1126,3 +1145,235 @@ def test_workers_as_people_see_them(trio: Office, order_of: OrderOf) -> None:
 
 def test_no_more_jobs_wait_than_the_queue_of_a_new_leader_holds() -> None:
     assert QUEUE_LIMIT < entries.SLOTS
+
+
+# -- workers of which a core hangs, and those that are drained no more
+
+
+def told_of(office: Office, worker: str, cores: int = 2, **more: Any) -> Any:
+    """A beat with more in it."""
+    office.numbers += 1
+    beat = Beat(office.numbers, WorkerFacts(cores), **more)
+    return office.act(office.registry.on_beat(office.now, worker, 1, "#7", beat))
+
+
+def agreed(office: Office) -> tuple[int, int]:
+    """Cores and free ones, as workers and the cluster tell them alike."""
+    views, cluster = office.answer(ListWorkers(), tuple), office.answer(DescribeCluster(), ClusterView)
+    here = [view for view in views if view.state != "offline"]
+    assert (cluster.cores, cluster.cores_free) == (sum(v.cores for v in here), sum(v.free for v in here))
+    return cluster.cores, cluster.cores_free
+
+
+def test_while_a_request_takes_forty_seconds_on_one_of_two_cores_the_next_job_gets_the_other(
+    office: Office, order_of: OrderOf
+) -> None:
+    office.beat("w1", 2)
+    first = office.submit(order_of()).id
+    for _ in range(40):
+        office.run(1)
+        told_of(office, "w1", running=(Running(first, 1, 1, "running", 1),))
+        assert agreed(office) == (2, 1)
+
+    second = office.submit(order_of()).id
+
+    assert office.entry(second).state is JobState.DISPATCHING, "at once"
+    assert agreed(office) == (2, 0)
+    (view,) = office.answer(ListWorkers(), tuple)
+    assert [decision.what for decision in view.decisions] == ["healthy"]
+
+
+def test_a_core_that_hangs_is_told_with_its_stack_and_the_next_job_gets_the_other(
+    office: Office, order_of: OrderOf
+) -> None:
+    office.beat("w1", 2)
+    first = office.submit(order_of()).id
+    for _ in range(40):
+        office.run(1)
+        office.beat("w1", 2, jobs=(first,))
+    stack = 'Current thread 0x1 (most recent call first):\n  File "shop.py", line 9 in go'
+    quiet = (QuietCore(first, ("Shop",), 4711, "stuck", 31_000, stack),)
+
+    effects = told_of(office, "w1", running=(Running(first, 1, 1, "running", 1),), quiet=quiet)
+
+    (judged,) = [one for one in news(effects, WorkerJudged) if one.what == "stuck"]
+    assert 'in File "shop.py", line 9 in go' in judged.reason
+    (view,) = office.answer(ListWorkers(), tuple)
+    assert (view.state, view.free, [one.what for one in view.decisions]) == ("healthy", 1, ["stuck"])
+    (core,) = view.quiet_cores
+    assert (core.job, core.workflows, core.pid, core.state, core.stack) == (first, ["Shop"], 4711, "stuck", stack)
+    at = (office.now + office.registry.wall_offset_ns - 31 * SECOND) // MILLISECOND
+    assert core.since == view.decisions[0].since == instant_text(at)
+    assert agreed(office) == (2, 1)
+    assert office.entry(office.submit(order_of()).id).state is JobState.DISPATCHING
+
+
+@pytest.mark.parametrize("why", ["drained", "degraded", "silent", "left"])
+def test_whatever_is_so_with_a_worker_all_who_tell_of_cores_agree(office: Office, why: str) -> None:
+    office.beat("w1", 2)
+    office.beat("w2", 4)
+    if why == "drained":
+        office.answer(DrainWorker("w2"), WorkerView)
+    elif why == "degraded":
+        office.act(office.registry.on_beat(office.now, "w2", 1, "#7", Beat(9, WorkerFacts(4, state="degraded"))))
+    elif why == "silent":
+        office.run(2)
+        office.beat("w1", 2)
+        office.run(2)
+    else:
+        office.act(office.registry.on_goodbye(office.now, "w2", 1))
+
+    assert agreed(office) == (2 if why == "left" else 6, 2)
+    assert office.answer(DescribeCluster(), ClusterView).cores_usable == 2
+
+
+def test_a_drained_worker_takes_work_again_when_it_is_told_so(office: Office, order_of: OrderOf) -> None:
+    office.beat("w1", 2)
+    office.answer(DrainWorker("w1"), WorkerView)
+    office.act(office.registry.on_beat(office.now, "w1", 1, "#7", Beat(8, WorkerFacts(2, state="draining"))))
+    job = office.submit(order_of()).id
+    assert office.entry(job).state is JobState.QUEUED
+
+    effects = office.ask(UndrainWorker("w1"))
+
+    assert answered(effects, WorkerView).state == "draining", "until it says that it takes work"
+    renew = renewed(
+        office.act(office.registry.on_beat(office.now, "w1", 1, "#7", Beat(9, WorkerFacts(2, state="draining"))))
+    )
+    assert (renew.drain, renew.undrain) == (False, True)
+    renew = renewed(office.act(office.registry.on_beat(office.now, "w1", 1, "#7", Beat(10, WorkerFacts(2)))))
+    assert (renew.drain, renew.undrain) == (False, False)
+    assert office.entry(job).state is JobState.DISPATCHING
+
+
+def test_a_drain_that_a_leader_before_ordered_is_taken_back_by_the_next(trio: Office) -> None:
+    trio.beat("w1", 2)
+    trio.answer(DrainWorker("w1"), WorkerView)
+    trio.take_over()
+    trio.act(trio.registry.on_beat(trio.now, "w1", 1, "#7", Beat(8, WorkerFacts(2, state="draining"))))
+    assert trio.answer(ListWorkers(), tuple)[0].state == "draining"
+
+    trio.answer(UndrainWorker("w1"), WorkerView)
+
+    beat = Beat(9, WorkerFacts(2, state="draining"))
+    assert renewed(trio.act(trio.registry.on_beat(trio.now, "w1", 1, "#7", beat))).undrain
+
+
+def test_only_a_worker_that_is_there_and_stays_is_undrained(office: Office) -> None:
+    office.act(
+        office.registry.on_beat(office.now, "w1", 1, "#7", Beat(1, WorkerFacts(2, state="draining"), leaves=True))
+    )
+
+    assert office.problem(UndrainWorker("w9"))[0] == "missing"
+    problem, text = office.problem(UndrainWorker("w1"))
+    assert (problem, text) == ("conflict", "worker w1 was told to end: start it again, and it takes work")
+
+
+# -- load jobs and tasks share cores
+
+
+class Tasks:
+    """What keepers of dag jobs would tell."""
+
+    def __init__(self, **busy: int) -> None:
+        self.busy: dict[str, int] = busy
+        self.is_waiting = False
+        self.bad: dict[str, int] = {}
+
+    def busy_cores(self, name: str) -> int:
+        return self.busy.get(name, 0)
+
+    def are_waiting(self) -> bool:
+        return self.is_waiting
+
+    def quarantined(self, now: int) -> dict[str, int]:
+        return self.bad
+
+
+def test_what_tasks_take_is_seen_and_a_load_job_gets_a_core_that_they_do_not(
+    cabinet_of: CabinetOf, order_of: OrderOf
+) -> None:
+    office = Office(cabinet_of, "m1", tasks=Tasks(w1=2, w2=0))
+    told_of(office, "w1", 2, tasks=TaskLoad(3, 1, 2))
+    told_of(office, "w2", 1)
+
+    job = office.submit(order_of()).id
+    office.run(1)
+
+    assert [grant.worker for grant in office.entry(job).grants] == ["w2"]
+    first, second = office.answer(ListWorkers(), tuple)
+    assert (first.tasks, first.tasks_waiting, first.task_cores, first.load_cores, first.free) == (3, 1, 2, 0, 0)
+    assert (second.tasks, second.task_cores, second.load_cores, second.free) == (0, 0, 1, 0)
+    assert agreed(office) == (3, 0)
+
+
+def test_a_load_job_waits_until_tasks_have_left_the_cores_held_for_it(cabinet_of: CabinetOf, order_of: OrderOf) -> None:
+    tasks = Tasks(w1=2)
+    office = Office(cabinet_of, "m1", tasks=tasks)
+    office.beat("w1", 2)
+    office.run(1)
+
+    job = office.submit(order_of()).id
+    office.run(1)
+
+    assert office.facts(job).waits_for == (
+        "waits for tasks that run on the cores held for it, which get no new ones: in 30 s it starts beside those that "
+        "are left"
+    )
+    assert office.registry.fleet.take_shifted() == [("w1", 1)], "a new task may begin on one core only"
+    (view,) = office.answer(ListWorkers(), tuple)
+    assert view.reason == f"1 of its cores get no new tasks: job {job} is to have them"
+    tasks.busy["w1"] = 1
+    office.run(1)
+    assert office.entry(job).state is JobState.DISPATCHING
+    assert office.registry.fleet.held() == 0
+
+
+def test_a_job_that_is_cancelled_holds_nothing(cabinet_of: CabinetOf, order_of: OrderOf) -> None:
+    office = Office(cabinet_of, "m1", tasks=Tasks(w1=2))
+    office.beat("w1", 2)
+    job = office.submit(order_of()).id
+    office.run(1)
+    assert office.registry.fleet.held() == 1
+
+    office.ask(CancelJob(job))
+    office.run(1)
+
+    assert office.registry.fleet.held() == 0
+
+
+def test_tasks_that_wait_come_first_for_a_moment_when_a_load_job_has_ended(
+    cabinet_of: CabinetOf, order_of: OrderOf
+) -> None:
+    tasks = Tasks()
+    office = Office(cabinet_of, "m1", tasks=tasks)
+    office.beat("w1", 1)
+    first, second = office.submit(order_of()).id, office.submit(order_of()).id
+    tasks.is_waiting = True
+    office.checkpoint(first, 1, "completed", result="r" * 64)
+
+    office.run(1)
+    office.beat("w1", 1)
+    assert office.entry(second).state is JobState.QUEUED
+    text = office.facts(second).waits_for
+    assert text == "waits for tasks of pipelines, which come first after a load test: for 5 s at most"
+    for _ in range(5):
+        office.run(1)
+        office.beat("w1", 1)
+
+    assert office.entry(second).state is JobState.DISPATCHING
+
+
+def test_a_worker_that_gets_no_tasks_because_they_die_there_is_told(cabinet_of: CabinetOf) -> None:
+    tasks = Tasks()
+    office = Office(cabinet_of, "m1", tasks=tasks)
+    office.beat("w1", 1)
+    tasks.bad["w1"] = office.now + 300 * SECOND
+
+    office.run(1)
+
+    (view,) = office.answer(ListWorkers(), tuple)
+    assert [(one.what, one.reason) for one in view.decisions] == [
+        ("quarantined", "it gets no tasks for a while: tasks died on it that died nowhere else")
+    ]
+    assert view.free == 1, "load jobs may run there"

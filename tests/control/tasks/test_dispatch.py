@@ -756,3 +756,46 @@ def test_the_same_seed_gives_the_same_history() -> None:
         return said
 
     assert history() == history()
+
+
+# What load jobs have to know of tasks.
+
+
+def test_long_tasks_keep_a_core_busy_each_and_those_that_wait_side_by_side_one() -> None:
+    dispatcher = with_workers(worker(cores=4), DispatchWorker(name="w2", cores=2, handlers=("fetch",)))
+    assert dispatcher.busy_cores("w1") == 0 and dispatcher.busy_cores("nobody") == 0
+    dispatcher.put(0, [*tasks_of(new_job(1), 3), *tasks_of(new_job(2), 20, needs=Needs("fetch"))])
+    given = dispatcher.assign(0)
+
+    assert (dispatcher.busy_cores("w1"), dispatcher.busy_cores("w2")) == (3, 1)
+
+    dispatcher.remove_worker(0, "w1")
+    assert dispatcher.busy_cores("w1") == 3, "they run on"
+    for task, _ in given:
+        dispatcher.ended(0, task, None)
+    assert (dispatcher.busy_cores("w1"), dispatcher.busy_cores("w2")) == (0, 0)
+
+
+def test_cores_that_load_jobs_take_or_give_back_count_at_once() -> None:
+    dispatcher = with_workers(worker(cores=1))
+    dispatcher.put(0, tasks_of(new_job(), 20))
+    dispatcher.set_cores("w1", 0)
+    assert dispatcher.assign(0) == [] and dispatcher.has_ready()
+    assert text(dispatcher) == "load jobs have all of its cores"
+
+    dispatcher.set_cores("w1", 2)
+    dispatcher.set_cores("w1", 2)
+    dispatcher.set_cores("nobody", 2)
+
+    assert len(dispatcher.assign(0)) == 16
+
+
+def test_tasks_that_no_worker_has_the_handler_of_wait_for_no_core() -> None:
+    dispatcher = with_workers(worker())
+    assert not dispatcher.has_ready()
+    dispatcher.put(0, tasks_of(new_job(), 1, needs=Needs("upload")))
+    assert not dispatcher.has_ready()
+    dispatcher.put(0, tasks_of(new_job(2), 9))
+    assert dispatcher.has_ready()
+    dispatcher.assign(0)
+    assert dispatcher.has_ready(), "one is left"

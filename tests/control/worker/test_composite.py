@@ -18,6 +18,8 @@ from talka.control.worker.bundles import FETCHES_LIMIT, KEPT_LIMIT
 from talka.control.worker.composite import WAITING_LIMIT, Worker
 from talka.control.worker.core_pool import DEATH_LIMIT_NS, LEAVE_LIMIT_NS
 from talka.control.worker.effects import (
+    CoreQuiet,
+    CoreSeen,
     CoresUntil,
     Drained,
     EndHandlers,
@@ -25,11 +27,13 @@ from talka.control.worker.effects import (
     HandlersBroken,
     HandlersLoaded,
     LeaseEnded,
+    LookAtCore,
     ManagersLearned,
     NeedBundle,
     ShardsNews,
     StartHandlers,
     TellHandlers,
+    Undrained,
     WorkerLeaseGranted,
 )
 from talka.control.worker.fences import IDLE_LIMIT_NS, JOBS_LIMIT
@@ -69,6 +73,7 @@ from talka.wire.jobs import (
     Synced,
     TaskDeclined,
     TaskFacts,
+    TaskLoad,
     WantBlob,
     WorkerFacts,
     WorkerSnapshot,
@@ -84,6 +89,7 @@ from talka.wire.shards import (
     BundleSource,
     FromCore,
     Go,
+    Hello,
     Refused,
     Settings,
     StepTotals,
@@ -2075,3 +2081,223 @@ def test_code_in_use_is_not_what_gives_way_to_other_bundles() -> None:
     rig.hear(Piece(digest, 0, len(other), other), rig.said[-1].to)
     (write,) = [one for one in rig.held_back if isinstance(one, PersistBlob)]
     assert write.removed == (old[0],)
+
+
+# Taking work again.
+
+
+def test_a_worker_that_was_drained_takes_work_again_when_it_is_told_so() -> None:
+    rig = Rig(handlers=("h.py",))
+    rig.renew(drain=True)
+    rig.hear(assign())
+    assert declined(rig) == ["worker w1 is draining"]
+    rig.forget()
+
+    rig.renew(undrain=True)
+
+    assert rig.all(Undrained) == [Undrained()]
+    assert rig.all(Beat)[-1].facts.state == "healthy", "the leader hears of it at once"
+    rig.hear(assign(2))
+    assert declined(rig) == []
+    assert not rig.worker.handlers.is_draining
+    rig.renew(undrain=True)
+    assert rig.all(Undrained) == [Undrained()], "it was told already"
+
+
+def test_an_order_to_drain_that_was_overtaken_by_its_reverse_takes_nothing_back() -> None:
+    rig = Rig()
+    rig.later(SECOND, renew=False)
+    rig.renew(drain=True)
+    rig.later(SECOND, renew=False)
+    late = rig.beat - 1
+    rig.renew(undrain=True)
+
+    rig.renew(drain=True, number=late)
+
+    assert not rig.worker.is_draining
+    rig.renew("m2", LATER_TOKEN, drain=True, number=late)
+    assert rig.worker.is_draining, "a later leader's order is later"
+
+
+def test_a_worker_that_ends_is_not_told_to_take_work_again() -> None:
+    rig = Rig()
+    rig.take(rig.worker.drain(rig.now))
+    rig.later(SECOND)
+    beat = rig.all(Beat)[-1]
+    assert (beat.leaves, beat.facts.state, beat.facts.reason) == (True, "draining", "it was told to end")
+
+    rig.renew(undrain=True)
+
+    assert rig.worker.is_draining and rig.all(Undrained) == []
+
+
+def test_a_worker_that_was_drained_by_order_says_so_and_tells_again_when_it_is_to_end() -> None:
+    rig = Rig()
+    rig.renew(drain=True)
+    assert rig.all(Drained) == [Drained()]
+    rig.later(SECOND)
+    assert (rig.all(Beat)[-1].leaves, rig.all(Beat)[-1].facts.reason) == (False, "it was told to drain")
+
+    rig.take(rig.worker.drain(rig.now))
+
+    assert rig.all(Drained) == [Drained(), Drained()], "whoever ends it waits for that"
+
+
+# Cores that do not turn.
+
+
+def process_of(rig: Rig, core: int) -> int:
+    return rig.worker.shards.pool.process_of(core)
+
+
+def turn(rig: Rig, *cores: int) -> None:
+    for core in cores:
+        rig.take(rig.worker.on_core_turned(rig.now, process_of(rig, core)))
+
+
+def quiet_for(rig: Rig, seconds: int, *turning: int) -> None:
+    """The others do not turn."""
+    for _ in range(seconds):
+        rig.later(SECOND)
+        turn(rig, *turning)
+
+
+def test_a_core_that_does_not_turn_is_told_with_its_stack_and_the_others_go_on() -> None:
+    rig = Rig()
+    blocked, fine = rig.running()
+    rig.core(blocked, Hello(4711, "3.11", ""))
+    turn(rig, blocked, fine)
+    rig.forget()
+
+    quiet_for(rig, 11, fine)
+
+    process = process_of(rig, blocked)
+    assert rig.all(CoreQuiet) == [CoreQuiet("job", ("Shop",), 4711, "stalled", 10 * SECOND)]
+    assert rig.all(LookAtCore) == [LookAtCore(process)]
+    rig.take(rig.worker.on_core_look(rig.now, process, 0, ""))
+    rig.take(rig.worker.on_core_look(rig.now, process, SECOND, 'File "shop.py", line 9 in go'))
+    assert rig.all(CoreSeen) == [CoreSeen("job", 4711, 'File "shop.py", line 9 in go')]
+    (told,) = rig.all(Beat)[-1].quiet
+    assert (told.job, told.workflows, told.pid, told.state) == ("job", ("Shop",), 4711, "stalled")
+    assert (told.quiet_ms, told.stack) == (11_000, 'File "shop.py", line 9 in go')
+    rig.hear(assign(2, job="other"))
+    assert declined(rig) == [] and len(rig.arms) == 4, "the other cores are usable"
+
+    quiet_for(rig, 20, fine)
+    assert [one.state for one in rig.all(CoreQuiet)] == ["stalled", "stuck"]
+    assert rig.all(Beat)[-1].quiet[0].state == "stuck"
+    turn(rig, blocked)
+    assert rig.all(CoreQuiet)[-1] == CoreQuiet("job", ("Shop",), 4711, "turns", 31 * SECOND)
+    assert rig.all(Beat)[-1].quiet == ()
+    assert rig.all(KillCore) == []
+
+
+def test_a_core_that_waits_forty_seconds_for_its_target_is_healthy() -> None:
+    rig = Rig()
+    cores = rig.running()
+    turn(rig, *cores)
+
+    quiet_for(rig, 40, *cores)
+
+    assert rig.all(CoreQuiet) == rig.all(LookAtCore) == rig.all(KillCore) == []
+    assert all(beat.quiet == () for beat in rig.all(Beat))
+
+
+def test_a_core_whose_deadline_is_over_is_killed_and_replaced_in_another_process() -> None:
+    rig = Rig()
+    blocked, fine = rig.running()
+    rig.count(blocked, 3)
+    turn(rig, blocked, fine)
+    before = process_of(rig, blocked)
+    rig.forget()
+
+    quiet_for(rig, 60, fine)
+
+    assert rig.all(KillCore) == [KillCore(blocked)]
+    (start,) = rig.all(StartCore)
+    assert start.process not in (before, process_of(rig, fine))
+    rig.exit(blocked)
+    rig.core(start.attempt, Armed())
+    (go,) = [tell.message for tell in rig.all(TellCore) if isinstance(tell.message, Go)]
+    assert isinstance(go, Go)
+    rig.finish(start.attempt)
+    rig.finish(fine)
+    result = decode_result(rig.worker.shards.get("job", 1).content)  # type: ignore[union-attr]
+    (gap,) = result.gaps
+    assert gap.cause == "did not turn its event loop for 60 s and was killed"
+
+
+def test_a_core_that_computes_gets_more_time() -> None:
+    rig = Rig()
+    (core,) = rig.running(count=1)
+    turn(rig, core)
+
+    for second in range(1, 91):
+        quiet_for(rig, 1)
+        rig.take(rig.worker.on_core_look(rig.now, process_of(rig, core), second * SECOND, "computes"))
+        assert (rig.all(KillCore) == []) == (second < 90), second
+
+
+@pytest.mark.parametrize("stage", ["armed", "measures nothing"])
+def test_a_core_that_gets_ready_or_measures_nothing_has_another_deadline(stage: str) -> None:
+    """That of getting ready, and that of its workflow: what it does may be what it is for."""
+    rig = Rig()
+    (core,) = rig.armed(count=1) if stage == "armed" else rig.running(count=1, is_test=False)
+    turn(rig, core)
+
+    quiet_for(rig, 100)
+
+    assert rig.all(KillCore) == [] and rig.all(Beat)[-1].quiet[0].state == "stuck"
+
+
+def test_cores_that_share_a_process_share_its_silence() -> None:
+    rig = Rig()
+    (first,) = rig.running(1, count=1, seats=(0,))
+    (second,) = rig.running(2, count=1, seats=(0,))
+    assert process_of(rig, first) == process_of(rig, second)
+    turn(rig, first)
+    rig.forget()
+
+    quiet_for(rig, 60)
+
+    assert rig.all(KillCore) == [KillCore(first), KillCore(second)]
+    one, other = rig.all(StartCore)
+    assert one.process == other.process != 1, "what takes their place is as close"
+
+
+def test_last_words_of_a_process_that_is_gone_mean_nothing() -> None:
+    rig = Rig()
+    (core,) = rig.running(count=1)
+    process = process_of(rig, core)
+    turn(rig, core)
+    quiet_for(rig, 12)
+    assert rig.all(Beat)[-1].quiet
+
+    rig.finish(core)
+    rig.exit(core)
+    rig.take(rig.worker.on_core_turned(rig.now, process))
+    rig.take(rig.worker.on_core_look(rig.now, process, 1, "stack"))
+    rig.later(SECOND)
+
+    assert rig.all(Beat)[-1].quiet == () and rig.all(CoreSeen) == []
+
+
+def test_of_a_core_that_is_about_to_end_nobody_is_told_that_it_is_quiet() -> None:
+    rig = Rig()
+    (core,) = rig.running(count=1)
+    turn(rig, core)
+    quiet_for(rig, 9)
+    rig.finish(core)
+
+    quiet_for(rig, 2)
+
+    assert rig.all(Beat)[-1].quiet == ()
+
+
+def test_a_beat_tells_how_many_tasks_run_and_what_cores_they_take() -> None:
+    rig = with_handlers()
+    rig.hear(AssignTasks(7, (handed(1), handed(2), handed(3))))
+
+    rig.later(SECOND)
+
+    assert rig.all(Beat)[-1].tasks == TaskLoad(running=3, waiting=0, cores=1)

@@ -54,8 +54,8 @@ def key(output: str) -> int:
 
 @command(
     "issue",
-    "Make a token. view: look. submit: also submit, change and cancel jobs. operate: also drain workers, replay dead "
-    "letters and put schedules. admin: also read the audit log.",
+    "Make a token. view: look. submit: also submit, change and cancel jobs. operate: also drain and undrain workers, "
+    "replay dead letters and put schedules. admin: also read the audit log.",
     ("talka token issue --key-file key --role view --for ci", "printed, for a variable"),
     ("talka token issue … --role operate --expires 8h -o ada.token", "in a file"),
 )

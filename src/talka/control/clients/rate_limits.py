@@ -54,6 +54,7 @@ LIMITS: Final[dict[str, RateLimit]] = {
     "watch": RateLimit(50),
     "cancel": RateLimit(20, is_steady=True),
     "drain": RateLimit(20, is_steady=True),
+    "undrain": RateLimit(20, is_steady=True),
 }
 OTHER: Final = RateLimit(100)
 """For operations without a limit of their own: they share this one."""

@@ -4,10 +4,11 @@ meant.
 Decision: docs/decisions/0040-partitions-of-jobs.md.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from talka.cluster.placement import partition_of
 from talka.control.dags.keeper import DagKeeper
+from talka.control.tasks.dispatch import Dispatcher
 from talka.control.tasks.store_effects import DagEffect
 from talka.control.tasks.worker_link import KeeperEnd, WorkerBeat
 from talka.units import NEVER
@@ -75,6 +76,32 @@ class DagKeepers(KeeperEnd[DagEffect]):
         for keeper in self._keepers.values():
             effects += keeper.on_beat(now, beat)
         return effects
+
+    def set_cores(self, now: int, name: str, cores: int) -> list[DagEffect]:
+        """So many cores of this worker are for tasks from now on."""
+        effects: list[DagEffect] = []
+        for keeper in self._keepers.values():
+            keeper.dispatcher.set_cores(name, cores)
+            effects += keeper.tick(now)  # more of them may start now
+        return effects
+
+    # What load jobs have to know of tasks: all keepers of a store share one dispatcher.
+
+    @property
+    def _dispatcher(self) -> Dispatcher | None:
+        return next((keeper.dispatcher for keeper in self._keepers.values()), None)
+
+    def busy_cores(self, name: str) -> int | None:
+        """Cores of this worker that tasks keep busy; None: nobody here knows."""
+        return None if self._dispatcher is None else self._dispatcher.busy_cores(name)
+
+    def are_waiting(self) -> bool:
+        """Whether tasks are ready that some worker has the handler of."""
+        return self._dispatcher is not None and self._dispatcher.has_ready()
+
+    def quarantined(self, now: int) -> Mapping[str, int]:
+        """Workers that get no tasks because tasks died on them, and until when."""
+        return {} if self._dispatcher is None else self._dispatcher.quarantined(now)
 
     def on_worker_lost(self, now: int, worker: str, boot: int, cause: str) -> list[DagEffect]:
         effects: list[DagEffect] = []

@@ -12,7 +12,7 @@ from talka.control.member.leader_calls import CallEnded
 from talka.control.member.voter import VoterEffect
 from talka.wire.jobs import JobMessage
 from talka.wire.security.access import Asker
-from talka.wire.views import JobUpdate
+from talka.wire.views import DecisionName, JobUpdate
 from talka.work.lifecycle import JobState
 
 # Of a job that this manager leads.
@@ -171,7 +171,19 @@ class FleetFull(msgspec.Struct, frozen=True):
     limit: int
 
 
-FleetNews: TypeAlias = WorkerRegistered | WorkerReturned | WorkerLost | EvictionHeld | NameTaken | FleetFull
+class WorkerJudged(msgspec.Struct, frozen=True):
+    """News: something else than before is so with a worker. Of its registration and its loss other news tell."""
+
+    name: str
+    what: DecisionName
+    reason: str
+    is_over: bool = False
+    """It is so no more."""
+
+
+FleetNews: TypeAlias = (
+    WorkerJudged | WorkerRegistered | WorkerReturned | WorkerLost | EvictionHeld | NameTaken | FleetFull
+)
 
 
 # Of jobs that clients of this manager watch.

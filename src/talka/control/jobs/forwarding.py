@@ -4,7 +4,16 @@ Decision: docs/decisions/0028-one-table-of-roles.md.
 """
 
 from talka.control.jobs.effects import Forwarded
-from talka.wire.manager_calls import CALLED_BY, CHANGES, CancelJob, DrainWorker, LeaderCall, ManagerCall, SubmitJob
+from talka.wire.manager_calls import (
+    CALLED_BY,
+    CHANGES,
+    CancelJob,
+    DrainWorker,
+    LeaderCall,
+    ManagerCall,
+    SubmitJob,
+    UndrainWorker,
+)
 
 TAKEN, REFUSED = 202, 403
 
@@ -24,7 +33,7 @@ def _subject(asked: LeaderCall) -> str:
             return order.name
         case CancelJob(job=job):
             return job
-        case DrainWorker(worker=worker):
+        case DrainWorker(worker=worker) | UndrainWorker(worker=worker):
             return worker
         case _:
             return ""

@@ -4,6 +4,7 @@ Decision: docs/decisions/0020-cores-are-granted-per-job.md.
 """
 
 from bisect import bisect_left, insort
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -12,6 +13,7 @@ from talka.errors import Invalid, Unavailable
 from talka.units import NEVER, SECOND
 
 QUEUE_LIMIT: Final = 256
+NAMES_SHOWN: Final = 5
 QUEUE_TIMEOUT_NS: Final = 300 * SECOND
 PRIORITY_LEAST: Final = 1
 PRIORITY_MOST: Final = 10
@@ -107,8 +109,6 @@ class JobQueue:
 
 def waiting_reason(least: int, *, free: int, total: int, ahead: int = 0) -> str:
     """Why a job that needs `least` cores does not start, for people. `ahead`: jobs that come before it."""
-    if not total:
-        return "no workers"
     if least > total:
         return f"waits for {_cores(least)}: the pool has {total}"
     if least > free:
@@ -116,6 +116,14 @@ def waiting_reason(least: int, *, free: int, total: int, ahead: int = 0) -> str:
     if not ahead:
         return "is about to start"
     return f"waits behind {ahead} other {'job' if ahead == 1 else 'jobs'}"
+
+
+def no_workers_text(out: Sequence[str]) -> str:
+    """Why no core at all can be given. `out`: what is so with each worker that is there."""
+    if not out:
+        return "no workers"
+    more = f" and {len(out) - NAMES_SHOWN} more" if len(out) > NAMES_SHOWN else ""
+    return f"no worker takes new work now: {', '.join(out[:NAMES_SHOWN])}{more}"
 
 
 def _cores(count: int) -> str:

@@ -13,7 +13,7 @@ from typing import Final, assert_never
 
 import msgspec
 
-from talka.cluster.effects import HANDLE, Lane, Send
+from talka.cluster.effects import Lane, Send
 from talka.cluster.leadership.news import WriteEnded
 from talka.cluster.leases import margin_ns
 from talka.cluster.placement import order as candidates_for
@@ -30,10 +30,12 @@ from talka.control.jobs.entries import EntryBook
 from talka.control.jobs.forwarding import forwarded
 from talka.control.jobs.job_view import facts_of
 from talka.control.jobs.orders import check_order
-from talka.control.jobs.queue import JobQueue, QueueFull, waiting_reason
-from talka.control.jobs.workers.fleet import Fleet
+from talka.control.jobs.queue import JobQueue, QueueFull, no_workers_text, waiting_reason
+from talka.control.jobs.workers.fleet import Fleet, Leaves
 from talka.control.jobs.workers.lease_rule import LeaseRule
+from talka.control.jobs.workers.sharing import SHARING_LIMITS, CoreSharing, NoTasks, SharingLimits, TasksSeen
 from talka.control.jobs.workers.worker_life import HeardLives
+from talka.control.jobs.workers.worker_views import view_of
 from talka.control.load.allocation import demand
 from talka.control.member.signers import SignersNamed
 from talka.control.member.voter import Voter
@@ -55,7 +57,13 @@ from talka.wire.jobs import (
 )
 from talka.wire.orders import JobOrder, shown
 from talka.wire.security.access import objection
-from talka.wire.views import ClusterView, JobFacts, JobsPage, ManagerView, WorkerView
+from talka.wire.views import (
+    ClusterView,
+    JobFacts,
+    JobsPage,
+    ManagerView,
+    WorkerView,
+)
 from talka.work.lifecycle import JobState, is_final, move
 from talka.work.outcome import ExitCode
 
@@ -85,15 +93,19 @@ class Registry:
         managers: Callable[[], tuple[ManagerAt, ...]],
         signer: bytes = b"",
         heard: HeardLives | None = None,
+        tasks: TasksSeen | None = None,
         slots: int = SLOTS,
         grants_limit: int = GRANTS_LIMIT,
+        sharing: SharingLimits = SHARING_LIMITS,
     ) -> None:
+        """`tasks`: what is known of tasks of dag jobs, if their keepers are here."""
         assert voter.token is not None and voter.election.leader_term is not None
         self.token = voter.token
         self.lease = LeaseRule(now, voter)
         earlier_ns = self.lease.earlier_ns
         self.fleet = Fleet(earlier_until=now + earlier_ns + margin_ns(earlier_ns), heard=heard)
         self.fleet.set_lease(self.lease.count_ns, self.lease.renew_ns)
+        self._sharing = CoreSharing(self.fleet, NoTasks() if tasks is None else tasks, rng, sharing)
         self.queue = JobQueue()
         self.book = EntryBook(voter, slots)
         self.next_tick_at = now
@@ -174,11 +186,8 @@ class Registry:
                 return self._cancel(now, sender, call, asked)
             case calls.ListWorkers():
                 return [_answer(sender, call, calls.WorkersTold(tuple(self.workers(now))))]
-            case calls.DrainWorker(worker=name):
-                if not self.fleet.drain(name):
-                    return [_problem(sender, call, "missing", f"there is no worker {name}: talka workers lists them")]
-                view = next(view for view in self.workers(now) if view.name == name)
-                return [_answer(sender, call, calls.WorkerTold(view))]
+            case calls.DrainWorker() | calls.UndrainWorker() as asked:
+                return self._drain(now, sender, call, asked)
             case calls.GetLease():
                 return [self.lease.answer(now, sender, call.number)]
             case calls.SetLease(lease_ns=lease_ns, by=by):
@@ -187,6 +196,24 @@ class Registry:
                 return [_answer(sender, call, calls.ClusterTold(self._cluster()))]
             case _:
                 assert_never(call.call)
+
+    def _drain(
+        self, now: int, sender: str, call: calls.ManagerCall, asked: calls.DrainWorker | calls.UndrainWorker
+    ) -> list[JobsEffect]:
+        """Also the reverse. Which of them holds is told with every renewal, and by the worker with every beat."""
+        name = asked.worker
+        try:
+            if isinstance(asked, calls.DrainWorker):
+                is_known = self.fleet.drain(name, "" if call.asker is None else call.asker.name)
+            else:
+                is_known = self.fleet.undrain(name)
+        except Leaves as leaves:
+            return [_problem(sender, call, "conflict", str(leaves))]
+        if not is_known:
+            return [_problem(sender, call, "missing", f"there is no worker {name}: talka workers lists them")]
+        news = self.fleet.review(now, name)
+        view = next(view for view in self.workers(now) if view.name == name)
+        return [*news, _answer(sender, call, calls.WorkerTold(view))]
 
     def _told(self, sender: str, call: calls.ManagerCall, job: str) -> Send[JobMessage]:
         """What is on a majority of disks of a job: its facts, its order or its result."""
@@ -267,11 +294,13 @@ class Registry:
     def _schedule(self, now: int) -> list[JobsEffect]:
         """Start what can be started: in order, nobody is overtaken."""
         effects: list[JobsEffect] = []
+        self._sharing.count_tasks(now)
+        if not len(self.queue):
+            self._sharing.let_go()
         for job in self.queue.jobs():
             entry = self.entries[job]
-            total, free = self.fleet.total(), self.fleet.total_free()
-            least, most = demand(entry.order, total)
-            picks = self.fleet.choose(min(most, free), rng=self._rng) if 0 < least <= free else None
+            total = self.fleet.total()
+            picks = self._sharing.choose(now, job, *demand(entry.order, total))
             if not picks:
                 break
             owner = self._owner_for(now, job)
@@ -374,15 +403,16 @@ class Registry:
         done = CheckpointStored(entry.job, entry.fence, entry.revision, life=checkpoint.life)
         then: list[JobsEffect] = [Send(CHANNEL, sender, done, Lane.CONTROL)]
         if ended:
-            self._forget(entry)
+            self._forget(now, entry)
             then.append(JobEndStored(entry.job, state, entry.result))
         elif unfit:
             then += self._lead(now, entry)
         return [*self.book.put(now, entry, *then), *(self._schedule(now) if ended else [])]
 
-    def _forget(self, entry: JobEntry) -> None:
+    def _forget(self, now: int, entry: JobEntry) -> None:
         """It has ended."""
         self.fleet.release(entry.job)
+        self._sharing.ended(now)
         self._owner_since.pop(entry.job, None)
         self._lead_at.pop(entry.job, None)
         self._lives.pop(entry.fence, None)
@@ -406,6 +436,7 @@ class Registry:
 
     def on_beat(self, now: int, sender: str, boot: int, source: str, beat: Beat) -> list[JobsEffect]:
         effects = self._on_fleet_news(now, self.fleet.beat(now, sender, boot, source, beat))
+        effects += self._reviewed(now, sender)
         # One that stalled may have been replaced: what it renews now, another leader may have given away already.
         if not self.fleet.holds(sender, boot) or not self._voter.election.is_leading(now):
             return effects
@@ -428,11 +459,17 @@ class Registry:
             tuple(orphans),
             self.fleet.is_drained(sender),
             self._signers.keys,
+            self.fleet.is_undraining(sender),
         )
         return [*effects, Send(CHANNEL, sender, renew, Lane.CONTROL)]
 
     def on_goodbye(self, now: int, sender: str, boot: int) -> list[JobsEffect]:
         return self._on_fleet_news(now, self.fleet.left(now, sender, boot))
+
+    def _reviewed(self, now: int, name: str = "") -> list[JobsEffect]:
+        """What has changed with this worker, or with any. It may be usable now."""
+        news = self.fleet.review(now, name)
+        return [*news, *(self._schedule(now) if news else [])]
 
     def _on_fleet_news(self, now: int, news: list[FleetNews]) -> list[JobsEffect]:
         effects: list[JobsEffect] = list(news)
@@ -464,6 +501,7 @@ class Registry:
     def tick(self, now: int) -> list[JobsEffect]:
         self.next_tick_at = now + LOOK_EVERY_NS
         effects = self._on_fleet_news(now, self.fleet.tick(now))
+        effects += self.fleet.review(now)
         for late in self.queue.tick(now):
             effects += self._end_unstarted(now, self.entries[late.job], JobState.FAILED, late.reason)
         effects += self.book.write_again(now)
@@ -488,10 +526,20 @@ class Registry:
         position = self.queue.position(entry.job)
         waits_for = ""
         if position is not None:
-            total, free = self.fleet.total(), self.fleet.total_free()
-            least, _ = demand(entry.order, total)
-            waits_for = waiting_reason(least, free=free, total=total, ahead=position - 1)
+            waits_for = self._waits_for(entry, position)
         return facts_of(entry, position, waits_for)
+
+    def _waits_for(self, entry: JobEntry, position: int) -> str:
+        fleet = self.fleet
+        total, free = fleet.total(), fleet.total_free()
+        least, _ = demand(entry.order, total)
+        if not total:
+            out = [
+                f"{life.name} is {life.decisions[0].what}" for life in fleet.lives() if life.cores and life.decisions
+            ]
+            return no_workers_text(out)
+        for_tasks = self._sharing.waiting_for_tasks(entry.job) if position == 1 else ""
+        return for_tasks or waiting_reason(least, free=free, total=total, ahead=position - 1)
 
     def _page(self, asked: calls.ListJobs) -> JobsPage:
         try:
@@ -520,32 +568,14 @@ class Registry:
             term=self.token.term,
             managers=[ManagerView(name, "", "", name == self._me, jobs) for name, jobs in led.items()],
             workers=len(self.fleet),
-            cores=self.fleet.total(),
+            cores=self.fleet.total_present(),
             cores_free=self.fleet.total_free(),
             queue=len(self.queue),
+            cores_usable=self.fleet.total(),
         )
 
     def workers(self, now: int) -> list[WorkerView]:
-        views = []
-        for life in self.fleet.lives():
-            facts = life.facts
-            views.append(
-                WorkerView(
-                    name=life.name,
-                    state=life.state,
-                    reason=life.reason,
-                    cores=facts.cores if facts else 0,
-                    free=life.free,
-                    memory_bytes=facts.memory_bytes if facts else 0,
-                    gpus=facts.gpus if facts else 0,
-                    capabilities=list(facts.capabilities) if facts else [],
-                    version=facts.version if facts else "",
-                    jobs=list(life.reserved),
-                    lease_ms=0 if life.is_lost else max(0, life.until - now) // MILLISECOND,
-                    address="" if life.source.startswith(HANDLE) else life.source,
-                )
-            )
-        return views
+        return [view_of(life, now, self.wall_offset_ns) for life in self.fleet.lives()]
 
 
 DECLINED: Final = "declined: "

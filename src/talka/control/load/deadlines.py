@@ -1,4 +1,4 @@
-"""More time for work that is late but advances: each extension is half of the one before, and there are five."""
+"""More time for what is late but advances: each extension is half of the one before, and there are five."""
 
 from typing import Final
 

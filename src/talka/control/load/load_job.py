@@ -475,16 +475,17 @@ class LoadJob(JobTimes[ShardGroup]):
         return run.stop(now)
 
     def _is_given_more_time(self, now: int, run: ShardGroup) -> bool:
-        """On a cluster others may have made it late: while it advances it gets more time, ever less of it."""
+        """On a cluster others may have made it late: while its cores turn their event loops, and so report, it gets
+        more time, ever less of it."""
         if self.workers is None:
             return False
         if run.deadline is None:
             run.deadline = Deadline(run.origin_ns + run.spec.timeout_ns)
         if now < run.deadline.until:
             return True
-        more_ns = run.deadline.extend(now, run.counts().started)
+        more_ns = run.deadline.extend(now, run.reports)
         if more_ns:
-            run.note(f"it was late and advanced, and was given {more_ns / SECOND:g} s more")
+            run.note(f"it was late and its cores worked, so it was given {more_ns / SECOND:g} s more")
         return more_ns > 0
 
     def _check_thresholds(self, now: int) -> list[CoreEffect]:

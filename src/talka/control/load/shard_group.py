@@ -160,6 +160,11 @@ class ShardGroup(WorkflowTimes):
         return whole
 
     @property
+    def reports(self) -> int:
+        """Heard of its attempts so far. A core reports while its event loop turns, also where its users only wait."""
+        return sum(attempt.sequence for shard in self.shards for attempt in shard.attempts)
+
+    @property
     def counted_at_ns(self) -> int:
         """The instant for which the counts hold: cores count at different times, and on the average at this one."""
         latest = [
@@ -388,6 +393,10 @@ class ShardGroup(WorkflowTimes):
 
     def _is_late(self, now: int, attempt: ShardAttempt) -> bool:
         return not attempt.armed and now - attempt.spawned_ns >= ARM_LIMIT_NS
+
+    def give_up(self, now: int, number: int, cause: str) -> list[CoreEffect]:
+        """Kill an attempt that is under way: that is a loss."""
+        return self._kill(now, number, cause)
 
     def _kill(self, now: int, number: int, cause: str) -> list[CoreEffect]:
         return [KillCore(number), *self.on_exit(now, number, cause)]

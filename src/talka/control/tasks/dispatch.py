@@ -24,7 +24,7 @@ import msgspec
 from talka.control.tasks.known_workers import KnownWorkers
 from talka.control.tasks.limits import Limits
 from talka.control.tasks.quarantine import Quarantine
-from talka.control.tasks.ready_queues import GroupKey, QueueGroup, ReadyQueues, SourceLane
+from talka.control.tasks.ready_queues import GroupKey, Queue, QueueGroup, ReadyQueues, SourceLane
 from talka.control.tasks.source import DrawnRange, Source
 from talka.control.tasks.task import DagTask, Needs
 from talka.units import NEVER, SECOND
@@ -43,6 +43,8 @@ UNKNOWN_PER_CORE: Final = 8
 """As long as no task of a handler has ended."""
 CORE: Final = 1 << 20
 """What fills a core, in parts."""
+NARROW: Final = CORE // SIDE_BY_SIDE
+"""So many of what fills no more than this run in one core."""
 DEGRADED: Final = 1 << 60
 """A handicap that no load makes up for: a degraded worker is the last choice."""
 SMOOTHING_SHIFT: Final = 3
@@ -123,6 +125,7 @@ class _Worker:
         "partitions",
         "patient",
         "running",
+        "wide",
     )
 
     def __init__(self, facts: DispatchWorker, lot: int, bounds: DispatchLimits) -> None:
@@ -137,6 +140,8 @@ class _Worker:
         """What the attempts that it has took to hand."""
         self.running = 0
         self.alone = 0
+        self.wide = 0
+        """Attempts that keep a core busy, each its own as long as there are any."""
         self.logged = -1
         """Its last place in the log of those that got room."""
         self.set(facts)
@@ -322,6 +327,21 @@ class Dispatcher:
         worker = self._workers.get(name) or self._away.get(name)
         return 0 if worker is None else worker.running
 
+    def set_cores(self, name: str, cores: int) -> None:
+        """So many cores of a worker are for tasks from now on; what runs goes on."""
+        worker = self._workers.get(name)
+        if worker is not None and worker.facts.cores != cores:
+            worker.set(msgspec.structs.replace(worker.facts, cores=cores))
+            self._version += 1
+
+    def busy_cores(self, name: str) -> int:
+        """Cores of this worker that its attempts keep busy, whatever cores are for tasks."""
+        known = self._workers.get(name) or self._away.get(name)
+        return 0 if known is None else known.wide + (known.running > known.wide)
+
+    def has_ready(self) -> bool:  # that some worker has the handler of
+        return _have_handler(self._ready.queues.values(), self._workers.values())
+
     # -- tasks
 
     def put(self, now: int, tasks: Sequence[DagTask]) -> None:
@@ -424,6 +444,7 @@ class Dispatcher:
         worker.load -= part
         worker.kib -= kib
         worker.running -= 1
+        worker.wide -= part > NARROW
         handler.running -= 1
         if alone:
             worker.alone -= 1
@@ -638,12 +659,13 @@ class Dispatcher:
                 self._handlers = {name: handler for name, handler in self._handlers.items() if handler.running}
             handler = self._handlers[name] = _Handler()
         part = CORE if alone else handler.part()
-        if part > CORE // SIDE_BY_SIDE and not alone and (not needs.is_plain or name in worker.patient):
-            part = CORE // SIDE_BY_SIDE
+        if part > NARROW and not alone and (not needs.is_plain or name in worker.patient):
+            part = NARROW
         worker.load += part
         worker.kib += kib
         worker.running += 1
         worker.alone += alone
+        worker.wide += part > NARROW
         handler.running += 1
         return worker, handler, part, alone, kib, hold
 
@@ -725,9 +747,16 @@ def handed_kib(task: DagTask) -> int:
 def _add(worker: _Worker, handler: _Handler, part: int, alone: bool, count: int) -> None:
     worker.load += part * count
     worker.running += count
+    worker.wide += count * (part > NARROW)
     handler.running += count
     if alone:
         worker.alone += count
+
+
+def _have_handler(queues: Iterable[Queue], workers: Iterable[_Worker]) -> bool:
+    """Whether any of the queues has tasks ready that one of the workers has the handler of."""
+    handlers = dict.fromkeys(name for worker in workers for name in worker.facts.handlers)
+    return any(queue.ready and queue.needs.handler in handlers for queue in queues)
 
 
 def _listed(names: Sequence[str]) -> str:

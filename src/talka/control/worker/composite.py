@@ -20,6 +20,7 @@ from talka.control.member.signers import Signers
 from talka.control.tasks.frame_link import FRAMES
 from talka.control.tasks.worker_link import ToKeeper
 from talka.control.worker.bundles import WorkerBundles
+from talka.control.worker.core_turns import TURN_LIMITS, TurnLimits
 from talka.control.worker.effects import (
     CoresUntil,
     Drained,
@@ -27,6 +28,7 @@ from talka.control.worker.effects import (
     HandlerEffect,
     LeaseEnded,
     ManagersLearned,
+    Undrained,
     WorkerEffect,
     WorkerLeaseGranted,
 )
@@ -91,6 +93,7 @@ class Worker:
         handlers: tuple[str, ...] = (),
         closed_limit: int = CLOSED_LIMIT,
         handler_limits: HandlerLimits = HANDLER_LIMITS,
+        turn_limits: TurnLimits = TURN_LIMITS,
     ) -> None:
         """`bundles` are the digests on disk; `handlers` are files with handlers for tasks of dag jobs. Whether it runs
         handlers that travel with jobs is in its `facts`."""
@@ -117,6 +120,7 @@ class Worker:
             writes=self._writes,
             fences=self._fences,
             closed_limit=closed_limit,
+            turn_limits=turn_limits,
         )
         self.handlers = HandlerPool(
             name,
@@ -134,9 +138,19 @@ class Worker:
         self._waiting: deque[tuple[int, str, Renew | Command]] = deque()
         """What is carried out once a ticket is on disk."""
         self._beat_at = now
-        self.is_draining = False
+        self.is_leaving = False
+        """It was told to end."""
+        self._is_told_to_drain = False
+        self._drain_order: tuple[Token, int] | None = None
+        """Which renewal the last order to take nothing new, or to take it again, came with."""
         self._has_drained = False
+        self._turns_told = 0
+        """Which version of its cores' turning the last beat told."""
         self._not_taken_up = self.shards.take_up(now, stored)
+
+    @property
+    def is_draining(self) -> bool:
+        return self.is_leaving or self._is_told_to_drain
 
     @property
     def has_lease(self) -> bool:
@@ -193,6 +207,14 @@ class Worker:
     def on_core_message(self, now: int, attempt: int, message: FromCore) -> list[WorkerEffect]:
         return self._done(now, self._check_lease(now) + [*self.shards.on_core_message(now, attempt, message)])
 
+    def on_core_turned(self, now: int, process: int) -> list[WorkerEffect]:
+        """The event loop of a core process turns."""
+        return self._done(now, self._check_lease(now) + [*self.shards.on_core_turned(now, process)])
+
+    def on_core_look(self, now: int, process: int, cpu_ns: int, stack: str) -> list[WorkerEffect]:
+        """What a `LookAtCore` showed; it may be told more than once."""
+        return self._done(now, self._check_lease(now) + [*self.shards.on_core_look(process, cpu_ns, stack)])
+
     def on_core_lines(self, now: int, attempt: int, lines: Sequence[str]) -> list[WorkerEffect]:
         effects = self._check_lease(now)
         self.shards.on_core_lines(now, attempt, lines)
@@ -229,7 +251,9 @@ class Worker:
         return self._done(now, effects)
 
     def drain(self, now: int) -> list[WorkerEffect]:
-        self.is_draining = True
+        """Take nothing new, as it is to end; `Drained` is told even if nothing was to be done before."""
+        if not self.is_leaving:
+            self.is_leaving, self._has_drained = True, False
         return self._done(now, self._check_lease(now))
 
     def leave(self, now: int) -> list[WorkerEffect]:
@@ -256,13 +280,27 @@ class Worker:
         self._beat_at = self._lease.next_beat_at(now)
         running, obeyed = tuple(held.running() for held in self.shards), self.handlers.obeyed()
         others = self.handlers.obeyed_besides()
-        beat = Beat(self._lease.beat(now), self._facts(), running, obeyed.epoch, obeyed.life, True, others)
+        quiet, tasks = self.shards.quiet(), self.handlers.room.task_load
+        self._turns_told = self.shards.turns.version
+        beat = Beat(
+            self._lease.beat(now),
+            self._facts(),
+            running,
+            obeyed.epoch,
+            obeyed.life,
+            True,
+            others,
+            quiet,
+            tasks,
+            self.is_leaving,
+        )
         return [Send(CHANNEL, manager, beat, Lane.CONTROL) for manager in self.managers]
 
     def _facts(self) -> WorkerFacts:
         facts, problem = self.facts, self.handlers.room.problem
         if self.is_draining:
-            return msgspec.structs.replace(facts, state="draining")
+            reason = "it was told to end" if self.is_leaving else "it was told to drain"
+            return msgspec.structs.replace(facts, state="draining", reason=reason)
         if not problem:
             return facts
         reason = f"{facts.reason}; {problem}" if facts.reason else problem
@@ -294,14 +332,26 @@ class Worker:
         if names and names != self.managers:
             self.managers = self.shards.bundles.sources = names
             effects.append(ManagersLearned(renew.managers))
-        # It stays so until it is started anew: the next leader does not know of it otherwise.
-        self.is_draining = self.is_draining or renew.drain
+        effects += self._ordered_to_drain(now, renew)
         for held in self.shards:
             if held.job in renew.orphans:
                 effects += self.shards.kill(now, held, "its job has ended")
             elif held.job in renew.cancelled and held.stage != "ended":
                 effects += self.shards.stop(now, held, is_cancelled=True)
         return effects
+
+    def _ordered_to_drain(self, now: int, renew: Renew) -> list[WorkerEffect]:
+        """It stays as it was ordered until it is ordered otherwise, or started anew: the next leader knows of it by its
+        beats."""
+        order = (Token(*renew.token), renew.number)
+        if not (renew.drain or renew.undrain) or (self._drain_order is not None and order < self._drain_order):
+            return []  # an answer that was overtaken by a later one takes nothing back
+        self._drain_order = order
+        was_draining, self._is_told_to_drain = self.is_draining, renew.drain
+        if self.is_draining or not was_draining:
+            return []
+        self.handlers.undrain()
+        return [Undrained(), *self._beat(now)]
 
     def _tell_cores(self) -> list[WorkerEffect]:
         """Where there is no lease, what was told last has come, and nothing runs."""
@@ -431,6 +481,8 @@ class Worker:
         self.shards.unmet.clear()
         if self.is_draining and not handlers.is_draining:
             effects += _framed(handlers.drain(now))
+        if self.shards.turns.version != self._turns_told:
+            effects += self._beat(now)  # whoever asks about this worker is to know
         if room.handlers != self.facts.handlers or room.problem != self._problem:
             self.facts = msgspec.structs.replace(self.facts, handlers=room.handlers, plain=room.plain)
             self._problem = room.problem

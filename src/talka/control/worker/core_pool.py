@@ -65,6 +65,14 @@ class CorePool:
         running = [self._processes[attempt] for attempt in self._owners]
         return next((process for process, where in running if where == seat), 0)
 
+    def process_of(self, attempt: int) -> int:
+        """The number of the process that runs it; 0: it has ended."""
+        return self._processes.get(attempt, (0, None))[0]
+
+    def attempts_in(self, process: int) -> list[int]:
+        """Those in this process that have not ended."""
+        return [attempt for attempt, (number, _) in self._processes.items() if number == process]
+
     def owner_of(self, attempt: int) -> AttemptKey | None:
         """Whose it is; None: it is over, or about to end."""
         return self._owners.get(attempt)

@@ -8,7 +8,7 @@ from talka.cluster.effects import Persist, PersistBlob, Send
 from talka.control.load.core_effects import CoreEffect
 from talka.control.tasks.worker_link import ToKeeper
 from talka.wire.attempts import Dropped
-from talka.wire.jobs import JobMessage, ManagerAt
+from talka.wire.jobs import JobMessage, ManagerAt, QuietState
 from talka.wire.tasks import ToHandlers
 
 
@@ -87,6 +87,30 @@ class EndHandlers(msgspec.Struct, frozen=True):
     hard: bool
 
 
+class LookAtCore(msgspec.Struct, frozen=True):
+    """Find out what the process of this number does, which does not answer, and say `on_core_look`."""
+
+    process: int
+
+
+class CoreQuiet(msgspec.Struct, frozen=True):
+    """News: a core process does not turn its event loop since a while; or it does again."""
+
+    job: str
+    workflows: tuple[str, ...]
+    pid: int
+    state: QuietState
+    quiet_ns: int
+
+
+class CoreSeen(msgspec.Struct, frozen=True):
+    """News: what such a core does."""
+
+    job: str
+    pid: int
+    stack: str
+
+
 class ExitFacts(msgspec.Struct, frozen=True):
     """How a core has ended."""
 
@@ -126,13 +150,20 @@ class Drained(msgspec.Struct, frozen=True):
     """The worker was to take no more tasks, and nothing is left on it that anybody wants."""
 
 
+class Undrained(msgspec.Struct, frozen=True):
+    """News: the worker takes tasks again."""
+
+
 HandlerNews: TypeAlias = HandlersLoaded | HandlersBroken | AttemptsDropped
 CoresEffect: TypeAlias = StartHandlers | TellHandlers | EndHandlers | Persist | HandlerNews
 """Of the pool of handler cores, for the shell."""
 HandlerEffect: TypeAlias = CoresEffect | ToKeeper | Send[JobMessage] | PersistBlob | NeedBundle
 """With what a keeper is to hear, which a link carries, and bundles that are fetched."""
-ShardsEffect: TypeAlias = CoreEffect | Send[JobMessage] | Persist | PersistBlob | NeedBundle | ShardsNews
+CoreNews: TypeAlias = CoreQuiet | CoreSeen
+ShardsEffect: TypeAlias = (
+    CoreEffect | LookAtCore | CoreNews | Send[JobMessage] | Persist | PersistBlob | NeedBundle | ShardsNews
+)
 """Of what a worker holds of load jobs."""
 WorkerEffect: TypeAlias = (
-    ShardsEffect | CoresEffect | CoresUntil | ManagersLearned | WorkerLeaseGranted | LeaseEnded | Drained
+    ShardsEffect | CoresEffect | CoresUntil | ManagersLearned | WorkerLeaseGranted | LeaseEnded | Drained | Undrained
 )

@@ -259,6 +259,10 @@ class HandlerPool(WorkerEnd[HandlerEffect]):
         self.room.refuse_waiting("draining", f"worker {self._name} is draining")
         return self._settle(now, [])
 
+    def undrain(self) -> None:
+        """Take new ones again."""
+        self.is_draining = False
+
     def set_limit(self, now: int, limit: int) -> list[HandlerEffect]:
         """So many cores are left by load tasks. Where there are none, what waits may run elsewhere."""
         if limit <= 0:

@@ -26,6 +26,7 @@ from talka.control.worker.handlers_cores import LOAD_LIMIT_NS
 from talka.control.worker.handlers_filling import BEGAN_NS, FULL, HandlerFilling
 from talka.control.worker.handlers_outbox import HANDLER_LIMITS, HandlerLimits
 from talka.units import MILLISECOND, NEVER, SECOND
+from talka.wire.jobs import TaskLoad
 from talka.wire.output_tail import Wrote
 from talka.wire.tasks import ERROR_LIMIT, HandedTask, Loaded, StopTasks, TaskResult
 
@@ -63,6 +64,12 @@ class HandlerRoom(HandlerFilling):
     @property
     def running(self) -> int:
         return len(self.held) - self.waiting
+
+    @property
+    def task_load(self) -> TaskLoad:
+        """What is told of it with every beat."""
+        busy = sum(1 for core in self.cores.by_number.values() if core.tasks)
+        return TaskLoad(self.running, self.waiting, busy)
 
     @property
     def next_tick_at(self) -> int:

@@ -11,28 +11,32 @@ from talka.control.load.core_effects import CoreEffect, KillCore
 from talka.control.member.signers import Signers
 from talka.control.worker.bundles import WorkerBundles
 from talka.control.worker.core_pool import AttemptKey, CorePool, seats_of
-from talka.control.worker.effects import NeedBundle, ShardsEffect, ShardsNews
+from talka.control.worker.core_turns import TURN_LIMITS, CoreTurns, QuietNews, TurnLimits
+from talka.control.worker.effects import CoreQuiet, CoreSeen, LookAtCore, NeedBundle, ShardsEffect, ShardsNews
 from talka.control.worker.fences import JobFences
 from talka.control.worker.reporter import ShardReporter
 from talka.control.worker.shards import WorkerShards, encoded_within
 from talka.control.worker.variables import WorkerVariables
 from talka.control.worker.writes import WorkerWrites
-from talka.units import NEVER, SECOND
+from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.jobs import (
     BLOB_LIMIT_BYTES,
     CHANNEL,
     PIECE_LIMIT_BYTES,
+    QUIET_LIMIT,
+    STACKS_TOLD,
     Assign,
     Fence,
     JobMessage,
     Piece,
+    QuietCore,
     Start,
     TaskDeclined,
     TaskFacts,
     WantBlob,
 )
 from talka.wire.security.envelopes import BadEnvelope
-from talka.wire.shards import Arm, BundleSource, FromCore, Refused, Source, Totals, UrlSource, digest_of_url
+from talka.wire.shards import Arm, BundleSource, FromCore, Hello, Refused, Source, Totals, UrlSource, digest_of_url
 
 RESULT_PREFIX: Final = "result/"
 HELD_LIMIT: Final = 512
@@ -42,6 +46,8 @@ STORED_OFFERED_NS: Final = 900 * SECOND
 """Results of an earlier life are offered for so long."""
 RESULTS_LIMIT_BYTES: Final = 512 * 1024 * 1024
 """With more than this of results that nobody fetched, no new attempt is taken."""
+WORKFLOWS_TOLD: Final = 16
+"""Of those that share a core."""
 CLOSED_LIMIT: Final = 1024
 """Attempts that are over and remembered: an order that comes late must not begin them again."""
 
@@ -61,8 +67,10 @@ class HeldShards:
         writes: WorkerWrites,
         fences: JobFences,
         closed_limit: int = CLOSED_LIMIT,
+        turn_limits: TurnLimits = TURN_LIMITS,
     ) -> None:
         self.pool = CorePool(cores)
+        self.turns = CoreTurns(turn_limits)
         self.bundles = bundles
         self.declined = 0
         self.others_want: Callable[[], list[str]] = list
@@ -77,6 +85,8 @@ class HeldShards:
         self._closed_limit = closed_limit
         self._held: dict[AttemptKey, ShardReporter] = {}
         self._closed: dict[AttemptKey, None] = {}
+        self._pids: dict[int, int] = {}
+        """Of core processes, by number."""
         self._reset_under: dict[str, Fence] = {}
         """By job: the fence under which everything was last told from the start. Of jobs that have an attempt here."""
         self._on_way: dict[int, AttemptKey] = {}
@@ -99,7 +109,7 @@ class HeldShards:
 
     @property
     def next_tick_at(self) -> int:
-        at = min(self.pool.next_tick_at, self.bundles.next_tick_at)
+        at = min(self.pool.next_tick_at, self.bundles.next_tick_at, self.turns.next_tick_at)
         for held in self._held.values():
             at = min(at, held.expires_at, NEVER if held.shards is None else held.shards.next_tick_at)
         return at
@@ -130,6 +140,8 @@ class HeldShards:
 
     def tick(self, now: int) -> list[ShardsEffect]:
         effects: list[ShardsEffect] = [KillCore(attempt) for attempt in self.pool.tick(now)]
+        if now >= self.turns.next_tick_at:
+            effects += self._look_after_cores(now)
         effects += self.bundles.tick(now, self._wanted())
         for held in self:
             if held.shards is not None and now >= held.shards.next_tick_at:
@@ -146,6 +158,8 @@ class HeldShards:
         held = self._holder(attempt)
         if held is None or held.shards is None:
             return []
+        if isinstance(message, Hello):
+            self._pids[self.pool.process_of(attempt)] = message.pid
         if isinstance(message, Totals):
             held.has_news(now)
             if message.final:
@@ -159,12 +173,43 @@ class HeldShards:
             held.printed(now, lines)
 
     def on_core_exit(self, now: int, attempt: int, cause: str) -> list[ShardsEffect]:
-        held = self._holder(attempt)
+        held, process = self._holder(attempt), self.pool.process_of(attempt)
         self.pool.exited(attempt)
+        if not self.pool.attempts_in(process):
+            self.turns.gone(process)
+            self._pids.pop(process, None)
         effects: list[ShardsEffect] = []
         if held is not None and held.shards is not None:
             effects += self._settle(now, held, held.shards.on_exit(now, attempt, cause))
         return effects + self._start_waiting(now)
+
+    def on_core_turned(self, now: int, process: int) -> list[ShardsEffect]:
+        """Its event loop turns."""
+        if not self.pool.attempts_in(process):
+            return []  # its last words
+        return [self._quiet_news(news) for news in self.turns.turned(now, process)]
+
+    def on_core_look(self, process: int, cpu_ns: int, stack: str) -> list[ShardsEffect]:
+        """What a `LookAtCore` showed."""
+        if not self.turns.saw(process, cpu_ns, stack):
+            return []
+        return [CoreSeen(self._job_in(process), self._pids.get(process, 0), stack)]
+
+    def quiet(self) -> tuple[QuietCore, ...]:
+        """Cores whose event loop does not turn, the quietest first."""
+        found = sorted(self.turns, key=lambda item: item[1].since_ns)[:QUIET_LIMIT]
+        return tuple(
+            QuietCore(
+                self._job_in(process),
+                self._workflows_in(process),
+                self._pids.get(process, 0),
+                "stuck" if one.condition == "stuck" else "stalled",
+                one.quiet_ns // MILLISECOND,
+                one.stack if number < STACKS_TOLD else "",
+            )
+            for number, (process, one) in enumerate(found)
+            if self._job_in(process)
+        )
 
     def on_persisted(self, now: int, ticket: int) -> list[ShardsEffect]:
         held = self._held.get(self._on_way.pop(ticket, ("", 0)))
@@ -319,6 +364,43 @@ class HeldShards:
         """Digests of bundles that something on this worker runs from or waits for."""
         found = [held.assign.bundle.digest for held in self if held.assign is not None and held.stage != "ended"]
         return list(dict.fromkeys([*found, *self.others_want()]))
+
+    # Cores that do not turn.
+
+    def _look_after_cores(self, now: int) -> list[ShardsEffect]:
+        effects: list[ShardsEffect] = [self._quiet_news(news) for news in self.turns.tick(now)]
+        effects += [LookAtCore(process) for process in self.turns.to_look_at(now)]
+        for process, quiet_ns in self.turns.overdue(self._may_end):
+            cause = f"did not turn its event loop for {quiet_ns // SECOND} s and was killed"
+            attempts = self.pool.attempts_in(process)
+            holders = {attempt: self._holder(attempt) for attempt in attempts}
+            for attempt in attempts:
+                self.pool.killed(now, attempt)  # first: what takes its place needs another process
+            for attempt, held in holders.items():
+                if held is not None and held.shards is not None:
+                    effects += self._settle(now, held, held.shards.give_up(now, attempt, cause))
+        return effects
+
+    def _may_end(self, process: int) -> bool:
+        """Whether its deadline is that of silence. Of shards that measure nothing it is that of their workflow: code
+        that blocks the loop may be what they are for, and doing it twice may do harm."""
+        holders = [self._holder(attempt) for attempt in self.pool.attempts_in(process)]
+        running = [held for held in holders if held is not None and held.stage == "running"]
+        return bool(running) and all(held.assign is not None and held.assign.is_test for held in running)
+
+    def _quiet_news(self, news: QuietNews) -> CoreQuiet:
+        process, pid = news.process, self._pids.get(news.process, 0)
+        return CoreQuiet(self._job_in(process), self._workflows_in(process), pid, news.state, news.quiet_ns)
+
+    def _job_in(self, process: int) -> str:
+        """All in one process are of one job. Empty: nothing in it is wanted any more."""
+        owners = [self.pool.owner_of(attempt) for attempt in self.pool.attempts_in(process)]
+        return next((owner[0] for owner in owners if owner is not None), "")
+
+    def _workflows_in(self, process: int) -> tuple[str, ...]:
+        holders = [self._holder(attempt) for attempt in self.pool.attempts_in(process)]
+        names = [held.assign.workflow for held in holders if held is not None and held.assign is not None]
+        return tuple(dict.fromkeys(names))[:WORKFLOWS_TOLD]
 
     # Following shards.
 

@@ -86,6 +86,10 @@ class WorkerShards:
         """A core's process ended. Before its final report that is a loss; its replacement is in what is returned."""
         return self._planned(self.group.on_exit(now, attempt, cause)) if attempt in self.attempts else []
 
+    def give_up(self, now: int, attempt: int, cause: str) -> list[CoreEffect]:
+        """Kill a try that has begun; what takes its place is in what is returned."""
+        return self._planned(self.group.give_up(now, attempt, cause)) if attempt in self.attempts else []
+
     def go(self, now: int, start: Start) -> list[CoreEffect]:
         """Start together. A core that died since it was armed joins as soon as its replacement is ready."""
         if self.stage != "armed":

@@ -25,13 +25,15 @@ from talka.engine.process_start import begin_core, new_event_loop, wake_in_time
 from talka.stats.histogram import Histogram
 from talka.units import MICROSECOND, SECOND
 from talka.wire.framing import Deframer, framed
-from talka.wire.shards import Arm, FromCore, Source, decode_to_core, encode, enveloped, opened
+from talka.wire.shards import THE_PROCESS, TURNED, Arm, FromCore, Source, decode_to_core, encode, enveloped, opened
 from talka.work.specs import WorkflowSpec
 
 COLLECT_AFTER: Final = (100_000, 50, 100)
 """What thousands of users hold is looked at again by each collection: as often as by default, that takes more than half
 of the time at ten thousand users."""
 LAG_PROBE_NS: Final = SECOND // 20
+TURN_S: Final = 1.0
+"""Between two words that the event loop turns."""
 READ_BYTES: Final = 65_536
 
 
@@ -45,8 +47,10 @@ class Switchboard:
         *,
         has_own_process: bool,
         new_core: "Callable[[OwnLine], Core]" = Core,
+        turn_s: float = TURN_S,
     ) -> None:
         self._new_core = new_core
+        self._turn_s = turn_s
         self.writer = writer
         self.has_own_process = has_own_process
         self._reader = reader
@@ -61,21 +65,22 @@ class Switchboard:
     async def serve(self) -> None:
         listener = asyncio.create_task(self._listen())
         probing = asyncio.create_task(self._probe_lag())
+        turning = asyncio.create_task(self._tell_turns())
         try:
             while True:
                 news = asyncio.create_task(self._has_news.wait())
                 tasks = [task for _, task in self._cores.values()]
-                await asyncio.wait({listener, probing, news, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({listener, probing, turning, news, *tasks}, return_when=asyncio.FIRST_COMPLETED)
                 news.cancel()
                 self._has_news.clear()
-                for task in (listener, probing):
+                for task in (listener, probing, turning):
                     if task.done():
                         task.result()
                 if self._let_go():
                     await self.writer.drain()
                     return
         finally:
-            tasks = [listener, probing, *(task for _, task in self._cores.values())]
+            tasks = [listener, probing, turning, *(task for _, task in self._cores.values())]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -122,6 +127,14 @@ class Switchboard:
                     lag.record((monotonic_ns() - due_ns) // MICROSECOND)
         finally:
             alarm.close()
+
+    async def _tell_turns(self) -> None:
+        """The owner hears that the event loop turns, whatever the shards wait for: see decision 45."""
+        frame = framed(enveloped(THE_PROCESS, TURNED))
+        while True:
+            if not self.writer.transport.get_write_buffer_size():  # nobody reads: it need not hear it twice
+                self.writer.write(frame)
+            await asyncio.sleep(self._turn_s)
 
     # What shards share.
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import IO
 
 from talka.engine.core_child import Confines, CoreChild, CoreChildren, CoreEnd
+from talka.engine.core_stack import CoreLook
 from talka.engine.load.core import OwnerGone
 from talka.engine.load.core_process import serve
 from talka.engine.load.recorder import described
@@ -17,6 +18,7 @@ from talka.engine.process_start import new_event_loop
 from talka.errors import Untrusted
 from talka.wire.framing import Deframer, framed
 from talka.wire.shards import (
+    THE_PROCESS,
     Arm,
     FromCore,
     MemorySource,
@@ -78,6 +80,8 @@ class CoreThread:
 class SharedProcess:
     """A process, or a thread, and the attempts that it runs."""
 
+    number: int
+    """By which attempts name it."""
     runs: CoreChild | CoreThread
     writer: asyncio.StreamWriter
     folder: str | None
@@ -122,6 +126,7 @@ class Supervisor:
         on_message: Callable[[int, FromCore], None],
         on_exit: Callable[[int, str], None],
         on_lines: Callable[[int, list[str]], None] | None = None,
+        on_turn: Callable[[int], None] | None = None,
         *,
         has_lease: bool = False,
         confines: Confines | None = None,
@@ -129,9 +134,13 @@ class Supervisor:
         terminate_s: float = TERMINATE_S,
         break_off_s: float = BREAK_OFF_S,
     ) -> None:
-        """`on_lines` is told what core processes print; it goes to our own stderr in any case. With a lease cores end
-        by themselves at what `tell_end` says. `share_bytes` of memory are what a core may set aside; 0: no bound."""
-        self.children = CoreChildren(CORE_MODULE, has_lease=has_lease, confines=confines)
+        """`on_lines` is told what core processes print; it goes to our own stderr in any case. `on_turn` is told the
+        number of a process whose event loop turns, and then `look` shows what one does. With a lease cores end by
+        themselves at what `tell_end` says. `share_bytes` of memory are what a core may set aside; 0: no bound."""
+        self.children = CoreChildren(
+            CORE_MODULE, has_lease=has_lease, confines=confines, shows_stack=on_turn is not None
+        )
+        self._on_turn = on_turn
         self._on_message = on_message
         self._on_exit = on_exit
         self._on_lines = on_lines
@@ -146,6 +155,12 @@ class Supervisor:
 
     def pids(self) -> dict[int, int]:
         return {core: shared.runs.pid for core, shared in self._cores.items()}
+
+    def look(self, process: int, told: Callable[[CoreLook], None]) -> None:
+        """What the process of this number does, though it may not answer."""
+        shared = self._processes.get(process)
+        if shared is not None and isinstance(shared.runs, CoreChild):
+            shared.runs.look(told)
 
     async def start(self, core: int, arm: Arm, process: int = 0, folder: str | None = None) -> None:
         """In the process of this number, if it lives; in a new one that has the number from now on, if not, which is in
@@ -187,7 +202,7 @@ class Supervisor:
             runs, ours = self._process_of(folder, theirs_out)
             os.close(theirs_out)
         reader, writer = await asyncio.open_unix_connection(sock=ours)
-        shared = SharedProcess(runs, writer, folder)
+        shared = SharedProcess(process, runs, writer, folder)
         if pipe is not None and self._on_lines is not None:
             self._listening[process] = asyncio.create_task(self._listen(process, shared, pipe, self._on_lines))
         self.children.attend(self._attend(process, shared, reader))
@@ -287,6 +302,10 @@ class Supervisor:
             while data := await reader.read(READ_BYTES):
                 for frame in deframer.feed(data):
                     core, content = opened(frame)
+                    if core == THE_PROCESS:
+                        if self._on_turn is not None:
+                            self._on_turn(shared.number)
+                        continue
                     if core not in shared.arms:
                         continue  # its last words
                     shared.greeted[core] = None

@@ -55,6 +55,7 @@ LEAST: Final[dict[str, UserRole | None]] = {
     "watch": "viewer",
     "workers": "viewer",
     "drain": "operator",
+    "undrain": "operator",
     "cluster": "viewer",
     "audit": "admin",
     "openapi": "viewer",

@@ -1,6 +1,7 @@
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,15 +11,16 @@ from talka.control.jobs.effects import (
     FleetFull,
     FleetNews,
     NameTaken,
+    WorkerJudged,
     WorkerLost,
     WorkerRegistered,
     WorkerReturned,
 )
-from talka.control.jobs.workers.fleet import REAP_NS, Fleet, NotFree
+from talka.control.jobs.workers.fleet import REAP_NS, Fleet, Leaves, NotFree
 from talka.control.jobs.workers.worker_life import HeardLives, WorkerLife
 from talka.errors import Invalid
 from talka.units import NEVER, SECOND
-from talka.wire.jobs import Beat, Running, WorkerFacts
+from talka.wire.jobs import Beat, QuietCore, Running, TaskLoad, WorkerFacts
 from tests.sim.variants import without
 
 LEASE = 5_100_000_000
@@ -625,58 +627,223 @@ def test_only_a_worker_that_is_there_can_be_drained() -> None:
     assert not fleet.is_drained("b")
 
 
+def test_an_undrained_worker_gets_work_when_it_says_that_it_takes_it() -> None:
+    fleet = fleet_of(a=4)
+    assert fleet.drain("a", by="ann")
+    beat(fleet, "a", SECOND, state="draining")
+
+    assert fleet.undrain("a")
+
+    assert (fleet.is_drained("a"), fleet.is_undraining("a"), fleet.total()) == (False, True, 0)
+    beat(fleet, "a", 2 * SECOND, state="draining")
+    assert fleet.is_undraining("a"), "it has not heard of it"
+    beat(fleet, "a", 3 * SECOND)
+    assert (fleet.is_undraining("a"), fleet.total()) == (False, 4)
+
+
+def test_a_worker_that_was_not_told_to_drain_yet_has_nothing_to_be_told() -> None:
+    fleet = fleet_of(a=4)
+    fleet.drain("a")
+
+    assert fleet.undrain("a")
+
+    assert (fleet.is_undraining("a"), fleet.total()) == (False, 4)
+    assert fleet.undrain("a")
+    fleet.drain("a")
+    assert (fleet.is_drained("a"), fleet.is_undraining("a")) == (True, False)
+
+
+def test_only_a_worker_that_is_there_and_stays_can_be_undrained() -> None:
+    fleet = fleet_of(a=4)
+    fleet.beat(SECOND, "a", 1, "a:8471", Beat(SECOND, WorkerFacts(cores=4, folder=1, state="draining"), leaves=True))
+    with pytest.raises(Leaves, match="^worker a was told to end: start it again, and it takes work$"):
+        fleet.undrain("a")
+    fleet.tick(SECOND + LEASE)
+
+    assert not fleet.undrain("a") and not fleet.undrain("b") and not fleet.is_undraining("b")
+
+
 def tell(fleet: Fleet, at: int, *running: Running) -> None:
     fleet.beat(at, "a", 1, "a:8471", Beat(at, WorkerFacts(cores=4, folder=1), running))
 
 
-def working(fleet: Fleet, at: int, started: int) -> None:
-    tell(fleet, at, Running("job", 1, 1, "running", started))
-
-
-@pytest.mark.parametrize("still_s", [10, 30])
-def test_a_worker_whose_work_stands_still_gets_no_more_of_it(still_s: int) -> None:
+def test_counters_that_stand_still_say_nothing_of_a_worker() -> None:
+    """A target that stalls, or a request of 40 s, is no fault of whoever waits for it."""
     fleet = fleet_of(a=4)
-    working(fleet, SECOND, 7)
+    for second in range(1, 60):
+        running = (Running("job", 1, 1, "running", 7),)
+        fleet.beat(second * SECOND, "a", 1, "a:8471", Beat(second, WorkerFacts(cores=4, folder=1), running))
 
-    working(fleet, (1 + still_s) * SECOND, 7)
-
-    assert (life_of(fleet, "a").is_usable, fleet.total_free()) == (False, 0)
-    working(fleet, (2 + still_s) * SECOND, 8)
-    assert life_of(fleet, "a").is_calm
+    assert (life_of(fleet, "a").is_usable, fleet.total_free()) == (True, 4)
 
 
-def test_a_counter_that_starts_over_is_an_advance() -> None:
+QUIET = QuietCore("j1", ("Shop",), 4711, "stuck", 31_000, 'Current thread 0x1:\n  File "shop.py", line 9 in go')
+
+
+def judged(fleet: Fleet, at: int, name: str = "") -> list[tuple[str, str, bool]]:
+    return [(one.what, one.reason, one.is_over) for one in fleet.review(at, name) if isinstance(one, WorkerJudged)]
+
+
+def decided(fleet: Fleet, name: str = "a") -> list[tuple[str, int]]:
+    return [(decision.what, decision.since) for decision in life_of(fleet, name).decisions]
+
+
+def test_a_core_that_does_not_turn_is_told_and_its_worker_is_usable() -> None:
     fleet = fleet_of(a=4)
-    working(fleet, SECOND, 7)
+    assert judged(fleet, 0) == [] and decided(fleet) == [("healthy", 0)]
+    told = Beat(
+        40, WorkerFacts(cores=4, folder=1), quiet=(QUIET, msgspec.structs.replace(QUIET, state="stalled", stack=""))
+    )
+    fleet.beat(40 * SECOND, "a", 1, "a:8471", told)
 
-    working(fleet, 40 * SECOND, 1)
-
-    assert life_of(fleet, "a").is_usable
-
-
-def test_who_had_nothing_to_do_starts_afresh_with_new_work() -> None:
-    fleet = fleet_of(a=4)
-    working(fleet, SECOND, 7)
-    beat(fleet, "a", 9 * SECOND)
-
-    working(fleet, 12 * SECOND, 7)
-
-    assert life_of(fleet, "a").is_usable
-    working(fleet, 22 * SECOND - 1, 7)
-    assert life_of(fleet, "a").is_usable
-    working(fleet, 22 * SECOND, 7)
-    assert not life_of(fleet, "a").is_usable
-
-
-def test_a_worker_that_rests_or_returns_is_not_blamed_for_what_it_had_before() -> None:
-    fleet = fleet_of(a=4)
-    working(fleet, SECOND, 7)
-    working(fleet, 40 * SECOND, 7)
-    assert not life_of(fleet, "a").is_usable
-
+    text = (
+        'core 4711 of job j1 (Shop) does not turn its event loop, in File "shop.py", line 9 in go; '
+        "the other cores are usable"
+    )
+    plain = "core 4711 of job j1 (Shop) does not turn its event loop; the other cores are usable"
+    assert judged(fleet, 40 * SECOND, "a") == [("stuck", text, False), ("stalled", plain, False)]
+    assert decided(fleet) == [("stuck", 9 * SECOND), ("stalled", 9 * SECOND)]
+    assert (life_of(fleet, "a").is_usable, fleet.total_free()) == (True, 4)
+    assert judged(fleet, 40 * SECOND) == [], "once"
     beat(fleet, "a", 41 * SECOND)
+    over = [("stuck", text, True), ("stalled", plain, True), ("healthy", "", False)]
+    assert judged(fleet, 41 * SECOND) == over and decided(fleet) == [("healthy", 41 * SECOND)]
 
-    assert life_of(fleet, "a").is_calm
+
+def test_every_decision_about_a_worker_is_told_with_its_reason_and_since_when() -> None:
+    fleet = fleet_of(a=4)
+    judged(fleet, 0)
+    fleet.drain("a", by="ann")
+    assert judged(fleet, SECOND) == [("draining", "it was told to drain by ann, and takes nothing new", False)]
+    beat(fleet, "a", 2 * SECOND, state="draining", reason="it was told to drain", load_percent=97)
+    fleet.undrain("a")
+    for _ in range(3):
+        fleet.failed(2 * SECOND, "a")
+    fleet.note_tasks("a", None, "tasks died on it")
+    assert judged(fleet, 2 * SECOND, "a") == [
+        ("blocked", "attempts could not be placed there again and again: one is tried after 10 s", False),
+        ("quarantined", "tasks died on it", False),
+        ("busy", "its processors are busy (97 %): load tests go to others first", False),
+    ]
+    assert decided(fleet)[0] == ("draining", SECOND)
+    fleet.tick(6 * SECOND)
+    assert ("silent", "nothing is heard of it, and it is given nothing new", False) in judged(fleet, 6 * SECOND)
+    assert decided(fleet)[0] == ("silent", 2 * SECOND)
+    fleet.tick(2 * SECOND + LEASE)
+    ends = judged(fleet, 2 * SECOND + LEASE)
+    assert all(is_over for _, _, is_over in ends), "its loss has news of its own"
+    assert decided(fleet) == [("lost", 2 * SECOND + LEASE)]
+    assert judged(fleet, 0, "ghost") == []
+
+
+def test_the_reasons_that_a_worker_tells_itself_are_told_on() -> None:
+    fleet = Fleet()
+    beat(fleet, "a", state="degraded", reason="the disk is full")
+    assert judged(fleet, 0) == [("degraded", "the disk is full", False)]
+    fleet.drain("a")
+    beat(fleet, "a", SECOND, state="draining")
+    assert judged(fleet, SECOND)[-1] == ("draining", "it was told to drain, and takes nothing new", False)
+    fleet.undrain("a")
+    assert life_of(fleet, "a").reason == "it takes nothing new"
+
+
+def test_a_worker_that_is_only_expected_is_registering() -> None:
+    fleet = Fleet()
+    fleet.expect(0, "a", 7)
+    assert judged(fleet, 0) == [] and decided(fleet) == [("registering", 0)]
+    fleet.tick(4 * SECOND)
+
+    assert [what for what, _, _ in judged(fleet, 4 * SECOND)] == ["silent"]
+
+
+def test_a_worker_is_busy_until_it_is_well_below_what_made_it_so() -> None:
+    fleet = Fleet()
+    for at, (load, is_busy) in enumerate([(94, False), (95, True), (86, True), (85, True), (84, False), (94, False)]):
+        beat(fleet, "a", at, load_percent=load)
+        assert life_of(fleet, "a").is_busy is is_busy, load
+
+
+def test_a_probe_is_told_as_what_it_is() -> None:
+    fleet = fleet_of(a=4)
+    for _ in range(3):
+        fleet.failed(0, "a")
+    alive(fleet, 10 * SECOND, "a")
+    fleet.tick(10 * SECOND)
+    fleet.reserve("j1", "a", 1)
+
+    assert life_of(fleet, "a").reason.endswith("the next one is the test whether it takes them again")
+
+
+# Cores that tasks take.
+
+
+def tasks_on(fleet: Fleet, name: str, cores: int, *, of: int = 4, at: int = 0) -> None:
+    told = Beat(at + 1, WorkerFacts(cores=of, folder=1), tasks=TaskLoad(cores + 1, 2, cores))
+    fleet.beat(at, name, 1, f"{name}:8471", told)
+
+
+def test_a_core_that_tasks_keep_busy_is_not_free_and_not_reserved() -> None:
+    fleet = Fleet()
+    tasks_on(fleet, "a", 3)
+    life = life_of(fleet, "a")
+
+    assert (life.free, life.unreserved, life.for_tasks, life.load_percent) == (1, 4, 4, 75)
+    assert (fleet.total(), fleet.total_unreserved(), fleet.total_free(), fleet.total_present()) == (4, 4, 1, 4)
+    assert fleet.choose(2, rng=Random(1)) is None
+    assert fleet.choose(2, rng=Random(1), beside_tasks=True) == [("a", 1, 2)]
+
+
+def test_a_worker_with_a_free_core_is_taken_before_one_with_tasks() -> None:
+    fleet = Fleet()
+    tasks_on(fleet, "a", 2, of=2)
+    beat(fleet, "b", cores=1)
+
+    assert fleet.choose(1, rng=Random(1)) == [("b", 1, 1)]
+
+
+def test_who_keeps_tasks_knows_more_of_them_than_the_last_beat() -> None:
+    fleet = Fleet()
+    tasks_on(fleet, "a", 3)
+
+    fleet.note_tasks("a", 1)
+    assert life_of(fleet, "a").free == 3
+    fleet.note_tasks("a", None)
+    assert life_of(fleet, "a").free == 1
+    fleet.left(1, "a", 1)
+    fleet.note_tasks("a", 2)
+    assert (life_of(fleet, "a").busy_cores, life_of(fleet, "a").free, fleet.total_present()) == (0, 0, 0)
+
+
+def test_held_cores_get_no_new_tasks_until_they_are_let_go() -> None:
+    fleet = fleet_of(a=4, b=2)
+    tasks_on(fleet, "a", 4, at=1)
+
+    fleet.hold("j1", 3, rng=Random(1))
+
+    assert (life_of(fleet, "a").for_tasks, life_of(fleet, "b").for_tasks, fleet.held()) == (1, 2, 3)
+    assert life_of(fleet, "a").reason == "3 of its cores get no new tasks: job j1 is to have them"
+    assert fleet.take_shifted() == [("a", 1)] and fleet.take_shifted() == []
+    fleet.let_go()
+    fleet.let_go()
+    assert (fleet.held(), fleet.take_shifted()) == (0, [("a", 4)])
+    fleet.hold("j1", 7, rng=Random(1))
+    assert fleet.held() == 0, "so many there are not"
+
+
+def test_whoever_gives_tasks_learns_of_each_core_that_a_load_job_takes_or_gives_back() -> None:
+    fleet = fleet_of(a=4, b=2)
+    fleet.reserve("j1", "a", 3)
+    fleet.reserve("j1", "b", 1)
+    assert fleet.take_shifted() == [("a", 1), ("b", 1)]
+
+    fleet.release_worker("j1", "b")
+    fleet.release("j1")
+
+    assert fleet.take_shifted() == [("b", 2), ("a", 4)]
+    fleet.reserve("j2", "a", 1)
+    fleet.left(SECOND, "a", 1)
+    fleet.tick(REAP_NS + SECOND)
+    assert fleet.take_shifted() == [], "there is nobody to be given tasks"
 
 
 def failing(fleet: Fleet) -> None:

@@ -49,6 +49,13 @@ class NotFree(Unavailable):
         self.worker, self.asked, self.free = worker, asked, free
 
 
+class Leaves(Invalid):
+    """A worker that ends cannot be told to take work again."""
+
+    def __init__(self, worker: str) -> None:
+        super().__init__(f"worker {worker} was told to end: start it again, and it takes work")
+
+
 class Fleet:
     """Call `beat` for every beat, answer it with a renewal when `holds` says so, and `tick` once `next_tick_at` has
     come.
@@ -85,6 +92,8 @@ class Fleet:
         """Lives whose name another one has, and whose lease may still run."""
         self._over: OrderedDict[tuple[str, int], None] = OrderedDict()
         """Lives that are proven dead: a beat of theirs that was long on its way means nothing."""
+        self.shifted: dict[str, None] = {}
+        """Workers of which another number of cores is for tasks, to be taken by whoever tells."""
         self._jobs: dict[str, dict[tuple[str, int], WorkerLife]] = {}
         """Where each job has cores."""
         self._now = 0
@@ -192,13 +201,29 @@ class Fleet:
         life = self._workers.get(name)
         return 0 if life is None else life.folder
 
-    def drain(self, name: str) -> bool:
+    def drain(self, name: str, by: str = "") -> bool:
         """Give this life of the worker nothing more; whether there is such a worker."""
         life = self._workers.get(name)
         if life is None or life.is_lost:
             return False
-        life.is_drained = True
+        life.is_drained, life.drained_by, life.is_undraining = True, by, False
         return True
+
+    def undrain(self, name: str) -> bool:
+        """Let it take work again, as soon as it has heard of that; whether there is such a worker. `Leaves`: it was not
+        an order that drains it."""
+        life = self._workers.get(name)
+        if life is None or life.is_lost:
+            return False
+        if life.leaves:
+            raise Leaves(name)
+        life.is_drained, life.drained_by = False, ""
+        life.is_undraining = life.facts is not None and life.facts.state == "draining"
+        return True
+
+    def is_undraining(self, name: str) -> bool:
+        life = self._workers.get(name)
+        return life is not None and life.is_undraining
 
     def is_drained(self, name: str) -> bool:
         life = self._workers.get(name)
@@ -224,9 +249,10 @@ class Fleet:
             raise Invalid(f"job {job}: {cores} cores of worker {worker} cannot be reserved; at least 1 is needed")
         if life is None or life.is_lost:
             raise NotFree(worker, asked=cores, free=0)
-        if life.facts is not None and cores > life.free:
-            raise NotFree(worker, asked=cores, free=life.free)
+        if life.facts is not None and cores > life.unreserved:
+            raise NotFree(worker, asked=cores, free=life.unreserved)
         life.reserve(self._now, job, cores)
+        self.shifted[worker] = None
         self._jobs.setdefault(job, {})[worker, life.boot] = life
         self._look_when_unblocked(life)
 
@@ -234,41 +260,93 @@ class Fleet:
         """The job has ended."""
         for life in self._jobs.pop(job, {}).values():
             life.release(job)
+            self.shifted[life.name] = None
 
     def release_worker(self, job: str, worker: str) -> None:
         """The job needs nothing of this worker any more."""
         held = self._jobs.get(job, {})
         for key in [key for key in held if key[0] == worker]:
             held.pop(key).release(job)
+            self.shifted[worker] = None
         if not held:
             self._jobs.pop(job, None)
 
+    def note_tasks(self, name: str, busy_cores: int | None, quarantined: str = "") -> None:
+        """What whoever keeps tasks knows of this worker: that is newer than its beat. None: nobody here knows."""
+        life = self._workers[name]
+        life.busy_cores = min(life.cores, life.tasks.cores if busy_cores is None else busy_cores)
+        life.quarantined = quarantined
+
+    def hold(self, job: str, cores: int, *, rng: Random) -> None:
+        """Let so many cores that no load job has get no new tasks. So many there must be."""
+        self.let_go()
+        for name, _, count in self.choose(cores, rng=rng, beside_tasks=True) or ():
+            life = self._workers[name]
+            life.held, life.held_for = count, job
+            self.shifted[name] = None
+
+    def let_go(self) -> None:
+        for life in self._workers.values():
+            if life.held:
+                life.held, life.held_for = 0, ""
+                self.shifted[life.name] = None
+
+    def take_shifted(self) -> list[tuple[str, int]]:
+        """Workers, and the cores on which new tasks may be begun, where that has changed."""
+        names, self.shifted = self.shifted, {}
+        return [(name, self._workers[name].for_tasks) for name in names if name in self._workers]
+
+    def held(self) -> int:
+        """Cores that are held on workers that may still be given work."""
+        return sum(min(life.held, life.unreserved) for life in self._workers.values() if life.is_usable)
+
     def total(self) -> int:
         """Cores of the pool: of all workers that may be given work."""
-        return sum(life.facts.cores for life in self._workers.values() if life.facts is not None and life.is_usable)
+        return sum(life.cores for life in self._workers.values() if life.is_usable)
+
+    def total_unreserved(self) -> int:
+        """Those of them that no load job has."""
+        return sum(life.unreserved for life in self._workers.values() if life.is_usable)
 
     def total_free(self) -> int:
-        """Those of them that are free: `choose` finds at most so many."""
+        """Those of them that nobody has: `choose` finds at most so many."""
         return sum(life.free for life in self._workers.values() if life.is_usable)
 
-    def choose(self, cores: int, *, rng: Random, exclude: Collection[str] = ()) -> list[tuple[str, int, int]] | None:
+    def total_present(self) -> int:
+        """Cores of all workers that are there, also of those that are given nothing."""
+        return sum(life.cores for life in self._workers.values())
+
+    def choose(
+        self, cores: int, *, rng: Random, exclude: Collection[str] = (), beside_tasks: bool = False
+    ) -> list[tuple[str, int, int]] | None:
         """Workers, their boots and how many cores of each: as few workers as can be. None when there is no room.
 
         Among workers that serve equally well the less loaded of two drawn at random is taken. Workers whose processors
-        are busy are considered only where the others do not suffice.
+        are busy are considered only where the others do not suffice. `beside_tasks`: cores will do on which tasks run.
         """
         if cores < 1:
             raise Invalid(f"{cores} cores cannot be chosen; at least 1 is needed")
+        room = _unreserved if beside_tasks else _free
         usable = {
             life.name: life
             for life in self._workers.values()
-            if life.free and life.is_usable and life.name not in exclude
+            if room(life) and life.is_usable and life.name not in exclude
         }
         calm = {name: life for name, life in usable.items() if life.is_calm}
         for candidates in (calm, usable):
-            if sum(life.free for life in candidates.values()) >= cores:
-                return fewest(cores, candidates, rng)
+            if sum(map(room, candidates.values())) >= cores:
+                return fewest(cores, candidates, rng, room)
         return None
+
+    # What people are told.
+
+    def review(self, now: int, name: str = "") -> list[FleetNews]:
+        """What has changed with the worker of this name, or with any."""
+        lives = [self._workers[name]] if name in self._workers else [] if name else self._workers.values()
+        news: list[FleetNews] = []
+        for life in lives:
+            news += life.review(now)
+        return news
 
     def life(self, name: str, boot: int | None = None) -> WorkerLife | None:
         """The life that has the name; with `boot`, this one, also while another has its name."""
@@ -401,3 +479,11 @@ class Fleet:
                 at = min(at, now + life.blocked_for_ns(now))
             soonest = min(soonest, at)
         return soonest
+
+
+def _free(life: WorkerLife) -> int:
+    return life.free
+
+
+def _unreserved(life: WorkerLife) -> int:
+    return life.unreserved

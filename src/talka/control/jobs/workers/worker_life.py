@@ -4,21 +4,26 @@ Decision: docs/decisions/0033-one-lease.md.
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Final
 
 import msgspec
 
 from talka.cluster.placement import choose
+from talka.control.jobs.effects import WorkerJudged
+from talka.control.jobs.workers.standing import Decision, Standing, WorkerFinding
 from talka.control.member.breaker import Breaker, BreakerState
-from talka.units import SECOND
-from talka.wire.jobs import Beat, WorkerFacts
-from talka.wire.views import WorkerState
+from talka.units import MILLISECOND, SECOND
+from talka.wire.jobs import Beat, QuietCore, TaskLoad, WorkerFacts
+from talka.wire.views import DecisionName, WorkerState
 
 LIVES_LIMIT: Final = 8192
+QUIET_SHOWN: Final = 3
+"""Of the cores that do not turn, in one sentence; the API has them all."""
 LOAD_LIMIT_PERCENT: Final = 95
-STALLED_NS: Final = 10 * SECOND
+CALM_PERCENT: Final = 85
+"""A worker that was busy is calm again below this."""
 
 
 class WorkerLife(msgspec.Struct, eq=False):
@@ -44,18 +49,32 @@ class WorkerLife(msgspec.Struct, eq=False):
     cause: str = ""
     is_drained: bool = False
     """By order of the leader, whatever it says of itself."""
-    is_stalled: bool = False
-    """It has something to do, and its counters stand still."""
+    drained_by: str = ""
+    is_undraining: bool = False
+    """It was ordered to take work again, and has not said that it does."""
+    leaves: bool = False
+    """It was told to end."""
     is_blocked: bool = False
     """By the breaker."""
     reserved: dict[str, int] = {}
     """Cores of each job."""
     used: int = 0
+    held: int = 0
+    """Cores that get no new tasks, for the load job that is next."""
+    held_for: str = ""
+    tasks: TaskLoad = TaskLoad()
+    """As of its last beat."""
+    busy_cores: int = 0
+    """Those that tasks keep busy, as far as it is known."""
+    quiet: tuple[QuietCore, ...] = ()
+    """Of its cores those that do not turn their event loop."""
+    quarantined: str = ""
+    """Why it gets no tasks; empty: it does."""
+    is_busy: bool = False
+    """Its processors are."""
     rival: int | None = None
     """The boot that last wanted the same name in vain."""
-    _started: int | None = None
-    """Iterations that its tasks have started; None: nothing runs there."""
-    _advanced_at: int = 0
+    _standing: Standing = msgspec.field(default_factory=Standing)
     _breaker: Breaker | None = None
     """Made at the first failure: most never have one."""
     _probe: str = ""
@@ -64,25 +83,41 @@ class WorkerLife(msgspec.Struct, eq=False):
     # What it is good for.
 
     @property
+    def cores(self) -> int:
+        """That are there."""
+        return 0 if self.facts is None or self.is_lost else self.facts.cores
+
+    @property
+    def unreserved(self) -> int:
+        """Cores that no load job has."""
+        return max(0, self.cores - self.used)
+
+    @property
     def free(self) -> int:
-        return 0 if self.facts is None or self.is_lost else max(0, self.facts.cores - self.used)
+        """Cores that nobody has: no load job, and no tasks."""
+        return max(0, self.cores - self.used - self.busy_cores)
+
+    @property
+    def for_tasks(self) -> int:
+        """Cores on which new tasks may be begun."""
+        return max(0, self.cores - self.used - self.held)
 
     @property
     def load_percent(self) -> int:
-        """By which workers are compared: measured or reserved, whichever is more."""
+        """By which workers are compared: measured or taken, whichever is more."""
         facts = self.facts
-        return 0 if facts is None else max(facts.load_percent, 100 * self.used // facts.cores)
+        return 0 if facts is None else max(facts.load_percent, 100 * (self.used + self.busy_cores) // facts.cores)
 
     @property
     def is_calm(self) -> bool:
         """Usable, and its processors are not busy."""
-        return self.is_usable and self.facts is not None and self.facts.load_percent < LOAD_LIMIT_PERCENT
+        return self.is_usable and not self.is_busy
 
     @property
     def is_usable(self) -> bool:
-        """It lives, would take work, and what it was given advances. A busy worker is not a sick one: it is taken
-        where no other will do."""
-        is_out = self.is_lost or self.is_silent or self.is_drained or self.is_blocked or self.is_stalled
+        """It lives and would take work. A busy worker is not a sick one: it is taken where no other will do. Nor is one
+        of which a core hangs: its other cores do not."""
+        is_out = self.is_lost or self.is_silent or self.is_drained or self.is_blocked
         return not is_out and self.facts is not None and self.facts.state == "healthy"
 
     @property
@@ -96,9 +131,51 @@ class WorkerLife(msgspec.Struct, eq=False):
     @property
     def reason(self) -> str:
         """Why it is in this state, for people."""
+        return "; ".join(finding.reason for finding in self._found().values() if finding.reason)
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """As of the last review."""
+        return self._standing.decisions
+
+    def review(self, now: int) -> list[WorkerJudged]:
+        """Note what is so with it, and tell what has changed."""
+        return self._standing.review(now, self.name, self._found())
+
+    def _found(self) -> dict[DecisionName, WorkerFinding]:
         if self.is_lost:
-            return self.cause
-        return "" if self.facts is None else self.facts.reason
+            return {"lost": WorkerFinding(self.cause, self.lost_at)}
+        found: dict[DecisionName, WorkerFinding] = {}
+        facts = self.facts
+        if self.is_silent:
+            found["silent"] = WorkerFinding("nothing is heard of it, and it is given nothing new", self.heard_at)
+        if facts is None:
+            return found or {"registering": WorkerFinding("it was not heard since this manager leads", self.heard_at)}
+        if self.is_drained or facts.state == "draining":
+            by = f" by {self.drained_by}" if self.drained_by else ""
+            ordered = f"it was told to drain{by}, and takes nothing new"
+            found["draining"] = WorkerFinding(ordered if self.is_drained else facts.reason or "it takes nothing new")
+        if facts.state == "degraded":
+            found["degraded"] = WorkerFinding(facts.reason)
+        if self.is_blocked:
+            again = "the next one is the test whether it takes them again" if self._probe else "one is tried after 10 s"
+            found["blocked"] = WorkerFinding(f"attempts could not be placed there again and again: {again}")
+        if self.quarantined:
+            found["quarantined"] = WorkerFinding(self.quarantined)
+        for state in ("stuck", "stalled"):
+            quiet = [core for core in self.quiet if core.state == state]
+            if quiet:
+                since = self.heard_at - max(core.quiet_ms for core in quiet) * MILLISECOND
+                found[state] = WorkerFinding("; ".join(map(quiet_text, quiet[:QUIET_SHOWN])), since)
+        if self.held:
+            found["held"] = WorkerFinding(
+                f"{self.held} of its cores get no new tasks: job {self.held_for} is to have them"
+            )
+        if self.is_busy:
+            found["busy"] = WorkerFinding(
+                f"its processors are busy ({facts.load_percent} %): load tests go to others first"
+            )
+        return found
 
     def silence(self, now: int, silent_ns: int, *, is_held: bool) -> str:
         """What is waited for before its work is given to others; empty while it is heard."""
@@ -128,11 +205,10 @@ class WorkerLife(msgspec.Struct, eq=False):
             self.facts = beat.facts
             self.folder = beat.facts.folder
             self.source = source
-            running = [task.started for task in beat.running if task.state == "running"]
-            before, self._started = self._started, sum(running) if running else None
-            if self._started != before:  # one that falls is a new count
-                self._advanced_at = now
-            self.is_stalled = self._started is not None and now - self._advanced_at >= STALLED_NS
+            self.quiet, self.tasks, self.leaves = beat.quiet, beat.tasks, beat.leaves
+            self.busy_cores = beat.tasks.cores
+            self.is_undraining = self.is_undraining and beat.facts.state == "draining"
+            self.is_busy = beat.facts.load_percent >= (CALM_PERCENT if self.is_busy else LOAD_LIMIT_PERCENT)
             if self._probe and any(t.job == self._probe and t.state in ("armed", "running") for t in beat.running):
                 self._probe_succeeded(now)
 
@@ -141,9 +217,9 @@ class WorkerLife(msgspec.Struct, eq=False):
         self.is_silent = False
         self.lost_at = now
         self.cause = cause
-        self.is_stalled = False
         self.reserved.clear()
-        self.used = 0
+        self.used = self.held = self.busy_cores = 0
+        self.quiet, self.tasks = (), TaskLoad()
 
     def reserve(self, now: int, job: str, cores: int) -> None:
         is_new = job not in self.reserved
@@ -200,15 +276,25 @@ class HeardLives:
         return (name, boot) in self._lives
 
 
-def fewest(cores: int, candidates: Mapping[str, WorkerLife], rng: Random) -> list[tuple[str, int, int]]:
-    """Name, boot and cores of as few candidates as can be; together they must have as many free.
+def quiet_text(core: QuietCore) -> str:
+    """For people, in a line."""
+    where = next((line.strip() for line in core.stack.splitlines() if line.lstrip().startswith("File ")), "")
+    names = ", ".join(core.workflows)
+    at = f", in {where}" if where else ""
+    return f"core {core.pid} of job {core.job} ({names}) does not turn its event loop{at}; the other cores are usable"
+
+
+def fewest(
+    cores: int, candidates: Mapping[str, WorkerLife], rng: Random, room: Callable[[WorkerLife], int]
+) -> list[tuple[str, int, int]]:
+    """Name, boot and cores of as few candidates as can be; together they must have as much `room`.
 
     Whole workers, the largest first, until one can hold the rest: nothing needs fewer. Among those that serve equally
     well the less loaded of two drawn at random is taken.
     """
     by_free: dict[int, list[str]] = {}
     for name, life in candidates.items():
-        by_free.setdefault(life.free, []).append(name)
+        by_free.setdefault(room(life), []).append(name)
     sizes = sorted(by_free, reverse=True)
     loads = {name: float(life.load_percent) for name, life in candidates.items()}
     chosen: list[tuple[str, int, int]] = []

@@ -1,0 +1,59 @@
+"""What was decided about a worker, why and since when: what people are told of it, and told once when it changes.
+
+Decision: docs/decisions/0045-a-core-works-while-its-loop-turns.md.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from talka.control.jobs.effects import WorkerJudged
+from talka.wire.views import DecisionName
+
+UNTOLD: Final = ("registering", "lost")
+"""News of their own tell of them."""
+
+
+class WorkerFinding(msgspec.Struct, frozen=True):
+    """One thing that is so with a worker."""
+
+    reason: str
+    since: int | None = None
+    """None: since it was found first."""
+
+
+class Decision(msgspec.Struct, frozen=True):
+    what: DecisionName
+    reason: str
+    since: int
+
+
+class Standing:
+    """Call `review` with all that is found, whenever something may have changed. A worker of which nothing is found is
+    healthy."""
+
+    def __init__(self) -> None:
+        self._decisions: dict[DecisionName, Decision] = {}
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        return tuple(self._decisions.values())
+
+    def review(self, now: int, name: str, found: Mapping[DecisionName, WorkerFinding]) -> list[WorkerJudged]:
+        """What is told of it: what is new, and what is so no more."""
+        before = self._decisions
+        found = found or {"healthy": WorkerFinding("")}
+        self._decisions = {}
+        news: list[WorkerJudged] = []
+        for what, finding in found.items():
+            known = before.get(what)
+            since = now if finding.since is None else finding.since
+            if known is not None and finding.since is None:
+                since = known.since
+            self._decisions[what] = Decision(what, finding.reason, since)
+            # Of a worker that is new its registration tells.
+            if known is None and what not in UNTOLD and (before or what != "healthy"):
+                news.append(WorkerJudged(name, what, finding.reason))
+        over = [what for what in before if what not in found and what not in ("healthy", *UNTOLD)]
+        return [*(WorkerJudged(name, what, before[what].reason, is_over=True) for what in over), *news]
