@@ -422,7 +422,7 @@ def test_a_manager_killed_where_a_task_is_fanned_out_loses_no_element_and_makes_
         cluster.kill("m1")
         after = [task.id for task in cluster.stored()]
         cluster.start_manager("m1")
-        cluster.wait_until_loaded()
+        cluster.wait_until_ready()
         if when == "before it is begun":
             assert cluster.ask_api("POST", f"/v1/jobs/{job}/resume").status == 200
         facts = cluster.wait_for_end(job, 6 * SOON_S)
