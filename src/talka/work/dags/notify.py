@@ -18,7 +18,8 @@ URL_LIMIT: Final = 2000
 HIGHEST_PORT: Final = 65_535
 EndState: TypeAlias = Literal["completed", "partial", "failed", "cancelled", "timeout"]
 END_STATES: Final[tuple[EndState, ...]] = get_args(EndState)
-PORTS: Final = {"http": 80, "https": 443}
+PORT: Final = 80
+TLS_PORT: Final = 443
 URL: Final = re.compile(
     r"""(?P<scheme>https?)://
     (?:\[(?P<six>[0-9A-Fa-f:.]{2,45})\]|(?P<name>[A-Za-z0-9._-]{1,253}))
@@ -76,7 +77,7 @@ class NotifyTarget(NamedTuple):
     def place(self) -> str:
         """Without path and query, which may hold what nobody else should know."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}" + ("" if self.port == PORTS[self.scheme] else f":{self.port}")
+        return f"{self.scheme}://{host}" + ("" if self.port == usual_port(self.scheme) else f":{self.port}")
 
 
 def notifies_of(notify: Notifies) -> tuple[Notify, ...]:
@@ -92,7 +93,7 @@ def target_of(url: str) -> NotifyTarget:
             f"url {shown(beginning or url)}: write http://HOST/… or https://HOST/…, without a user, a password, a #"
             " and characters beyond ASCII"
         )
-    port = int(found["port"]) if found["port"] else PORTS[found["scheme"]]
+    port = int(found["port"]) if found["port"] else usual_port(found["scheme"])
     target = found["target"] or "/"
     made = NotifyTarget(
         found["scheme"], (found["six"] or found["name"]).lower(), port, target if target[0] == "/" else f"/{target}"
@@ -103,6 +104,10 @@ def target_of(url: str) -> NotifyTarget:
     if (found["six"] or NUMERIC.fullmatch(last)) and address_in(made.host) is None:
         raise Invalid(f"url {shown(made.host)}: is no address: write a name, four numbers with dots, or [IPv6]")
     return made
+
+
+def usual_port(scheme: str) -> int:
+    return TLS_PORT if scheme == "https" else PORT
 
 
 def address_in(host: str) -> IPv4Address | IPv6Address | None:
