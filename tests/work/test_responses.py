@@ -62,11 +62,30 @@ def test_an_http_response_is_counted_under_its_status_and_told_with_what_was_ask
     assert (response.label, response.outcome) == ("503", 503)
     assert response.describe() == "GET http://shop/ answered 503"
     assert response.shown() == [
-        "503 in 0.00 ms (first byte 0.00 ms)",
+        "503 in 0 ms (first byte 0 ms)",
         "x-served: yes",
         "x" * BODY_SHOWN_BYTES + "… (500 bytes)",
     ]
-    assert response_of().shown() == ["200 in 0.00 ms (first byte 0.00 ms)"]
+    assert response_of().shown() == ["200 in 0 ms (first byte 0 ms)"]
+
+
+@pytest.mark.parametrize(
+    ("total_ns", "first_byte_ns", "text"),
+    [
+        (3_500_000, 2_000_000, "200 in 3.50 ms (first byte 2.00 ms)"),
+        (10_000, 4_999, "200 in 0.01 ms (first byte < 0.01 ms)"),
+        (9_999, 1, "200 in < 0.01 ms (first byte < 0.01 ms)"),
+    ],
+)
+def test_a_time_that_was_short_is_not_told_as_none(total_ns: int, first_byte_ns: int, text: str) -> None:
+    response = response_of()
+    response.sent_ns = 7
+    response.first_byte_ns, response.done_ns = 7 + first_byte_ns, 7 + total_ns
+    assert response.shown() == [text]
+
+    answer = Response()
+    answer.done_ns = 9_999
+    assert answer.shown() == ["the answer was not accepted in < 0.01 ms"]
 
 
 def test_a_custom_response_carries_the_value_of_what_was_awaited():

@@ -66,7 +66,7 @@ class Response:
 
     def shown(self) -> list[str]:
         """The lines in which `talka debug` shows the answer."""
-        return [f"{self.describe()} in {(self.done_ns - self.sent_ns) / 1e6:.2f} ms"]
+        return [f"{self.describe()} in {ms_text((self.done_ns - self.sent_ns) / 1e6)}"]
 
 
 class CustomResponse(Response, Generic[Value]):
@@ -144,7 +144,7 @@ class HTTPResponse(Response):
     def shown(self) -> list[str]:
         """What `talka debug` shows: status and times, headers, and the beginning of the body."""
         timings = self.timings
-        lines = [f"{self.status} in {timings.total_ms:.2f} ms (first byte {timings.first_byte_ms:.2f} ms)"]
+        lines = [f"{self.status} in {ms_text(timings.total_ms)} (first byte {ms_text(timings.first_byte_ms)})"]
         lines += (f"{name}: {value}" for name, value in self.headers.items())
         return [*lines, shown_body(self.body)] if self.body else lines
 
@@ -195,6 +195,13 @@ class HTTPResponse(Response):
             first_byte_ms=(self.first_byte_ns - self.sent_ns) / 1e6,
             total_ms=(self.done_ns - self.sent_ns) / 1e6,
         )
+
+
+def ms_text(ms: float) -> str:
+    """Never rounded to none: "0 ms" says that it took no time at all."""
+    if 0 < ms < 0.01:
+        return "< 0.01 ms"
+    return f"{ms:.2f} ms" if ms else "0 ms"
 
 
 def shown_body(body: bytes) -> str:
