@@ -2265,6 +2265,24 @@ def test_cores_that_share_a_process_share_its_silence() -> None:
     assert one.process == other.process != 1, "what takes their place is as close"
 
 
+def test_a_core_that_is_about_to_end_goes_with_the_one_that_shares_its_process() -> None:
+    rig = Rig()
+    (ending,) = rig.running(1, count=1, seats=(0,))
+    (blocked,) = rig.running(2, count=1, seats=(0,))
+    assert process_of(rig, ending) == process_of(rig, blocked)
+    process = process_of(rig, blocked)
+    turn(rig, blocked)
+    quiet_for(rig, 58)
+    rig.finish(ending)
+    rig.forget()
+
+    quiet_for(rig, 2)
+
+    assert rig.all(KillCore) == [KillCore(blocked)]
+    (start,) = rig.all(StartCore)
+    assert start.process != process, "nothing takes the place of what had ended"
+
+
 def test_last_words_of_a_process_that_is_gone_mean_nothing() -> None:
     rig = Rig()
     (core,) = rig.running(count=1)
