@@ -40,7 +40,7 @@ from talka.control.tasks.store_effects import (
     WorkerDropped,
     WorkerTooOld,
 )
-from talka.errors import Invalid, TalkaError, Unavailable
+from talka.errors import Invalid, TalkaError
 from talka.nodes.auditing import put_down_change, put_down_forwarded
 from talka.nodes.control import ManagerControl
 from talka.nodes.dags.dag_opening import open_dags
@@ -251,24 +251,27 @@ class ManagerNode(MemberNode[PassedOn]):
             self.runtime.tell({"event": "alarm", "kind": "clock", "text": jump_text(jump_ns)})
 
     async def _sweep(self) -> None:
-        """Drop blobs that nothing names any more."""
         while True:
             await asyncio.sleep(SWEEP_S)
-            if not self.clock.is_steady(boottime_ns(), STEADY_NS):
-                continue  # files are as old as a clock says that was set
-            try:
-                named = set[str]() if self.dags is None else await self.dags.bundles()
-            except Unavailable:
-                continue  # what its jobs name is not known now
-            for record in self.records():
-                named |= {record.order.bundle.digest, record.result}
-                if record.checkpoint:
-                    with contextlib.suppress(TalkaError):
-                        named.update(closed_of(decode_checkpoint(record.checkpoint)).values())
-            work = partial(self._blobs.sweep, named, KEPT_S, realtime_ns() / SECOND)
-            with contextlib.suppress(TalkaError):
-                removed = await asyncio.get_running_loop().run_in_executor(None, work)
-                self.manager.blobs.forget(removed)
+            # Files are as old as a clock says that was set.
+            if self.clock.is_steady(boottime_ns(), STEADY_NS):
+                await self.drop_unnamed(KEPT_S)
+
+    async def drop_unnamed(self, kept_s: float) -> None:
+        """Drop blobs that are older than this and that nothing names any more."""
+        try:
+            named = set[str]() if self.dags is None else await self.dags.bundles()
+        except TalkaError:
+            return  # what its jobs name is not known now
+        for record in self.records():
+            named |= {record.order.bundle.digest, record.result}
+            if record.checkpoint:
+                with contextlib.suppress(TalkaError):
+                    named.update(closed_of(decode_checkpoint(record.checkpoint)).values())
+        work = partial(self._blobs.sweep, named, kept_s, realtime_ns() / SECOND)
+        with contextlib.suppress(TalkaError):
+            removed = await asyncio.get_running_loop().run_in_executor(None, work)
+            self.manager.blobs.forget(removed)
 
     def records(self) -> list[JobEntry]:
         """Jobs as this voter's own disk has them: it may be behind."""
