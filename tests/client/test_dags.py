@@ -27,7 +27,7 @@ from talka.client.submitting import Submitting
 from talka.errors import Invalid, Unavailable
 from talka.web.auth import Tokens
 from talka.wire.task_views import DagFacts, RetryRequest, SkipRequest, StreamText, StreamView, TaskWants
-from talka.work.dags.dag import BadDag, DagSettings, DagSpec, Param, TaskSpec
+from talka.work.dags.dag import BadDag, CodeBundle, DagSettings, DagSpec, Param, TaskSpec
 from talka.work.lifecycle import JobState
 from tests.web.fake_control import LIMIT_S, Api, Apis, free_port
 from tests.web.fake_dags import FakeDags
@@ -93,6 +93,17 @@ async def test_params_and_what_is_waited_for_travel_over_every_way_to_submit(cli
     assert draft.head.wait_for_workers
     assert [given for given, _ in (dags.keys[key] for key in ("frame", "one", "bulk/0"))] == [spec] * 3
     assert msgspec.structs.replace(dags.keys["stream"][0], wait_for_workers=True) == spec
+
+
+async def test_the_bundle_of_a_job_travels_with_each_of_its_submissions(client: Client, dags: FakeDags) -> None:
+    spec = msgspec.structs.replace(SPEC, bundle=CodeBundle("c" * 64, 9, ("etl.py",), ("etl",)))
+    async with client.open_submit() as submits:
+        await (await submits.submit(spec, "frame"))
+        await (await submits.submit(SPEC, "without"))
+    await client.submit_dag(spec, "one")
+    await client.submit_dags([spec], "bulk")
+
+    assert [dags.keys[key][0] for key in ("frame", "without", "one", "bulk/0")] == [spec, SPEC, spec, spec]
 
 
 async def test_a_stream_is_one_job(client: Client, dags: FakeDags) -> None:

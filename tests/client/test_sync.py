@@ -1,6 +1,7 @@
 """`talka.Client` from a program without an event loop of its own."""
 
 import asyncio
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from talka.wire.task_views import SkipRequest, TaskWants
 from talka.wire.views import JobUpdate
 from talka.work.dags.dag import BadDag, DagSpec, TaskSpec
 from talka.work.lifecycle import JobState
+from talka.work.specs import BadWorkflows
 from tests.web.fake_control import Api, Apis
 from tests.web.fake_dags import FakeDags
 
@@ -168,6 +170,42 @@ def test_dags_are_submitted_in_every_way(dag_client: tuple[talka.Client, FakeDag
     assert [(job.id, job.kind) for job in client.all_jobs()] == [(f"dag{n}", "dag") for n in range(5, 0, -1)]
     with pytest.raises(BadDag):
         client.submit_many([TaskSpec("a", "etl", depends_on=("b",)), SPEC])
+
+
+ETL = """
+from talka import handler
+
+@handler("etl")
+def etl(task):
+    return 1
+"""
+
+
+def test_handlers_are_sent_along_with_each_way_to_submit_them(
+    dag_client: tuple[talka.Client, FakeDags], elsewhere: Elsewhere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, dags = dag_client
+    monkeypatch.setattr("sys.path", list(sys.path))
+    (tmp_path / "sync_etl.py").write_text(ETL)
+    files = [tmp_path / "sync_etl.py"]
+
+    facts = client.submit_dag(SPEC, "k", with_files=files)
+
+    bundle = dags.keys["k"][0].bundle
+    assert bundle is not None and (bundle.files, bundle.handlers) == (("sync_etl.py",), ("etl",))
+    [(digest, content)] = elsewhere.apis.started[-1].control.bundles.items()
+    assert (digest, len(content)) == (bundle.digest, bundle.size_bytes)
+    elsewhere.loop.call_soon_threadsafe(dags.tell, facts.id, JobState.COMPLETED)
+    ended = client.run_dag(SPEC, "k", with_files=files)
+    assert (ended.id, ended.state) == (facts.id, JobState.COMPLETED), "the same files are the same job"
+    client.put_schedule(msgspec.structs.replace(SPEC, schedule="@daily"), with_files=files)
+    assert dags.scheduled["nightly"].bundle == bundle
+
+    (tmp_path / "sync_etl.py").write_text("x = (\n")
+    for send in (client.submit_dag, client.run_dag, client.put_schedule):
+        with pytest.raises(BadWorkflows, match="sync_etl.py:1"):
+            send(SPEC, with_files=files)
+    assert len(dags.jobs) == 1
 
 
 def test_dags_are_looked_at_and_changed(dag_client: tuple[talka.Client, FakeDags]) -> None:

@@ -75,6 +75,7 @@ class FakeDags:
         self.drafts: dict[str, Draft] = {}
         self.dropped: list[str] = []
         self.plans: dict[str, ScheduleView] = {}
+        self.scheduled: dict[str, DagSpec] = {}
         self.errors: dict[str, Exception] = {}
         self.asked: list[tuple[str, ...]] = []
         self.hold: asyncio.Event | None = None
@@ -339,7 +340,7 @@ class FakeDags:
     async def put_schedule(self, spec: DagSpec, by: str) -> ScheduleView:
         await self._note("put_schedule", spec.name, by)
         view = ScheduleView(spec.name, spec.schedule, "2026-01-01T03:00:00.000Z")
-        self.plans[spec.name] = view
+        self.plans[spec.name], self.scheduled[spec.name] = view, spec
         return view
 
     async def drop_schedule(self, name: str) -> None:

@@ -20,7 +20,7 @@ from talka.web.api_limits import ApiLimits
 from talka.web.audit import ApiAudit
 from talka.web.auth import Tokens
 from talka.web.task_stream import Part, submission_in, tasks_in
-from talka.work.dags.dag import BadDag, DagSettings, Param, TaskSpec, encode_task
+from talka.work.dags.dag import BadDag, CodeBundle, DagSettings, Param, TaskSpec, encode_task
 from talka.work.lifecycle import JobState
 from tests.web.fake_control import LIMIT_S, Api, Apis
 from tests.web.fake_dags import FakeDags
@@ -259,6 +259,22 @@ async def test_each_frame_is_a_job(dag_api: Api, dags: FakeDags) -> None:
     assert [job.facts.name for job in dags.jobs.values()] == ["a", "second", "third"]
     assert [task.id for job in dags.jobs.values() for task in job.tasks] == ["a", "b", "c"]
     assert list(dags.keys) == ["k"]
+
+
+async def test_a_frame_may_name_the_bundle_of_its_handlers(dag_api: Api, dags: FakeDags) -> None:
+    bundle = {"digest": "c" * 64, "size_bytes": 9, "files": ["etl.py"], "handlers": ["etl"], "plain": ["etl"]}
+    async with submitting(dag_api) as websocket:
+        await websocket.send(task_frame("a", bundle=bundle, key="one"))
+        await websocket.send(
+            json.dumps({"name": "b", "tasks": [{"id": "c", "handler": "etl"}], "bundle": bundle, "key": "many"})
+        )
+        await websocket.send(task_frame("c", bundle=bundle | {"digest": "../etc/passwd"}, key="bad"))
+        await websocket.send(task_frame("d", key="none"))
+        told = [json.loads(await websocket.recv()) for _ in range(4)]
+
+    assert [one["n"] for one in told if "problem" in one] == [2]
+    code = CodeBundle("c" * 64, 9, ("etl.py",), ("etl",), plain=("etl",))
+    assert {key: spec.bundle for key, (spec, _) in dags.keys.items()} == {"one": code, "many": code, "none": None}
 
 
 async def test_answers_come_in_the_order_in_which_they_are_done(dag_api: Api, dags: FakeDags) -> None:

@@ -1,6 +1,7 @@
 """Settings of a node: where they come from, which of them wins, and what is said of wrong ones."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from talka.cli.main import run_command
 from talka.cli.nodes.settings import KNOWN, NodeSettings
 from talka.cluster.leadership.lease_terms import OwnLease
 from talka.errors import Invalid
+from talka.nodes.worker import WorkerOptions
 
 
 @pytest.fixture(autouse=True)
@@ -151,3 +153,68 @@ def test_whom_a_manager_tells_is_set_by_flags_and_files(folder: Path) -> None:
         notify_options(NodeSettings("up", {}))
     (folder / "talka.toml").write_text('[up]\nallow_private_notify = "true"\n')
     assert notify_options(NodeSettings("up", {}))["may_notify_private"] is True
+
+
+# Whether code that travels is run.
+
+
+@pytest.fixture
+def takes_code(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., bool]:
+    """What the worker of a node that is started with these words would be told; nothing is started."""
+    from talka.cli.nodes import life
+
+    (folder / "secret").write_text(NOTIFY + "\n")
+    (folder / "secret").chmod(0o600)
+    monkeypatch.setenv("HOME", str(folder))
+    told: list[WorkerOptions] = []
+
+    def up(options: object, api: object, worker_at: Callable[[str], WorkerOptions], as_json: bool) -> int:
+        told.append(worker_at("127.0.0.1:1"))
+        return 0
+
+    def worker(options: WorkerOptions, api: object, as_json: bool) -> int:
+        told.append(options)
+        return 0
+
+    monkeypatch.setattr(life, "live_up", up)
+    monkeypatch.setattr(life, "live_worker", worker)
+    monkeypatch.setattr(life, "run_node", lambda code: code)
+
+    def ask(*words: str) -> bool:
+        where = ("--port", "0") if words[0] == "up" else ("--seed", "127.0.0.1:1", "--secret-file", "secret")
+        assert run_command([*words, *where, "--data-dir", "data"]) == 0
+        return told.pop().accepts_code
+
+    return ask
+
+
+Takes = Callable[..., bool]
+
+
+def test_up_takes_code_unless_it_is_private_and_a_worker_takes_none(takes_code: Takes) -> None:
+    assert takes_code("up") and not takes_code("up", "--private") and not takes_code("worker")
+    assert takes_code("up", "--private", "--accept-code") and takes_code("worker", "--accept-code")
+    assert not takes_code("up", "--no-accept-code")
+
+
+@pytest.mark.parametrize("kind", ["up", "worker"])
+def test_taking_code_is_set_by_files_and_variables_and_a_flag_wins(
+    kind: str, takes_code: Takes, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("up", "--private") if kind == "up" else ("worker",)
+    (folder / "talka.toml").write_text(f"[{kind}]\naccept_code = true\n")
+    assert takes_code(*words) and not takes_code(*words, "--no-accept-code")
+    monkeypatch.setenv("TALKA_ACCEPT_CODE", "0")
+    assert not takes_code(*words) and takes_code(*words, "--accept-code")
+    (folder / "talka.toml").write_text(f"[{kind}]\naccept_code = false\n")
+    assert not takes_code(kind)
+    monkeypatch.setenv("TALKA_ACCEPT_CODE", "1")
+    assert takes_code(*words) and not takes_code(*words, "--no-accept-code")
+
+
+def test_taking_code_perhaps_is_no_setting(
+    takes_code: Takes, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TALKA_ACCEPT_CODE", "perhaps")
+    assert run_command(["up", "--port", "0", "--data-dir", "data"]) == 2
+    assert "TALKA_ACCEPT_CODE" in capsys.readouterr().err
