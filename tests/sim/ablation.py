@@ -50,6 +50,8 @@ class Row(msgspec.Struct, frozen=True):
     """Of dag jobs."""
     has_fans: bool = False
     """Of dag jobs whose tasks are fanned out."""
+    has_code: bool = False
+    """Of dag jobs of which some bring their handlers along."""
     has_forger: bool = False
     """Of jobs, and somebody who has read a worker's secret gives out tasks."""
     has_hostile: bool = False
@@ -70,6 +72,10 @@ def _dags(name: str, safeguard: str, invariants: tuple[str, ...], seed: int, *, 
     return Row(name, (safeguard,), invariants, seed, 200, is_of_dags=True, has_hostile=has_hostile)
 
 
+def _code(name: str, safeguard: str, seed: int) -> Row:
+    return Row(name, (safeguard,), ("D13",), seed, 200, is_of_dags=True, has_code=True)
+
+
 def _certified(name: str, lacking: tuple[str, ...], invariants: tuple[str, ...], seed: int, budget: int = 200) -> Row:
     return Row(name, lacking, invariants, seed, budget, is_certified=True)
 
@@ -86,6 +92,7 @@ INTACT: Final = (
     Row("nothing, jobs and a forger", (), (), 0, 200, is_of_jobs=True, has_forger=True),
     Row("nothing, dag jobs", (), (), 0, 600, is_of_dags=True),
     Row("nothing, dag jobs with tasks that are fanned out", (), (), 0, 200, is_of_dags=True, has_fans=True),
+    Row("nothing, dag jobs that bring their handlers", (), (), 0, 200, is_of_dags=True, has_code=True),
     Row("nothing, jobs with a hostile member", (), (), 0, 200, is_of_jobs=True, has_hostile=True),
     Row("nothing, dag jobs with a hostile member", (), (), 0, 200, is_of_dags=True, has_hostile=True),
     _certified("nothing, with certificates and somebody who has the secret", (), (), 0, 400),
@@ -192,6 +199,8 @@ ROWS: Final = (
         is_of_dags=True,
         has_fans=True,
     ),
+    _code("code is given to anybody (`code_takers`)", "code_takers", 1),
+    _code("bundles share the cores of a worker's own files (`cores_of_code`)", "cores_of_code", 1),
     _dags("schedules of a clock that was ahead stay (`schedule_mending`)", "schedule_mending", ("D10",), 14),
     _dags("ended jobs are dropped by the clock of the day (`aged_retention`)", "aged_retention", ("D1", "D11"), 14),
 )
@@ -212,7 +221,7 @@ def violated(seed: int, row: Row) -> str:
 
 def _violated(seed: int, row: Row) -> str:
     if row.is_of_dags:
-        story = dags.Story(dags.plan_of(seed, has_hostile=row.has_hostile, has_fans=row.has_fans), None)
+        story = dags.Story(_plan_of_dags(seed, row), None)
         world = story.world
         try:
             story.run()
@@ -239,6 +248,10 @@ def _violated(seed: int, row: Row) -> str:
             seed, drift_limit_ppm=row.drift_limit_ppm, is_focused=row.is_focused, is_mixed=row.is_mixed
         )
     return world.violations[0].invariant if world.violations else ""
+
+
+def _plan_of_dags(seed: int, row: Row) -> dags.Plan:
+    return dags.plan_of(seed, has_hostile=row.has_hostile, has_fans=row.has_fans, has_code=row.has_code)
 
 
 def some(first: int, count: int, row: Row) -> list[tuple[int, str]]:

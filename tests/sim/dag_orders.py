@@ -1,13 +1,14 @@
 """Dag jobs that simulated clients submit: drawn graphs, and what is asked of them later."""
 
+from hashlib import sha256
 from random import Random
 from typing import Final
 
 import msgspec
 
-from talka.testing.handler_cores import Script
+from talka.testing.handler_cores import FILES, HANDLERS, PLAIN, Script
 from talka.units import MILLISECOND
-from talka.work.dags.dag import Bounds, DagSettings, DagSpec, Limit, Retry, TaskSpec, Timeouts
+from talka.work.dags.dag import Bounds, CodeBundle, DagSettings, DagSpec, Limit, Retry, TaskSpec, Timeouts
 
 CAPABILITY: Final = "gpu"
 PARTS: Final = 9
@@ -30,6 +31,8 @@ class DagErrand(msgspec.Struct, frozen=True, kw_only=True):
     at_ns: int
     spec: DagSpec
     wishes: tuple[Wish, ...]
+    code: bytes = b""
+    """What travels with it: the bundle with its handlers, or with some of them."""
 
 
 def limits_of(rng: Random) -> tuple[Limit, ...]:
@@ -152,6 +155,23 @@ def with_fans(rng: Random, errand: DagErrand) -> DagErrand:
     wishes.sort(key=lambda wish: wish.at_ns)
     spec = msgspec.structs.replace(errand.spec, tasks=tuple(tasks))
     return msgspec.structs.replace(errand, spec=spec, wishes=tuple(wishes))
+
+
+def with_code(rng: Random, errands: tuple[DagErrand, ...]) -> tuple[DagErrand, ...]:
+    """The same with jobs that bring code: some all of their handlers, some the quick ones alone, two at times the same.
+    The first always does."""
+    codes = [rng.randbytes(rng.randrange(200, 3000)) for _ in range(2)]
+    brought = []
+    for errand in errands:
+        code, handlers = rng.choice(codes), rng.choice((HANDLERS, HANDLERS, ("quick",)))
+        if brought and rng.randrange(3) == 0:
+            brought.append(errand)
+            continue
+        plain = tuple(name for name in PLAIN if name in handlers)
+        bundle = CodeBundle(sha256(code).hexdigest(), len(code), FILES, handlers, plain)
+        spec = msgspec.structs.replace(errand.spec, bundle=bundle)
+        brought.append(msgspec.structs.replace(errand, spec=spec, code=code))
+    return tuple(brought)
 
 
 def _config(script: Script) -> msgspec.Raw:

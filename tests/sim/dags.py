@@ -6,6 +6,7 @@ hard cases. Faults strike for a while; then all is well, and every job must end.
 
 from collections.abc import Callable
 from functools import partial
+from hashlib import sha256
 from random import Random
 from typing import Final, Literal
 
@@ -17,25 +18,28 @@ from talka.control.member.voter import Voter
 from talka.control.tasks.paced_frames import PaceLimits
 from talka.control.worker.composite import Worker
 from talka.testing.cores import WorkerPart, worker_act
+from talka.testing.disk import BLOB_PREFIX
 from talka.testing.faults import FaultLimits, Faults, FrozenWorkers, link_profile, missing
 from talka.testing.handler_cores import FILES, HandlerLedger, Script, SimulatedHandlerCores
 from talka.testing.host import Clock, Host
 from talka.testing.network import LinkProfile
 from talka.testing.store_chores import StoreChores, StoreRival
 from talka.testing.store_shell import StoreDisk, StoreShell, keepers_on
-from talka.testing.trust import keys_of_workers, trust_of_worker
+from talka.testing.trust import SIGNER, keys_of_workers, trust_of_worker
 from talka.testing.world import Boot, Observer, World
 from talka.units import HOUR, MILLISECOND, MINUTE, SECOND
 from talka.wire.jobs import ManagerAt, WorkerFacts
 from talka.work.dags.cron import Cron
 from talka.work.dags.dag import DagSpec, TaskSpec
 from talka.work.dags.records import PutSchedule, ScheduleRow
+from tests.sim.checkers.brought import CodeRunsWhereItMay
 from tests.sim.checkers.clocks import EndedJobsStay, SchedulesFire
 from tests.sim.checkers.dags import CountsFit, DagHistory, ResultsCountOnce, RunsAreInOrder, Specs
 from tests.sim.checkers.fans import FansAreWhole
 from tests.sim.dag_clients import DagClients
-from tests.sim.dag_orders import CAPABILITY, DagErrand, dag_errand, limits_of, with_fans
+from tests.sim.dag_orders import CAPABILITY, DagErrand, dag_errand, limits_of, with_code, with_fans
 from tests.sim.hostile import Hostility, known_of_dags
+from tests.sim.job_clients import Duties
 
 EPOCH_NS: Final = 1_700_000_000 * SECOND
 DRIFT_LIMIT_PPM: Final = 20_000
@@ -110,6 +114,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """There are certificates, and somebody with a worker's says everything to everybody."""
     has_fans: bool = False
     """Tasks are fanned out over lists that others return."""
+    takers: tuple[str, ...] = ()
+    """Workers that accept code, where some jobs bring it."""
 
     def lines(self) -> list[str]:
         told = [
@@ -134,6 +140,7 @@ def plan_of(
     has_hostile: bool = False,
     store_fault: str = "",
     has_fans: bool = False,
+    has_code: bool = False,
 ) -> Plan:
     """What the seed decides; with `classes`, those faults instead of the drawn ones; with `store_fault`, that one
     too."""
@@ -155,6 +162,13 @@ def plan_of(
     if has_fans:
         fans = Random(f"{seed}:dags, fans")
         errands = tuple(with_fans(fans, errand) for errand in errands)
+    takers: tuple[str, ...] = ()
+    if has_code:
+        brings = Random(f"{seed}:dags, code")
+        errands = with_code(brings, errands)
+        # One that has the capability, one or two that have not; another one with it takes none.
+        able, others = brings.randrange(2), range(2, len(cores))
+        takers = tuple(f"w{index}" for index in sorted((able, *brings.sample(others, brings.randrange(1, 3)))))
     rare = rare_of(seed) if classes is None else next((name for name in classes if name in RARE), "")
     if classes is None:
         classes = drawn_of(drawn, is_freezing=is_freezing)
@@ -169,6 +183,7 @@ def plan_of(
         errands=errands,
         has_hostile=has_hostile,
         has_fans=has_fans,
+        takers=takers,
         rare="" if any(name in STORE_FAULTS for name in classes) else rare,
     )
 
@@ -200,6 +215,8 @@ def build(plan: Plan, verbose: Callable[[str], None] | None) -> World:
             rng=boot.rng,
             wall_offset_ns=EPOCH_NS + world.now - boot.now,
             keys=keys_of_workers(boot.boot),
+            signer=SIGNER.public if plan.takers else b"",
+            blobs=blobs_on(boot),
             managers=lambda: (ManagerAt(MANAGER, MANAGER),),
             pace=PaceLimits(window_bytes=WINDOW_BYTES),
         )
@@ -220,6 +237,7 @@ def build(plan: Plan, verbose: Callable[[str], None] | None) -> World:
             folder=index + 1,
             life=lives[boot.name],
             capabilities=(CAPABILITY,) if index < 2 else (),
+            accepts_code=boot.name in plan.takers,
         )
         trust = trust_of_worker(boot.name, boot.boot)
         worker = Worker(
@@ -233,6 +251,7 @@ def build(plan: Plan, verbose: Callable[[str], None] | None) -> World:
             signers=trust.signers,
             variables=trust.variables,
             handlers=FILES,
+            bundles=blobs_on(boot),
         )
         return ClusterMember(
             group="g",
@@ -243,10 +262,18 @@ def build(plan: Plan, verbose: Callable[[str], None] | None) -> World:
         )
 
     clocks = [Clock(offset, drift) for offset, drift in zip(plan.offsets_ns, plan.drifts_ppm, strict=True)]
-    world.add_host(MANAGER, start_manager, clock=clocks[0], disk=StoreDisk())
+    disk = StoreDisk()
+    world.add_host(MANAGER, start_manager, clock=clocks[0], disk=disk)
+    for errand in plan.errands:
+        if errand.code:  # it was uploaded before the job
+            disk.durable[BLOB_PREFIX + sha256(errand.code).hexdigest()] = errand.code
     for index in range(len(plan.cores)):
         world.add_host(f"w{index}", partial(start_worker, index), clock=clocks[index + 1])
     return world
+
+
+def blobs_on(boot: Boot) -> list[str]:
+    return [key.removeprefix(BLOB_PREFIX) for key in boot.stored if key.startswith(BLOB_PREFIX)]
 
 
 class Refusals(Observer):
@@ -290,9 +317,12 @@ class Story:
         self.runs = RunsAreInOrder(world, self.shell, self.ledger, self.specs)
         self.counts = CountsFit(world, self.manager, self.shell)
         self.fans = FansAreWhole(world, self.shell, self.specs)
+        self.code = CodeRunsWhereItMay(world, self.shell, self.specs, plan.takers)
         self.refusals = Refusals(self.manager)
-        self.cores.listeners.append(self.runs)
+        self.cores.listeners += [self.runs, self.code]
         world.observers += [self.specs, self.history, self.counts, self.shell, self.cores, self.clients]
+        if plan.takers:
+            world.observers.append(Duties(world))
         if plan.is_refused:
             world.observers.append(self.refusals)
         self.rival = StoreRival(world, self.shell)

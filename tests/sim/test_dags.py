@@ -87,6 +87,40 @@ def test_with_several_partitions_tasks_are_fanned_out_too(partitions: int) -> No
     assert not story.run().violations and story.fans.fanned > 0
 
 
+@fresh(100, PER_TEST)
+def test_no_history_with_jobs_that_bring_their_handlers_breaks_an_invariant(seeds: range) -> None:
+    broken = []
+    for seed in seeds:
+        story = dags.Story(dags.plan_of(seed, has_code=True), None)
+        broken += [f"seed {seed} with code: {violation}" for violation in story.run().violations]
+
+    assert not broken, "\n".join(broken)
+
+
+@pytest.mark.parametrize("seed", [1, 5, 51])
+def test_jobs_that_bring_their_handlers_end_where_managers_die_and_stores_are_replaced(seed: int) -> None:
+    """Their workers fetch the code from the manager, and at each of its starts it signs for it anew."""
+    story = dags.Story(dags.plan_of(seed, has_code=True), None)
+    assert not story.run().violations
+    assert story.code.given >= story.code.begun > 0
+    assert set(story.plan.takers) < set(story.world.hosts), "others take no code"
+
+
+@pytest.mark.long
+def test_histories_with_jobs_that_bring_their_handlers_have_what_is_hard_in_them() -> None:
+    stories = [dags.Story(dags.plan_of(seed, has_code=True), None) for seed in range(20)]
+
+    for story in stories:
+        story.run()
+
+    assert sum(story.code.given for story in stories) >= 500
+    assert sum(story.runs.begun - story.code.begun for story in stories) >= 500, "others beside them"
+    assert sum(story.world.hosts[dags.MANAGER].boot > 1 for story in stories) >= 10
+    assert all(any(run.code for run in story.ledger.by_number.values()) for story in stories)
+    codes = [{run.code for run in story.ledger.by_number.values()} for story in stories]
+    assert sum(len(loaded) == 3 for loaded in codes) >= 5, "two bundles, and the workers' own files"
+
+
 @fresh(80, PER_TEST)
 @pytest.mark.parametrize("fault", dags.STORE_FAULTS)
 def test_no_history_with_a_store_that_is_replaced_breaks_an_invariant(fault: str, seeds: range) -> None:

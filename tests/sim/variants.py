@@ -51,7 +51,9 @@ from talka.control.tasks.epoch_floor import EpochFloor
 from talka.control.tasks.store_effects import Commit
 from talka.control.worker.composite import Worker
 from talka.control.worker.fences import JobFences
+from talka.control.worker.handlers_code import OWN
 from talka.control.worker.handlers_pool import HandlerPool
+from talka.control.worker.handlers_room import HandlerRoom
 from talka.control.worker.lease import WorkerLease
 from talka.control.worker.variables import WorkerVariables
 from talka.store.dags.sqlite import SqliteRecords
@@ -503,6 +505,18 @@ def writes_elements_apart(right, self, now):
         else:
             effects.append(effect)
     return effects
+
+
+@variant("code_takers", Dispatcher, "_unfit")
+def gives_code_to_anybody(right, self, facts, needs, now):
+    """A task whose handler travels with its job is given only to workers that accept code."""
+    return right(self, msgspec.structs.replace(facts, accepts_code=True), needs, now)
+
+
+@variant("cores_of_code", HandlerRoom, "add")
+def runs_all_code_in_the_same_cores(right, self, task, size_bytes, partition, digest):
+    """Each bundle has cores of its own, for modules of one name would meet in one."""
+    right(self, task, size_bytes, partition, OWN)
 
 
 @variant("schedule_mending", store_chores, "mended")

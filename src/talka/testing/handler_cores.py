@@ -64,12 +64,14 @@ class Script(msgspec.Struct, frozen=True, omit_defaults=True):
 class SimulatedRun:
     """One attempt as it really was."""
 
-    def __init__(self, host: Host, core: int, task: HandedTask, began_at: int) -> None:
+    def __init__(self, host: Host, core: int, task: HandedTask, began_at: int, code: str = "") -> None:
+        """`code`: digest of the bundle that its core has loaded; empty: the worker's own files."""
         self.number = 0
         """Of all there are, given by the ledger: what no store and no manager gives."""
         self.host = host
         self.boot = host.boot
         self.core = core
+        self.code = code
         self.fence = task.fence
         self.job = task.job
         self.id = task.id
@@ -120,7 +122,7 @@ class HandlerLedger:
 class _Core:
     """One process."""
 
-    __slots__ = ("blocked_until", "host", "is_alive", "is_loaded", "line", "number", "queue", "tasks")
+    __slots__ = ("blocked_until", "code", "host", "is_alive", "is_loaded", "line", "number", "queue", "tasks")
 
     def __init__(self, host: Host, number: int, line: CallLine) -> None:
         self.host = host
@@ -129,6 +131,8 @@ class _Core:
         self.is_alive = True
         self.is_loaded = False
         self.blocked_until = 0
+        self.code = ""
+        """Digest of the bundle that it was told to load."""
         self.tasks: dict[int, SimulatedRun] = {}
         """Those that have begun."""
         self.queue: deque[HandedTask] = deque()
@@ -215,6 +219,7 @@ class SimulatedHandlerCores(Observer):
     def _told(self, core: _Core, message: object) -> None:
         rng = self._rng(core.host)
         if isinstance(message, Load):
+            core.code = "" if message.bundle is None else message.bundle.digest
             self._later(core, rng.randrange(30, 400) * MILLISECOND, partial(self._loaded, core))
         elif isinstance(message, RunTasks):
             self._later(core, RUN_NS, partial(self._run, core, message.tasks))
@@ -239,7 +244,7 @@ class SimulatedHandlerCores(Observer):
     def _begin(self, core: _Core, task: HandedTask) -> None:
         world, rng = self._world, self._rng(core.host)
         try:
-            run = SimulatedRun(core.host, core.number, task, world.now)
+            run = SimulatedRun(core.host, core.number, task, world.now, core.code)
         except msgspec.MsgspecError:
             world.violate("role", f"{core.host.name} runs a task that only a hostile member hands out: {task!r:.200}")
             return

@@ -30,6 +30,7 @@ from talka.testing.disk import Disk, Puts
 from talka.testing.handler_cores import SimulatedRun
 from talka.testing.host import Effects, Host
 from talka.testing.line import CallLine
+from talka.testing.trust import SIGNER
 from talka.testing.world import Observer, World
 from talka.units import MILLISECOND
 from talka.wire.attempts import NOWHERE, StoreLife
@@ -290,6 +291,7 @@ class StoreShell(Observer):
             wall_offset_ns=wall_offset_ns,
             life=life,
             turns=turns,
+            sign=SIGNER.sign,
         )
         for row in records.live_jobs():
             if keeper.partition.holds(row.id):
