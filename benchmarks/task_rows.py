@@ -11,6 +11,7 @@ import statistics
 import sys
 import time
 from base64 import b64encode
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,15 +20,17 @@ from job_progress import NotMeasured
 from task_peers import Peers
 
 from talka.client.client import Client
+from talka.wire.task_views import DagFacts
 from talka.work.dags.dag import DagSpec, TaskSpec
 
-PARTS: Final = ("configs", "chain", "many", "frames", "starts")
+PARTS: Final = ("configs", "chain", "many", "frames", "starts", "requests")
 SIZES: Final = (10_000, 60_000, 200_000)
 SHORT_BYTES: Final = 6_000_000
 """A backlog that is below what a connection holds, 8 MiB."""
 LONG_BYTES: Final = 30_000_000
 LINKS: Final = 1001
 JOBS: Final = 1000
+REQUESTS: Final = 500
 TASKS: Final = 20
 PEER: Final = "BullMQ"
 
@@ -40,7 +43,7 @@ class Part(msgspec.Struct):
     aim: float
     ours: list[float]
     other: list[float] = []
-    """What it is held against; empty: the row is a wait in ms."""
+    """What it is held against; empty: the row is a wait or a rate."""
     unit: str = "tasks/s"
     is_least: bool = True
     """Whether the ratio must be at least so much, or at most."""
@@ -84,6 +87,8 @@ async def measure(up_of: Any, tools: Any, home: Path, peers: Peers | None, setti
                     tools.percentile(await tools.starts(client, settings.starts), 50) for _ in range(settings.rounds)
                 ]
                 found.append(Part("idle submit to start, p50, FULL", 1.0, 0.6, waits, unit="ms", is_least=False))
+            elif part == "requests":
+                found += await requests(client, settings.rounds)
             elif part == "frames":
                 found.append(await frames(client, up, tools, peers, settings))
             else:
@@ -147,6 +152,26 @@ async def many(client: Client, up: Any, tools: Any, rounds: int) -> Part:
         one.append((await tools.bulk(client, up, JOBS * TASKS, "nothing")).per_s)
         each.append(await jobs_a_second(client, up, tools))
     return Part(f"{JOBS:,} jobs of {TASKS} tasks, against one job", 0.7, 0.85, each, one)
+
+
+async def requests(client: Client, rounds: int) -> list[Part]:
+    """One client that waits for each answer: jobs of one task, to their end, and until they are accepted."""
+    spec = DagSpec(name="request", tasks=(TaskSpec(id="t", handler="nothing"),))
+    ends, accepted = [], []
+    for _ in range(rounds):
+        ends.append(await rate_of(lambda: client.run_dag(spec)))
+        accepted.append(await rate_of(lambda: client.submit_dag(spec)))
+    return [
+        Part("submit and wait for the end over REST, one after the other", 150, 300, ends, unit="jobs/s"),
+        Part("submissions over REST, one after the other", 250, 400, accepted, unit="jobs/s"),
+    ]
+
+
+async def rate_of(request: Callable[[], Awaitable[DagFacts]]) -> float:
+    began = time.perf_counter()
+    for _ in range(REQUESTS):
+        await request()
+    return REQUESTS / (time.perf_counter() - began)
 
 
 async def jobs_a_second(client: Client, up: Any, tools: Any) -> float:

@@ -44,6 +44,7 @@ from talka.wire.manager_calls import (
     ManagerCall,
     SetLease,
     SubmitJob,
+    UndrainWorker,
 )
 from talka.wire.security.envelopes import SEALING_PURPOSE, Opener, SealingKey, vouched_for
 from talka.wire.security.roles import Role
@@ -105,7 +106,8 @@ async def api_of(node: ManagerNode) -> AsyncIterator[Api]:
 def calls(job: str, order: Any, key: str) -> list[LeaderCall]:
     """Every question that managers pass on."""
     asked: list[LeaderCall] = [SubmitJob(order, key), ListJobs(), GetJob(job), GetOrder(job), GetResult(job)]
-    asked += [CancelJob(job), ListWorkers(), DrainWorker("w"), DescribeCluster(), GetLease(), SetLease(5_000_000_000)]
+    asked += [CancelJob(job), ListWorkers(), DrainWorker("w"), UndrainWorker("w"), DescribeCluster()]
+    asked += [GetLease(), SetLease(5_000_000_000)]
     assert {type(one) for one in asked} == set(CALLS)
     return asked
 

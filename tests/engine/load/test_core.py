@@ -28,6 +28,7 @@ from talka.units import MILLISECOND, SECOND
 from talka.wire.channels import BadMessage
 from talka.wire.framing import FRAME_LIMIT_BYTES, Deframer, FrameTooLong, framed
 from talka.wire.shards import (
+    THE_PROCESS,
     VALUE_LIMIT_BYTES,
     Ack,
     Arm,
@@ -85,7 +86,9 @@ class Owner:
                 data = await self._reader.read(65_536)
             if not data:
                 return None
-            self._frames = [content for _, content in map(opened, self._deframer.feed(data)) if content]
+            heard = map(opened, self._deframer.feed(data))
+            # That its loop turns is a word of the process, and of no shard.
+            self._frames = [content for number, content in heard if content and number != THE_PROCESS]
         return decode_from_core(self._frames.pop(0))
 
     async def expect(self, kind: type[AnyMessage]) -> AnyMessage:

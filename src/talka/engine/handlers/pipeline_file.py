@@ -156,7 +156,7 @@ class PipelineReader:
             if field in root.value and root.value[field][1].plain():
                 text = f"{field}: is not of the pipeline but of one submission: {instead}"
                 self.complain(text, root.value[field][0])
-        if self.field(root, "bundle") is not None:
+        if (bundle := self.field(root, "bundle")) is not None and bundle.plain() is not None:
             line = root.at("bundle").line
             self.complain("bundle: handlers travel by the command, talka submit … --with handlers.py", line)
         self.unknown(root, DagSpec, "", also="kind")

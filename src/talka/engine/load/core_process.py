@@ -98,7 +98,7 @@ class Switchboard:
 
     async def _listen(self) -> None:
         deframer = Deframer()
-        while data := await self._reader.read(READ_BYTES):
+        while data := await self._heard():
             for frame in deframer.feed(data):
                 number, content = opened(frame)
                 if content:
@@ -106,6 +106,13 @@ class Switchboard:
                 elif number in self._cores:
                     self._cores[number][1].cancel()
         raise OwnerGone
+
+    async def _heard(self) -> bytes:
+        """Nothing where the owner is gone, also if a word to it was what noticed that."""
+        try:
+            return await self._reader.read(READ_BYTES)
+        except ConnectionError:
+            return b""
 
     def _core(self, number: int) -> Core:
         if number not in self._cores:
