@@ -32,6 +32,7 @@ from talka.control.jobs.effects import (
 from talka.control.jobs.led_job import LedJob
 from talka.control.manager import KEEP_AGAIN_NS, LED_LIMIT, NEVER, Manager
 from talka.control.member.leader_calls import CallEnded
+from talka.control.tasks.paced_frames import PACE_LIMITS, PaceLimits, RoomWanted
 from talka.control.tasks.store_effects import Commit, DagEnded, ReadOutputs
 from talka.stats.tally import Tally
 from talka.testing.disk import BLOB_PREFIX
@@ -86,15 +87,13 @@ OrderOf = Callable[..., JobOrder]
 class Play:
     """Managers that hear each other; the test is their workers and their shells."""
 
-    def __init__(
-        self, cabinet_of: CabinetOf, *names: str, leases: Mapping[str, OwnLease] = {}, led_limit: int = LED_LIMIT
-    ) -> None:
-        self.group = cabinet_of(*names, part_of=partial(self.manager_of, led_limit=led_limit), leases=leases)
+    def __init__(self, cabinet_of: CabinetOf, *names: str, leases: Mapping[str, OwnLease] = {}, **limits: Any) -> None:
+        self.group = cabinet_of(*names, part_of=partial(self.manager_of, **limits), leases=leases)
         self.leader = self.group.leader()
         self.numbers = 0
 
     @staticmethod
-    def manager_of(group: Any, name: str, led_limit: int = LED_LIMIT) -> Manager:
+    def manager_of(group: Any, name: str, led_limit: int = LED_LIMIT, pace: PaceLimits = PACE_LIMITS) -> Manager:
         return Manager(
             name=name,
             boot=group.boot,
@@ -105,6 +104,7 @@ class Play:
             managers=lambda: tuple(ManagerAt(one, f"at-{one}") for one in group.names),
             blobs=[key.removeprefix(BLOB_PREFIX) for key in group.disks[name] if key.startswith(BLOB_PREFIX)],
             led_limit=led_limit,
+            pace=pace,
         )
 
     @property
@@ -766,6 +766,26 @@ def test_a_task_goes_to_a_worker_that_beats_and_its_result_is_taken(keeper: Keep
     told = manager.tick(manager.next_tick_at)
     assert [(one.to, one.message.fences) for one in said(told, ResultsStored)] == [("w1", (fence,))]
     assert [one.state for one in of(effects, DagEnded)] == [JobState.COMPLETED]
+
+
+def test_what_a_connection_had_no_room_for_is_said_once_there_is(
+    cabinet_of: CabinetOf, play_of: Callable[..., Any]
+) -> None:
+    play = Play(cabinet_of, "m1", pace=PaceLimits(window_bytes=1))
+    keeper = Keeper(play, play_of())
+    keeper.set()
+    keeper.submit(config=msgspec.Raw(b"1"))
+    effects = keeper.beat()
+    assert keeper.hands(effects) == [("w1", 1)] and of(effects, RoomWanted) == [RoomWanted("w1")]
+
+    keeper.submit(config=msgspec.Raw(b"2"))
+    assert keeper.hands(keeper.beat()) == []
+
+    effects = list(play.manager().on_room(play.now, "w1"))
+    assert keeper.hands(effects) == [("w1", 1)]
+    (hand,) = said(effects, AssignTasks)
+    assert [bytes(task.config) for task in hand.message.tasks] == [b"2"]
+    assert play.manager().on_room(play.now, "another") == []
 
 
 def test_a_worker_is_given_the_code_of_tasks_that_it_has_and_no_other_bundle(keeper: Keeper) -> None:
