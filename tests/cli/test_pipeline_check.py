@@ -1,7 +1,9 @@
 """What `talka check` says of a pipeline."""
 
 import json
-from collections.abc import Sequence
+import re
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from talka.cli.pipeline_check import (
     GroupPlan,
     LayerPlan,
     PipelinePlan,
+    bundle_text,
     groups_of,
     layers_of,
     params_of,
@@ -20,7 +23,7 @@ from talka.cli.pipeline_check import (
 )
 from talka.client.requests import ClusterUnreachable
 from talka.wire.task_views import Reason, TaskWants, TaskWorkers
-from talka.work.dags.dag import DagSpec, Param, TaskSpec
+from talka.work.dags.dag import CodeBundle, DagSpec, Param, TaskSpec
 
 NIGHTLY = """
 name: nightly
@@ -191,6 +194,98 @@ def test_flags_of_the_other_kind_are_refused(file: str, folder: Path, command: A
     ):
         code, out, err = command("check", *words)
         assert (code, out) == (2, "") and text in err
+
+
+# With handlers that travel.
+
+
+HANDLERS = """
+from talka import handler
+
+print("imported")
+
+@handler("extract")
+def extract(task): ...
+
+@handler("clen")
+def clean(task): ...
+"""
+
+
+@pytest.fixture
+def handlers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr("sys.path", list(sys.path))
+    (folder / "check_etl.py").write_text(HANDLERS)
+    yield "check_etl.py"
+    sys.modules.pop("check_etl", None)
+
+
+def test_handlers_that_travel_are_held_against_those_that_tasks_name(
+    file: str, handlers: str, command: Any, cluster: FakeClient
+) -> None:
+    code, out, err = command("check", file, "--with", handlers)
+    assert (code, err, cluster.asked) == (0, "imported\n", [])
+    size = re.search(r"\ntravels with it: check_etl.py \((.*)\), handlers clen, extract\n", out)
+    assert size is not None and size[1].endswith("B")
+    assert "\nmust be on workers: clean (did you mean clen?), load\nnamed by no task: clen\n" in out
+    assert "extract  1      code accepted\n" in out and "clean    1      gpu\n" in out
+
+
+def test_who_accepts_code_is_asked_of_handlers_that_travel(
+    file: str, handlers: str, command: Any, cluster: FakeClient
+) -> None:
+    words = ("check", file, "--with", handlers, "--to", "127.0.0.1:9")
+    code, out, _ = command(*words)
+    assert code == 0 and [(one.handler, one.is_brought) for [*wants] in cluster.asked for one in wants] == [
+        ("load", False),
+        ("extract", True),
+        ("clean", False),
+        ("clean", False),
+    ]
+    assert "extract  1      code accepted        ✓ w1, w2\n" in out
+    lack = "no worker takes code that travels with a job (--accept-code)"
+    cluster.answers = {("extract",): TaskWorkers(lack, 0, [Reason("w1", "code", "it takes no code")])}
+    code, out, err = command(*words)
+    assert code == 3 and "no worker could run 1 task of 5" in err
+    assert f"extract  1      code accepted        ✗ {lack}\n" in out and "w1: it takes no code" not in out
+
+    code, out, _ = command(*words, "--json")
+    plan = msgspec.json.decode(out, type=PipelinePlan)
+    assert code == 3 and plan.bundle is not None and plan.bundle.handlers == ("extract", "clen")
+    assert [group.is_brought for group in plan.groups] == [False, True, False, False]
+
+
+def test_what_is_wrong_with_handlers_that_travel_is_told_with_its_line(
+    file: str, handlers: str, folder: Path, command: Any, cluster: FakeClient
+) -> None:
+    path, words = folder / handlers, ("check", file, "--with", handlers, "--to", "127.0.0.1:9")
+    for text, sentence in (
+        ("\nx = (\n", "check_etl.py:2"),
+        (HANDLERS.replace('"extract"', '"other"'), "check_etl.py: no task of nightly names one of its handlers"),
+        (HANDLERS + "import hypothesis\n", "hypothesis"),
+    ):
+        path.write_text(text)
+        code, out, err = command(*words)
+        assert (code, out, cluster.asked) == (3, "", []) and sentence in err
+    assert command(*words, "--workers-have", "hypothesis").code == 0
+
+
+def test_a_load_test_has_no_handlers_that_travel(folder: Path, command: Any) -> None:
+    (folder / "shop.py").write_text("from talka import Workflow\n")
+    code, out, err = command("check", "shop.py", "--with", "h.py")
+    assert (code, out) == (2, "") and "--with is for pipelines, and shop.py is a load test" in err
+    code, out, err = command("check", "shop.py", "--workers-have", "numpy")
+    assert (code, out) == (2, "") and "--workers-have is about handlers that travel with a pipeline" in err
+
+
+def test_of_very_many_handlers_that_travel_some_are_named() -> None:
+    names = tuple(f"h{number}" for number in range(9))
+    bundle = CodeBundle("a" * 64, 2_000_000, ("a.py", "b.py"), names)
+    assert bundle_text(bundle, {"h0"}) == [
+        "travels with it: a.py, b.py (2.00 MB), handlers h0, h1, h2, h3 … 5 more",
+        "named by no task: h1, h2, h3, h4 … 4 more",
+    ]
+    assert len(bundle_text(bundle, names)) == 1
 
 
 # Parts of it.

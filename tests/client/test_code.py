@@ -13,6 +13,7 @@ from talka.client.ordering import SubmittedByImport
 from talka.client.requests import BundleMissing
 from talka.engine.loader import being_imported
 from talka.work.dags.dag import CodeBundle, DagSpec, TaskSpec
+from talka.work.dags.pipeline import Dag
 from talka.work.specs import BadWorkflows
 
 SPEC = DagSpec(name="nightly", tasks=(TaskSpec(id="a", handler="mine"), TaskSpec(id="b", handler="other")))
@@ -74,6 +75,7 @@ class Managers(sync.AsyncClient):
 
     def __init__(self, *, has: bool, losses: int = 0) -> None:
         self.asked: list[str] = []
+        self.specs: list[DagSpec] = []
         self.has = has
         self.losses = losses
 
@@ -88,6 +90,7 @@ class Managers(sync.AsyncClient):
 
     async def _ask(self, method: str, path: str, *rest: Any, **more: Any) -> Any:
         self.asked.append(f"{method} {path}")
+        self.specs.append(more["value"])
         if self.losses:
             self.losses -= 1
             raise BundleMissing("gone")
@@ -103,6 +106,22 @@ async def test_a_bundle_is_sent_before_the_job_where_managers_lack_it() -> None:
     assert lacking.asked == ["has", "put", "POST /v1/jobs"]
     assert having.asked == ["has", "POST /v1/jobs"]
     assert losing.asked == ["has", "POST /v1/jobs", "put", "POST /v1/jobs"]
+
+
+async def test_a_pipeline_submits_itself_with_handlers_of_files(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    dag = Dag("nightly")
+    dag.task("a", "mine")
+    managers = Managers(has=False)
+    await dag.submit(managers, with_files=["mine.py"])
+    assert managers.asked == ["has", "put", "POST /v1/jobs"]
+    (spec,) = managers.specs
+    assert spec == with_files(dag.spec(), ["mine.py"])[0] and spec.bundle is not None
+
+    (tmp_path / "mine.py").write_text("x = (\n")
+    with pytest.raises(BadWorkflows, match="mine.py:1"):
+        await dag.submit(managers, with_files=["mine.py"])
+    assert len(managers.specs) == 1
 
 
 async def test_a_schedule_brings_its_bundle_and_a_job_without_one_asks_for_none() -> None:

@@ -1,7 +1,8 @@
 """What `talka check` says of a pipeline: what it would run, and who could. Imported only by that command."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from difflib import get_close_matches
 from itertools import islice
 from typing import Final, Literal
 
@@ -13,9 +14,9 @@ from talka.cli.output import ResultFile, json_of, say, table, tell
 from talka.client.client import Client
 from talka.client.dags import WANTS_LIMIT
 from talka.report.tame import tame
-from talka.report.text import counted_text
+from talka.report.text import bytes_text, counted_text
 from talka.wire.task_views import TaskWants, TaskWorkers
-from talka.work.dags.dag import DagSpec, Param, ParamValue, TaskSpec, bytes_of, checked
+from talka.work.dags.dag import CodeBundle, DagSpec, Param, ParamValue, TaskSpec, bytes_of, checked
 from talka.work.dags.params import text_of, values_of
 from talka.work.outcome import ExitCode
 
@@ -52,6 +53,8 @@ class GroupPlan(msgspec.Struct, frozen=True):
     min_memory_bytes: int = 0
     found: TaskWorkers | None = None
     """Who could run them. None: nobody was asked."""
+    is_brought: bool = False
+    """The handler travels with the job: whoever accepts code has it."""
 
 
 class PipelinePlan(msgspec.Struct, frozen=True):
@@ -63,6 +66,8 @@ class PipelinePlan(msgspec.Struct, frozen=True):
     groups: list[GroupPlan]
     params: list[ParamPlan]
     schedule: str = ""
+    bundle: CodeBundle | None = None
+    """What travels with it."""
     schema: Literal["talka.pipeline-plan/1"] = "talka.pipeline-plan/1"
 
 
@@ -92,7 +97,7 @@ def check_pipeline(
 
 async def workers_for(client: Client, groups: Sequence[GroupPlan]) -> list[TaskWorkers]:
     found: list[TaskWorkers] = []
-    wants = [TaskWants(group.handler, group.capabilities, group.min_memory_bytes) for group in groups]
+    wants = [TaskWants(group.handler, group.capabilities, group.min_memory_bytes, group.is_brought) for group in groups]
     for start in range(0, len(wants), WANTS_LIMIT):
         found += await client.who_could_run(wants[start : start + WANTS_LIMIT])
     return found
@@ -111,9 +116,10 @@ def plan_of(spec: DagSpec, *, has_values: bool) -> PipelinePlan:
         spec.name,
         len(spec.tasks),
         layers_of(spec.tasks),
-        groups_of(spec.tasks),
+        groups_of(spec.tasks, () if spec.bundle is None else spec.bundle.handlers),
         params_of(spec.params, spec.values, has_values=has_values),
         spec.schedule,
+        spec.bundle,
     )
 
 
@@ -142,14 +148,18 @@ def layers_of(tasks: Sequence[TaskSpec]) -> list[LayerPlan]:
     return [LayerPlan(sizes[layer], names) for layer, names in enumerate(first)]
 
 
-def groups_of(tasks: Sequence[TaskSpec]) -> list[GroupPlan]:
+def groups_of(tasks: Sequence[TaskSpec], brought: Collection[str] = ()) -> list[GroupPlan]:
+    """Handlers that are `brought` travel with the job."""
     counts: dict[tuple[str, tuple[str, ...], int], int] = {}
     first: dict[tuple[str, tuple[str, ...], int], str] = {}
     for task in tasks:
         wants = (task.handler, task.capabilities, bytes_of(task.min_memory, "min_memory"))
         counts[wants] = counts.get(wants, 0) + 1
         first.setdefault(wants, task.id)
-    return [GroupPlan(counts[wants], id, wants[0], list(wants[1]), wants[2]) for wants, id in first.items()]
+    return [
+        GroupPlan(counts[wants], id, wants[0], list(wants[1]), wants[2], None, wants[0] in brought)
+        for wants, id in first.items()
+    ]
 
 
 def params_of(params: Mapping[str, Param], values: Mapping[str, ParamValue], *, has_values: bool) -> list[ParamPlan]:
@@ -175,6 +185,8 @@ def plan_text(plan: PipelinePlan) -> str:
     )
     lines = [f"{tame(plan.name)}: {size}" + (f", scheduled at {plan.schedule}" if plan.schedule else "")]
     lines += [f"param {tame(param_text(param))}" for param in plan.params]
+    if plan.bundle is not None:
+        lines += map(tame, bundle_text(plan.bundle, {group.handler for group in plan.groups}))
     rows = [
         (str(number), f"{layer.tasks:,}", names_text(layer.first, layer.tasks))
         for number, layer in enumerate(islice(plan.layers, LAYERS_SHOWN), 1)
@@ -192,6 +204,26 @@ def param_text(param: ParamPlan) -> str:
     return f"{param.name} = {text_of(param.value)}" + (" (the default)" if param.is_default else "")
 
 
+def bundle_text(bundle: CodeBundle, wanted: Collection[str]) -> list[str]:
+    """What travels, and what does not fit the handlers that tasks name."""
+    brought = sorted(bundle.handlers)
+    files = names_text(bundle.files[:NAMES_SHOWN], len(bundle.files))
+    handlers = names_text(brought[:NAMES_SHOWN], len(brought))
+    lines = [f"travels with it: {files} ({bytes_text(bundle.size_bytes)}), handlers {handlers}"]
+    unused = [name for name in brought if name not in wanted]
+    own = [with_close(name, unused) for name in sorted(wanted) if name not in bundle.handlers]
+    if own:
+        lines.append(f"must be on workers: {names_text(own[:NAMES_SHOWN], len(own))}")
+    if unused:
+        lines.append(f"named by no task: {names_text(unused[:NAMES_SHOWN], len(unused))}")
+    return lines
+
+
+def with_close(name: str, others: Sequence[str]) -> str:
+    close = get_close_matches(name, others, n=1)
+    return f"{name} (did you mean {close[0]}?)" if close else name
+
+
 def names_text(first: Sequence[str], count: int) -> str:
     more = f" … {count - len(first):,} more" if count > len(first) else ""
     return ", ".join(first) + more
@@ -205,7 +237,7 @@ def groups_text(plan: PipelinePlan) -> list[str]:
         rows.append((group.handler, f"{group.tasks:,}", needs_text(group), found_text(group.found)))
         if group.found is not None and group.found.lack:
             refusals = [reason for reason in group.found.workers if reason.constraint]
-            if all(reason.constraint == "handler" for reason in refusals):
+            if all(reason.constraint in ("handler", "code") for reason in refusals):
                 continue  # what is lacking says it
             rows += [("", "", "", f"  {one.worker}: {one.text}") for one in refusals[:WORKERS_SHOWN]]
     heads = ("HANDLER", "TASKS", "WANTS", "COULD RUN" if any(group.found for group in groups) else "")
@@ -217,7 +249,8 @@ def groups_text(plan: PipelinePlan) -> list[str]:
 
 def needs_text(group: GroupPlan) -> str:
     memory = [f"{group.min_memory_bytes:,} bytes"] if group.min_memory_bytes else []
-    return ", ".join([*group.capabilities, *memory])
+    code = ["code accepted"] if group.is_brought else []
+    return ", ".join([*code, *group.capabilities, *memory])
 
 
 def found_text(found: TaskWorkers | None) -> str:

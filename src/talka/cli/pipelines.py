@@ -152,17 +152,22 @@ def check_settings(target: str, settings: CliSettings, env: Sequence[str], with_
 # Submitting.
 
 
+def with_code(spec: DagSpec, files: Sequence[str], settings: CliSettings) -> tuple[DagSpec, bytes]:
+    """The job with the handlers of these files, and the bundle that they are in. Without files as it is."""
+    if not files:
+        return spec, b""
+    from talka.client.code import with_files
+
+    # What the user's files print when they are imported must not mix with the result.
+    with contextlib.redirect_stdout(sys.stderr):
+        return with_files(spec, files, workers_have=settings.workers_have)
+
+
 def submit_pipeline(
     spec: DagSpec, settings: CliSettings, key: str, *, with_files: Sequence[str] = (), detach: bool, waits: bool
 ) -> int:
     """`with_files` hold handlers that travel with it; `waits` for workers that could run its tasks."""
-    code = b""
-    if with_files:
-        from talka.client.code import with_files as bring
-
-        # What the user's files print when they are imported must not mix with the result.
-        with contextlib.redirect_stdout(sys.stderr):
-            spec, code = bring(spec, with_files, workers_have=settings.workers_have)
+    spec, code = with_code(spec, with_files, settings)
     spec = msgspec.structs.replace(spec, wait_for_workers=waits)
     client = client_of(settings)
     # Before anything is sent: it finds what cannot be written.

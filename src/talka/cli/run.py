@@ -54,6 +54,13 @@ env = option(
     RUNNING, "--env", "NAME[=VALUE]", "A variable for the test; without VALUE, your own. Repeatable.", multiple=True
 )
 param = option(PIPELINE, "--param", "NAME=VALUE", "A value of one of the pipeline's params. Repeatable.", multiple=True)
+travelling = option(
+    PIPELINE,
+    "--with with_files",
+    "FILE",
+    "Handlers that travel with it, to workers that --accept-code; or data beside them. Repeatable.",
+    multiple=True,
+)
 more_result_options = options(
     html,
     summary,
@@ -119,6 +126,7 @@ def run(target: str, env: tuple[str, ...], **flags: Any) -> int:
     ("talka check shop.py:Browse --rate 200/s", "the plan with another load"),
     ("talka check etl.yaml --param day=2026-11-16", "a pipeline with a value of its params"),
     ("talka check etl.yaml --to 10.0.0.5:8470", "and which workers of that cluster could run its tasks"),
+    ("talka check etl.yaml --with handlers.py", "and the handlers that are to travel with it"),
 )
 @target
 @load_options
@@ -135,8 +143,23 @@ def run(target: str, env: tuple[str, ...], **flags: Any) -> int:
 @cores
 @env
 @param
+@travelling
+@option(
+    PIPELINE,
+    "--workers-have",
+    "MODULE",
+    "These handlers import it, and every worker has it. Repeatable.",
+    multiple=True,
+)
 @api_options
-def check(target: str, env: tuple[str, ...], plan_file: str | None, param: tuple[str, ...], **flags: Any) -> int:
+def check(
+    target: str,
+    env: tuple[str, ...],
+    plan_file: str | None,
+    param: tuple[str, ...],
+    with_files: tuple[str, ...],
+    **flags: Any,
+) -> int:
     from talka.cli.config import BadSetting, pass_variables, read_settings
     from talka.cli.submit import pipeline_in
     from talka.cli.url_request import take_request
@@ -146,12 +169,18 @@ def check(target: str, env: tuple[str, ...], plan_file: str | None, param: tuple
     file = None if plan_file is None else ResultFile(plan_file, what="--json")
     pass_variables(env)
     # Without any, they are to be given when it is submitted.
-    pipeline = pipeline_in(target, settings, env, param, may_lack=not param)
+    pipeline = pipeline_in(target, settings, env, param, with_files, may_lack=not param)
     if pipeline is not None:
         from talka.cli.pipeline_check import check_pipeline
+        from talka.cli.pipelines import with_code
 
         asks = settings.origins.get("to") == "--to"
+        pipeline, _ = with_code(pipeline, with_files, settings)
         return check_pipeline(pipeline, settings, file, asks=asks, has_values=bool(param))
+    if with_files:
+        raise BadSetting(f"--with is for pipelines, and {target} is a load test, which travels anyway: leave it out")
+    if settings.origins.get("workers_have") == "--workers-have":
+        raise BadSetting(f"--workers-have is about handlers that travel with a pipeline, and {target} is a load test")
     for name in ("to", "token_file", "ca"):
         if settings.origins.get(name, "").startswith("--"):
             raise BadSetting(f"{settings.named(name)} is for pipelines, and {target} is a load test: leave it out")

@@ -19,6 +19,7 @@ from talka.cli.run import (
     running_options,
     target,
     threshold,
+    travelling,
 )
 
 if TYPE_CHECKING:
@@ -58,13 +59,7 @@ WATCHED: Final = ("json", "html", "junit", "summary", "outputs", "keep", "store"
 @api_options
 @option(CLUSTER, "--key", "KEY", "Submitted twice with the same key, it is still one job.")
 @param
-@option(
-    PIPELINE,
-    "--with with_files",
-    "FILE",
-    "Handlers that travel with it, to workers that --accept-code; or data beside them. Repeatable.",
-    multiple=True,
-)
+@travelling
 @option(
     PIPELINE, "--wait-for-workers", None, "Submit it also if no worker could run some of its tasks now.", is_flag=True
 )

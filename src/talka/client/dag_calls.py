@@ -39,6 +39,7 @@ from talka.wire.task_views import (
 )
 from talka.work.dags.dag import DagHead, DagSettings, DagSpec, Param, ParamValue, TaskSpec
 from talka.work.dags.params import NO_PARAMS, NO_VALUES
+from talka.work.dags.pipeline import Files
 from talka.work.lifecycle import is_final
 
 WAIT_S: Final = 5.0
@@ -57,9 +58,13 @@ _encoder = msgspec.json.Encoder()
 class DagCalls(AnyJobCalls):
     # Submitting.
 
-    async def submit_dag(self, spec: DagSpec, key: str = "", *, code: bytes = b"") -> DagFacts:
+    async def submit_dag(self, spec: DagSpec, key: str = "", *, code: bytes = b"", with_files: Files = ()) -> DagFacts:
         """Submit a job once, however often it must be said. One with a schedule is put with `put_schedule` instead.
-        `code`: the bundle that it names (`client.code.with_files`)."""
+        `code`: the bundle that it names; or `with_files` hold handlers that travel with it, and are imported here."""
+        if with_files:
+            from talka.client import code as travelling  # it needs the engine, which few callers do
+
+            spec, code = travelling.with_files(spec, with_files)
         return await self._sent("POST", "/v1/jobs", DagFacts, spec, code, key_header(key))
 
     async def run_dag(self, spec: DagSpec, key: str = "", *, code: bytes = b"") -> DagFacts:

@@ -135,13 +135,15 @@ class Reason(msgspec.Struct, frozen=True):
     text: str
 
 
-class TaskWants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TaskWants(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a task wants of a worker."""
 
     handler: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     capabilities: Annotated[list[Annotated[str, msgspec.Meta(max_length=64)]], msgspec.Meta(max_length=32)] = []
     min_memory: Annotated[int, msgspec.Meta(ge=0, le=1 << 60)] = 0
     """Bytes."""
+    is_brought: bool = False
+    """The handler travels with its job: whoever takes code has it."""
 
 
 class TaskWorkers(msgspec.Struct, frozen=True):

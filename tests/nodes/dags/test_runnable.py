@@ -1,6 +1,7 @@
 """Whether anybody could run the tasks of a job."""
 
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
@@ -27,6 +28,57 @@ def test_handlers_that_travel_with_a_job_are_known_to_workers_that_take_code() -
     check.check(spec.tasks, bundled_in(with_code))
     with pytest.raises(NobodyCanRun):
         check.check(spec.tasks, bundled_in(spec))
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "text"),
+    [
+        (
+            {"capabilities": ("gpu",)},
+            "capabilities",
+            'task a: no worker that takes code has the capability "gpu"; known: ssd',
+        ),
+        (
+            {"capabilities": ("ssd",), "min_memory": "1kB"},
+            "min_memory",
+            "task a: no worker that takes code and ssd has 1,000 bytes of memory; the largest has 10",
+        ),
+    ],
+)
+def test_what_else_a_task_wants_is_asked_of_those_that_take_code(fields: dict[str, Any], field: str, text: str) -> None:
+    known = KnownWorkers()
+    known.here(DispatchWorker(name="own", handlers=("mine",), capabilities=("gpu", "ssd"), memory_bytes=1 << 40))
+    known.here(DispatchWorker(name="takes", capabilities=("ssd",), memory_bytes=10, accepts_code=True))
+    check = RunnableCheck(known, 0, lambda: 5)
+    tasks = [TaskSpec(id="a", handler="mine", **fields)]
+    check.check(tasks)
+    with pytest.raises(NobodyCanRun) as refusal:
+        check.check(tasks, bundled={"mine"})
+    assert refusal.value.field == field and str(refusal.value).startswith(text)
+
+
+def test_who_takes_code_is_told_of_handlers_that_travel() -> None:
+    dispatcher = Dispatcher(Random(1))
+    wants = TaskWants("mine", ["ssd"], 10, is_brought=True)
+    text = "no worker takes code that travels with a job (--accept-code)"
+    assert who_could_run(dispatcher, 0, wants, 0).lack == f"{text}; no worker is known here yet"
+    dispatcher.set_worker(0, DispatchWorker(name="own", handlers=("mine",), capabilities=("ssd",)))
+    found = who_could_run(dispatcher, 0, wants, 0)
+    assert (found.lack, found.able) == (text, 0)
+    assert [(one.worker, one.constraint) for one in found.workers] == [("own", "code")]
+
+    facts = {"small": ((), 0), "no-room": (("ssd",), 9), "fits": (("ssd",), 10)}
+    for name, (capabilities, memory_bytes) in facts.items():
+        worker = DispatchWorker(name=name, capabilities=capabilities, memory_bytes=memory_bytes, accepts_code=True)
+        dispatcher.set_worker(0, worker)
+    found = who_could_run(dispatcher, 0, wants, 0)
+    assert (found.lack, found.able) == ("", 1)
+    assert [(one.worker, one.constraint) for one in found.workers] == [
+        ("fits", ""),
+        ("no-room", "memory"),
+        ("own", "code"),
+        ("small", "capability"),
+    ]
 
 
 def test_tasks_that_want_the_same_are_told_once() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from talka.work.dags.dag import Bounds, DagSettings, DagSpec, Limit, Param, Retry, TaskSpec, Timeouts, checked
 from talka.work.dags.params import filled
-from talka.work.dags.pipeline import BadPipeline, Dag
+from talka.work.dags.pipeline import BadPipeline, Dag, Files
 from talka.work.handlers import handler
 from talka.work.specs import BadWorkflows
 
@@ -129,6 +129,18 @@ def test_a_client_is_given_the_job_and_its_answer_is_passed_on() -> None:
     dag.task("a", "h")
 
     assert dag.submit(Client(), key="k") == ("d", "k")
+
+
+def test_a_client_is_given_the_files_that_travel_with_it() -> None:
+    class Client:
+        def submit_dag(self, spec: DagSpec, key: str = "", *, with_files: Files = ()) -> tuple[str, str, Files]:
+            return spec.name, key, with_files
+
+    dag = Dag("d")
+    dag.task("a", "h")
+
+    assert dag.submit(Client(), "k", with_files=["h.py"]) == ("d", "k", ["h.py"])
+    assert dag.submit(Client()) == ("d", "", ())
 
 
 def test_a_task_that_cannot_be_is_told_with_the_line_it_is_written_in() -> None:

@@ -17,6 +17,8 @@ from talka.work.dags.dag import DagHead, DagSpec, TaskSpec, bytes_of
 
 WORKERS_LIMIT: Final = 50
 """Listed of those that could run one kind of task, or could not."""
+SOME_CODE: Final = "0" * 64
+"""Stands for the digest of a bundle that may not be there yet: who takes code takes any."""
 SETTLE_NS: Final = 5 * SECOND
 """After its start a manager has heard of every worker that could reach it."""
 
@@ -68,8 +70,10 @@ def who_could_run(
     dispatcher: Dispatcher, now: int, wants: TaskWants, partition: int, workers_limit: int = WORKERS_LIMIT
 ) -> TaskWorkers:
     capabilities = tuple(wants.capabilities)
-    lack = dispatcher.known.lack(now, Wants(wants.handler, capabilities, wants.min_memory))
-    needs = Needs(wants.handler, capabilities, wants.min_memory, partition=partition)
+    handler = "" if wants.is_brought else wants.handler
+    lack = dispatcher.known.lack(now, Wants(handler, capabilities, wants.min_memory, wants.is_brought))
+    bundle = SOME_CODE if wants.is_brought else ""
+    needs = Needs(wants.handler, capabilities, wants.min_memory, partition=partition, bundle=bundle)
     found = [reason for reason in dispatcher.reasons(needs, now) if reason.worker]
     able = [reason for reason in found if reason.constraint in ("", "slots")]
     others = [reason for reason in found if reason.constraint not in ("", "slots")]

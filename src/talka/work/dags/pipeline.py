@@ -6,7 +6,7 @@ dag.task("report", "merge", after=pages, retry={"max": 5})
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
@@ -43,6 +43,7 @@ Submitted = TypeVar("Submitted", covariant=True)
 Answer = TypeVar("Answer")
 After: TypeAlias = "PipelineNode | str | Iterable[PipelineNode | str]"
 Fields: TypeAlias = Mapping[str, Any]
+Files: TypeAlias = "Sequence[str | NamesFile]"
 
 _PLAIN: Final = (str, bytes)
 
@@ -51,10 +52,16 @@ class BadPipeline(BadWorkflows):
     """What is wrong with a pipeline, all of it."""
 
 
+class NamesFile(Protocol):
+    """A path that is no text, as `pathlib.Path`."""
+
+    def __fspath__(self) -> str: ...
+
+
 class Submitter(Protocol[Submitted]):
     """A client, whether its calls wait or are awaited."""
 
-    def submit_dag(self, spec: DagSpec, key: str = "") -> Submitted: ...
+    def submit_dag(self, spec: DagSpec, key: str = "", *, with_files: Files = ()) -> Submitted: ...
 
 
 class PipelineNode:
@@ -217,10 +224,13 @@ class Dag:
         *,
         values: Mapping[str, ParamValue | date] = NO_VALUES,
         wait_for_workers: bool = False,
+        with_files: Files = (),
     ) -> Answer:
         """Whatever the client answers. `key`: the same one again, with the same values, is the same job, not another.
-        `values`: of its params; `wait_for_workers`: take it also where no worker could run some of its tasks now."""
-        return client.submit_dag(msgspec.structs.replace(self.spec(values), wait_for_workers=wait_for_workers), key)
+        `values`: of its params; `wait_for_workers`: take it also where no worker could run some of its tasks now;
+        `with_files`: they hold handlers that travel with it, to workers that accept code."""
+        spec = msgspec.structs.replace(self.spec(values), wait_for_workers=wait_for_workers)
+        return client.submit_dag(spec, key, with_files=with_files) if with_files else client.submit_dag(spec, key)
 
     def _problem(self, text: str) -> SpecProblem:
         return SpecProblem(f"Dag {self.name}: {text}", self.file, self.line)
