@@ -193,13 +193,18 @@ def test_handlers_are_sent_along_with_each_way_to_submit_them(
 
     bundle = dags.keys["k"][0].bundle
     assert bundle is not None and (bundle.files, bundle.handlers) == (("sync_etl.py",), ("etl",))
-    [(digest, content)] = elsewhere.apis.started[-1].control.bundles.items()
+    bundles = elsewhere.apis.started[-1].control.bundles
+    [(digest, content)] = sent = bundles.items()
     assert (digest, len(content)) == (bundle.digest, bundle.size_bytes)
+    bundles.clear()
     elsewhere.loop.call_soon_threadsafe(dags.tell, facts.id, JobState.COMPLETED)
     ended = client.run_dag(SPEC, "k", with_files=files)
     assert (ended.id, ended.state) == (facts.id, JobState.COMPLETED), "the same files are the same job"
+    assert [*sent] == [(digest, content)]
+    bundles.clear()
     client.put_schedule(msgspec.structs.replace(SPEC, schedule="@daily"), with_files=files)
     assert dags.scheduled["nightly"].bundle == bundle
+    assert [*sent] == [(digest, content)]
 
     (tmp_path / "sync_etl.py").write_text("x = (\n")
     for send in (client.submit_dag, client.run_dag, client.put_schedule):
