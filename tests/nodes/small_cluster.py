@@ -10,6 +10,7 @@ from talka.clock import utc_now
 from talka.net.certificates import issue, make_authority
 from talka.nodes.manager import ManagerNode, ManagerOptions
 from talka.nodes.member import MemberOptions
+from talka.nodes.runtime import be_neighbours
 from talka.nodes.worker import WorkerNode, WorkerOptions
 from talka.wire.security.roles import Role
 from talka.wire.views import JobFacts
@@ -61,8 +62,8 @@ class SmallCluster:
         await node.open_store()
         await node.run()
 
-    async def start_worker(self, name: str = "w") -> WorkerNode:
-        """Until it has a lease."""
+    async def start_worker(self, name: str = "w", *, handlers: tuple[Path, ...] = (), beside: str = "") -> WorkerNode:
+        """Until it has a lease. `beside`: the manager whose neighbour it is, as in `talka up`."""
         self._certified(name, Role.WORKER)
         options = WorkerOptions(
             name=name,
@@ -71,8 +72,11 @@ class SmallCluster:
             data_dir=self.folder / name,
             certs=self.certs,
             cores=1,
+            handlers=handlers,
         )
         node = self.workers[name] = WorkerNode(options, self._on_event)
+        if beside:
+            be_neighbours(self.managers[beside].runtime, node.runtime)
         self._tasks[name] = asyncio.create_task(node.run())
         await self.until(node.is_registered.is_set)
         return node

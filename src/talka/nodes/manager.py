@@ -25,7 +25,7 @@ from talka.control.jobs.job_checkpoint import closed_of
 from talka.control.manager import Manager, PassedOn
 from talka.control.member.admin_queries import STATES
 from talka.control.member.announcement import standing_of
-from talka.control.member.composite import JobsPart, MemberEffect, QuestionAsked
+from talka.control.member.composite import JobsPart, MemberEffect, QuestionAsked, ToNeighbour
 from talka.control.member.leader_calls import CallEnded
 from talka.control.member.voter import Voter
 from talka.control.tasks.clock_watch import ClockWatch
@@ -317,6 +317,8 @@ class ManagerNode(MemberNode[PassedOn]):
         match effect:
             case Transmit():
                 self.runtime.transmit(effect)
+            case ToNeighbour():
+                self.runtime.tell_neighbour(effect)
             case PersistBlob(ticket=ticket, digest=digest, content=content):
                 self.runtime.persist(ticket, self._blobs.put, digest, content, is_vital=False)
             case RoomWanted(worker=worker):

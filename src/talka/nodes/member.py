@@ -18,7 +18,15 @@ from talka.cluster.membership.presets import PRESETS, MembershipConfig
 from talka.cluster.membership.vouched import Notary
 from talka.control.member.admin_queries import answer
 from talka.control.member.admission import HelloDeclined, RingChanged, Welcomed
-from talka.control.member.composite import ClusterMember, JobsPart, MemberEffect, NodeNews, PartEffect, QuestionAsked
+from talka.control.member.composite import (
+    ClusterMember,
+    JobsPart,
+    MemberEffect,
+    NodeNews,
+    PartEffect,
+    QuestionAsked,
+    ToNeighbour,
+)
 from talka.control.member.role_check import RoleRefused
 from talka.control.member.voter import Voter
 from talka.errors import Invalid, TalkaError
@@ -223,6 +231,8 @@ class MemberNode(Generic[PartEffect]):
         match effect:
             case Transmit():
                 self.runtime.transmit(effect)
+            case ToNeighbour():
+                self.runtime.tell_neighbour(effect)
             case Persist(ticket=ticket, puts=puts):
                 assert self._votes is not None
                 self.runtime.persist(ticket, self._votes.write, puts)

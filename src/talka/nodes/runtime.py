@@ -16,7 +16,7 @@ import msgspec
 from talka.clock import boottime_ns, cpu_ns, realtime_ns
 from talka.cluster.effects import Lane, Send, Transmit
 from talka.control.member.admission import Admission
-from talka.control.member.composite import ClusterMember, MemberEffect, PartEffect
+from talka.control.member.composite import AsideMessage, ClusterMember, MemberEffect, PartEffect, ToNeighbour
 from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.send_queue import Class
 from talka.errors import TalkaError
@@ -145,6 +145,8 @@ class NodeRuntime(Generic[PartEffect]):
             on_gone=on_gone,
             on_refusing=on_refusing,
         )
+        self.neighbour: NodeRuntime[Any] | None = None
+        """See `be_neighbours`."""
         self.timer = TickTimer(lambda: self.member.next_tick_at, self._on_timer)
         self.disk = DiskThread()
 
@@ -233,6 +235,10 @@ class NodeRuntime(Generic[PartEffect]):
         self.do(self.member.on_frame(boottime_ns(), source, frame, Lane.STREAM, -1, proven))
         return self.admission.opened > opened
 
+    def hear_neighbour(self, boot: int, message: AsideMessage) -> None:
+        if not self.is_closed and (self._hears is None or self._hears()):
+            self.do(self.member.on_neighbour(boottime_ns(), boot, message))
+
     def _on_timer(self) -> None:
         if self.datagrams is not None:
             # Answers may wait in the socket that arrived before the timer was due: they are heard first.
@@ -267,6 +273,12 @@ class NodeRuntime(Generic[PartEffect]):
             self.streams.send(transmit.to, transmit.frame, CLASSES[transmit.lane])
         elif self.datagrams is not None:
             self.datagrams.send(transmit.to, transmit.frame)
+
+    def tell_neighbour(self, said: ToNeighbour) -> None:
+        """In the next turn of the loop, since either may be in the midst of effects. What waits for that is bounded by
+        what the two may say before they are answered."""
+        assert self.neighbour is not None, "its member has a name for it"
+        asyncio.get_running_loop().call_soon(self.neighbour.hear_neighbour, self.boot, said.message)
 
     def persist(self, ticket: int, work: Callable[..., None], *arguments: object, is_vital: bool = True) -> None:
         """Write in the order in which it was asked for, and tell the member of the ticket."""
@@ -327,6 +339,14 @@ class NodeRuntime(Generic[PartEffect]):
             "stream_problems_total": streams.counts,
             "process_cpu_seconds_total": cpu_ns() / SECOND,
         }
+
+
+def be_neighbours(one: NodeRuntime[Any], other: NodeRuntime[Any]) -> None:
+    """Two nodes of one loop: what they say to each other of tasks needs no frame.
+
+    Decision: docs/decisions/0057-neighbours-need-no-frames.md."""
+    one.neighbour, one.member.neighbour = other, other.member.name
+    other.neighbour, other.member.neighbour = one, one.member.name
 
 
 def _security(options: NodeOptions, role: Role) -> Security | None:

@@ -17,7 +17,7 @@ from talka.cluster.effects import Lane, Persist, PersistBlob, Send, Transmit
 from talka.control.load.core_effects import KillCore, StartCore, TellCore
 from talka.control.member.admin_queries import metrics_text
 from talka.control.member.admission import HelloDeclined, RingChanged, Welcomed
-from talka.control.member.composite import ClusterMember, MemberEffect, QuestionAsked
+from talka.control.member.composite import ClusterMember, MemberEffect, QuestionAsked, ToNeighbour
 from talka.control.worker.composite import Worker
 from talka.control.worker.effects import (
     CoresUntil,
@@ -299,6 +299,8 @@ class WorkerNode:
                 if lane is not Lane.DATAGRAM:
                     self.runtime.streams.renew(to)  # a manager that was away is tried again with every beat
                 self.runtime.transmit(effect)
+            case ToNeighbour():
+                self.runtime.tell_neighbour(effect)
             case Persist(ticket=ticket, puts=puts):
                 # A worker that forgets whom it obeys could obey the wrong one.
                 self.runtime.persist(ticket, self._shelf.write, puts)

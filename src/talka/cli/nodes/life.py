@@ -24,6 +24,7 @@ from talka.net.descriptors import ADVICE
 from talka.nodes.control import ManagerControl
 from talka.nodes.manager import ManagerNode, ManagerOptions
 from talka.nodes.member_events import WORDS, Event, sentence_of
+from talka.nodes.runtime import be_neighbours
 from talka.nodes.worker import WorkerNode, WorkerOptions
 from talka.units import SECOND
 from talka.web.app import make_app
@@ -213,6 +214,7 @@ async def live_up(options: ManagerOptions, api: Api, worker_at: Callable[[str], 
         manager = ManagerNode(options, life.tell_event)
         await manager.open_store()
         worker = WorkerNode(worker_at(manager.runtime.address), life.tell_event)
+        be_neighbours(manager.runtime, worker.runtime)
         life.add_manager(manager, api, worker)
         life.add_worker(worker)
 

@@ -7,7 +7,7 @@ docs/decisions/0015-one-member-one-loop.md.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final, Generic, Never, Protocol, TypeAlias, TypeVar
+from typing import Final, Generic, Never, Protocol, TypeAlias, TypeVar, cast, get_args
 
 import msgspec
 
@@ -32,12 +32,13 @@ from talka.wire import asking, greeting, jobs, leadership, leases, membership
 from talka.wire.asking import Ask, AskAnswer
 from talka.wire.channels import Message
 from talka.wire.greeting import ShareRing
-from talka.wire.jobs import JobMessage
+from talka.wire.jobs import JobMessage, Renew
 from talka.wire.leases import AcquireLease, CommandAnswer, LeaseAnswer, LeaseCommand, LeaseMessage, ReleaseLease
 from talka.wire.membership import WatchGroup, WatchReply
 from talka.wire.packets import BadPacket
 from talka.wire.security.keys import decode_ring
 from talka.wire.security.roles import NOBODY, Proven, Role
+from talka.wire.tasks import TaskMessage
 
 ADDRESSES_LIMIT: Final = 16_384
 VOTER: Final = 0
@@ -45,6 +46,18 @@ RECEIVER: Final = 1
 JOBS: Final = 2
 BY_ADDRESS: Final = (membership.CHANNEL, greeting.CHANNEL)
 """Channels whose messages go to addresses. On the others a frame is sealed for the node of that name alone."""
+
+
+AsideMessage: TypeAlias = TaskMessage | Renew
+"""What goes to a neighbour without a frame: all that is said of tasks, and the lease that a worker takes them under,
+which must not come behind them."""
+ASIDE: Final = frozenset(get_args(TaskMessage)) | {Renew}
+
+
+class ToNeighbour(msgspec.Struct, frozen=True, gc=False):
+    """Let the node hear this that is in the same process, behind what it was told before."""
+
+    message: AsideMessage
 
 
 class QuestionAsked(msgspec.Struct, frozen=True):
@@ -63,7 +76,7 @@ NodeNews: TypeAlias = (
 )
 """What a member's shell tells of."""
 MemberEffect: TypeAlias = (
-    Transmit | Persist | PersistBlob | Welcomed | HelloDeclined | RingChanged | QuestionAsked | NodeNews
+    Transmit | ToNeighbour | Persist | PersistBlob | Welcomed | HelloDeclined | RingChanged | QuestionAsked | NodeNews
 )
 """What a member's shell carries out or tells of, beside what its jobs part asks for."""
 PartEffect = TypeVar("PartEffect")
@@ -124,6 +137,8 @@ class ClusterMember(Generic[PartEffect]):
         self.admission = admission
         is_certified = certified if admission is None else admission.certified
         self.roles = RoleCheck(is_certified=is_certified)
+        self.neighbour = ""
+        """The node of the same process with which this one speaks of tasks without frames; empty: there is none."""
         self.announcer: Announcer | None = None
         self.key_distribution: KeyDistribution | None = None
         if admission is not None and membership is not None:
@@ -206,6 +221,11 @@ class ClusterMember(Generic[PartEffect]):
         for arrival in arrivals:
             out += self._hear(now, arrival)
         return out
+
+    def on_neighbour(self, now: int, boot: int, message: AsideMessage) -> list[MemberEffect | PartEffect]:
+        """What a `ToNeighbour` of the other node had in it. Nothing is to be opened and nobody to be proven: who could
+        say something else there could do anything here."""
+        return [] if self.jobs is None else self._out(now, self.jobs.on_message(now, self.neighbour, message, boot))
 
     def _hear(self, now: int, arrival: ArrivedPacket) -> list[MemberEffect | PartEffect]:
         try:
@@ -349,6 +369,8 @@ class ClusterMember(Generic[PartEffect]):
             if isinstance(effect, Send):
                 if effect.to == self.name and isinstance(effect.message, LeaseMessage):
                     effects += self._on_lease_message(now, self.name, effect.message)
+                elif effect.to == self.neighbour and type(effect.message) in ASIDE:
+                    out.append(ToNeighbour(cast("AsideMessage", effect.message)))
                 else:
                     out.append(self._transmit(now, effect))
             elif isinstance(effect, Persist):
