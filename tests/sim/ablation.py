@@ -54,6 +54,8 @@ class Row(msgspec.Struct, frozen=True):
     """Of dag jobs of which some bring their handlers along."""
     has_forger: bool = False
     """Of jobs, and somebody who has read a worker's secret gives out tasks."""
+    has_blocked: bool = False
+    """Of jobs, and event loops of core processes are blocked."""
     has_hostile: bool = False
     """With a hostile member that has a worker's certificate."""
     is_certified: bool = False
@@ -70,6 +72,10 @@ def _jobs(name: str, safeguard: str, invariants: tuple[str, ...], seed: int, *, 
 
 def _dags(name: str, safeguard: str, invariants: tuple[str, ...], seed: int, *, has_hostile: bool = False) -> Row:
     return Row(name, (safeguard,), invariants, seed, 200, is_of_dags=True, has_hostile=has_hostile)
+
+
+def _blocked(name: str, safeguard: str, seed: int) -> Row:
+    return Row(name, (safeguard,), ("T1", "I14"), seed, 200, is_of_jobs=True, has_blocked=True)
 
 
 def _code(name: str, safeguard: str, seed: int) -> Row:
@@ -90,6 +96,7 @@ INTACT: Final = (
     Row("nothing, voters of different leases", (), (), 0, 400, is_mixed=True),
     Row("nothing, jobs", (), (), 0, 600, is_of_jobs=True),
     Row("nothing, jobs and a forger", (), (), 0, 200, is_of_jobs=True, has_forger=True),
+    Row("nothing, jobs and cores that are blocked", (), (), 0, 200, is_of_jobs=True, has_blocked=True),
     Row("nothing, dag jobs", (), (), 0, 600, is_of_dags=True),
     Row("nothing, dag jobs with tasks that are fanned out", (), (), 0, 200, is_of_dags=True, has_fans=True),
     Row("nothing, dag jobs that bring their handlers", (), (), 0, 200, is_of_dags=True, has_code=True),
@@ -156,6 +163,8 @@ ROWS: Final = (
         is_of_jobs=True,
         has_forger=True,
     ),
+    _blocked("a core that is blocked is waited for (`silence_deadline`)", "silence_deadline", 1),
+    _blocked("a worker with a blocked core is given nothing (`cores_apart`)", "cores_apart", 1),
     _jobs("variables travel open (`sealed_variables`)", "sealed_variables", ("variables",), 2),
     _dags("handlers go on while their worker is frozen (`core_deadline`)", "core_deadline", ("D5", "D6"), 18),
     _jobs("everybody may say everything (`role_table`)", "role_table", ("role",), 1, has_hostile=True),
@@ -242,7 +251,7 @@ def _violated(seed: int, row: Row) -> str:
     elif row.is_of_leases:
         world = leases.run(seed)
     elif row.is_of_jobs:
-        world = jobs.run(seed, has_forger=row.has_forger, has_hostile=row.has_hostile)
+        world = jobs.run(seed, has_forger=row.has_forger, has_hostile=row.has_hostile, has_blocked=row.has_blocked)
     else:
         world = elections.run(
             seed, drift_limit_ppm=row.drift_limit_ppm, is_focused=row.is_focused, is_mixed=row.is_mixed

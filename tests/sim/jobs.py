@@ -15,15 +15,17 @@ from talka.control.manager import Manager
 from talka.control.member.composite import ClusterMember
 from talka.control.member.voter import Voter
 from talka.control.worker.composite import Worker
-from talka.testing.cores import Cores, Ledger, WorkerPart
+from talka.testing.core_runs import Ledger
+from talka.testing.cores import Cores, WorkerPart
 from talka.testing.disk import BLOB_PREFIX
 from talka.testing.faults import FaultLimits, Faults, FrozenWorkers, link_profile, missing
 from talka.testing.host import Clock
 from talka.testing.network import LinkProfile
 from talka.testing.trust import SIGNER, keys_of_workers, trust_of_worker
 from talka.testing.world import Boot, Starter, World
-from talka.units import MILLISECOND, SECOND
+from talka.units import HOUR, MILLISECOND, SECOND
 from talka.wire.jobs import ManagerAt, WorkerFacts
+from tests.sim.checkers.blocked import BlockedCoresAreReplaced
 from tests.sim.checkers.jobs import (
     CountsAreTrue,
     EveryJobEnds,
@@ -52,7 +54,11 @@ ENDS_EARLIEST: Final = 62 * SECOND
 ENDS_LATEST: Final = 180 * SECOND
 """Jobs that lost their cores wait for those of others; there may be seven, and some run for half a minute."""
 STOP_WITHIN_NS: Final = GRACE_NS + 12 * SECOND
+ENDS_LATEST_BLOCKED: Final = 420 * SECOND
+"""Where cores are blocked: one is given up after a minute and a half at most, and others wait for what it has."""
 CORE_DIES: Final = "core dies"
+CORE_BLOCKED: Final = "core blocked"
+"""The event loop of a core process stands still, for a while or for good."""
 EVENTS: Final = (
     "crash",
     "stall",
@@ -67,6 +73,7 @@ EVENTS: Final = (
 )
 LINKS: Final = ("loss", "duplicates", "reordering")
 CLASSES: Final = (*EVENTS, *LINKS)
+OWN: Final = (CORE_DIES, CORE_BLOCKED, FrozenWorkers.NAME)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,8 +109,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
-def plan_of(seed: int, *, classes: tuple[str, ...] | None = None, has_hostile: bool = False) -> Plan:
-    """What the seed decides; with `classes`, those faults instead of the drawn ones."""
+def plan_of(
+    seed: int, *, classes: tuple[str, ...] | None = None, has_hostile: bool = False, has_blocked: bool = False
+) -> Plan:
+    """What the seed decides; with `classes`, those faults instead of the drawn ones; with `has_blocked`, cores whose
+    loop is blocked too."""
     rng = Random(f"{seed}:jobs")
     is_freezing = Random(f"{seed}:jobs:frozen").randrange(3) == 0
     managers = rng.choice((3, 3, 3, 5))
@@ -122,11 +132,13 @@ def plan_of(seed: int, *, classes: tuple[str, ...] | None = None, has_hostile: b
         )
         for number in range(rng.randrange(3, 8))
     )
+    if classes is None:
+        classes = drawn_of(drawn, is_freezing=is_freezing)
     return Plan(
         seed=seed,
         managers=managers,
         cores=cores,
-        classes=drawn_of(drawn, is_freezing=is_freezing) if classes is None else classes,
+        classes=(*classes, CORE_BLOCKED) if has_blocked else classes,
         gap_ns=rng.randrange(1000, 4000) * MILLISECOND,
         drifts_ppm=tuple(rng.choice((-DRIFT_LIMIT_PPM, 0, DRIFT_LIMIT_PPM)) for _ in range(hosts)),
         offsets_ns=tuple(rng.randrange(1000) * SECOND for _ in range(hosts)),
@@ -247,6 +259,7 @@ class Story:
         self._has_forger = has_forger
         self.fences = NoStaleCommand()
         self.storm = NoEvictionStorm()
+        self.blocked = BlockedCoresAreReplaced(self.cores, _measure_nothing(plan))
         overlaps = OneAttemptAtATime(world, self.ledger)
         self.cores.listeners.append(overlaps.ran)
         world.observers += [
@@ -263,6 +276,7 @@ class Story:
             self.variables,
             NothingForgedRuns(self.forger.jobs),
             self.storm,
+            self.blocked,
             JobCapsHold(),
             self.history,
             self.ends,
@@ -278,7 +292,7 @@ class Story:
         self.faults = Faults(
             world,
             nodes,
-            [name for name in plan.classes if name not in (CORE_DIES, FrozenWorkers.NAME)],
+            [name for name in plan.classes if name not in OWN],
             limits=FaultLimits(
                 gap_ns=plan.gap_ns,
                 down_ns=(50 * MILLISECOND, 9 * SECOND),
@@ -315,9 +329,13 @@ class Story:
             world.at(FAULTS_FROM, partial(self._kill_core, world.rng("core dies")))
         if FrozenWorkers.NAME in self.plan.classes:
             world.at(FAULTS_FROM, FrozenWorkers(world, self._busy, CALM_FROM).strike)
+        ends_latest = ENDS_LATEST
+        if CORE_BLOCKED in self.plan.classes:
+            ends_latest = ENDS_LATEST_BLOCKED
+            world.at(FAULTS_FROM, partial(self._block_core, world.rng(CORE_BLOCKED)))
         world.at(CALM_FROM, self._calm)
         world.run_until(ENDS_EARLIEST)
-        while not world.stopped and world.now < ENDS_LATEST and not self.clients.are_done:
+        while not world.stopped and world.now < ends_latest and not self.clients.are_done:
             world.run_until(world.now + 2 * SECOND)
         if not world.stopped:
             for job in self.clients.jobs:
@@ -339,10 +357,23 @@ class Story:
             gap_ns = SECOND // 4  # it is to strike, also where there is little to strike at
         self.world.after(int(rng.expovariate(1.0) * gap_ns) + MILLISECOND, partial(self._kill_core, rng))
 
+    def _block_core(self, rng: Random) -> None:
+        if self.world.now >= (CALM_FROM if CORE_BLOCKED in self.world.struck else LATE_UNTIL):
+            return
+        for_ns = HOUR if rng.randrange(2) else rng.randrange(3, 40) * SECOND
+        has_met = self.cores.block(rng, for_ns, is_computing=rng.randrange(3) == 0)
+        self.world.count_fault(CORE_BLOCKED, has_met=has_met)
+        gap_ns = 6 * SECOND if has_met else SECOND // 4
+        self.world.after(int(rng.expovariate(1.0) * gap_ns) + MILLISECOND, partial(self._block_core, rng))
+
     def _calm(self) -> None:
         self.faults.stop()
         self.world.network.default = LinkProfile()
         self.ends.begin(self.world)
+
+
+def _measure_nothing(plan: Plan) -> set[str]:
+    return {spec.name for errand in plan.errands for spec in errand.order.workflows if not spec.is_test}
 
 
 def run(
@@ -351,9 +382,10 @@ def run(
     verbose: Callable[[str], None] | None = None,
     has_forger: bool = False,
     has_hostile: bool = False,
+    has_blocked: bool = False,
 ) -> World:
     """The history of this seed, finished and judged. With a forger, somebody in it gives out tasks of its own."""
-    return Story(plan_of(seed, has_hostile=has_hostile), verbose, has_forger=has_forger).run()
+    return Story(plan_of(seed, has_hostile=has_hostile, has_blocked=has_blocked), verbose, has_forger=has_forger).run()
 
 
 def describe(seed: int) -> list[str]:

@@ -55,6 +55,49 @@ def test_no_history_with_a_hostile_member_breaks_an_invariant(seeds: range) -> N
     assert not broken, "\n".join(broken)
 
 
+@fresh(100, PER_TEST)
+def test_no_history_with_cores_that_are_blocked_breaks_an_invariant(seeds: range) -> None:
+    broken = []
+    for seed in seeds:
+        world = jobs.run(seed, has_blocked=True)
+        broken += [f"seed {seed} with blocked cores: {violation}" for violation in world.violations]
+
+    assert not broken, "\n".join(broken)
+
+
+@pytest.mark.parametrize("seed", [2, 14, 48])
+def test_cores_that_are_blocked_are_replaced_while_other_work_goes_on_beside_them(seed: int) -> None:
+    """In the last one some are those of a workflow that measures nothing, whose deadline is its own."""
+    story = jobs.Story(jobs.plan_of(seed, has_blocked=True), None)
+
+    assert story.run().violations == []
+    assert story.blocked.told > 0, "the leader knew of it"
+    assert story.blocked.for_good > 0, "only a kill could end it"
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_where_nothing_else_is_wrong_blocked_cores_are_all_that_is_lost(seed: int) -> None:
+    story = jobs.Story(jobs.plan_of(seed, classes=(), has_blocked=True), None)
+
+    assert story.run().violations == []
+    assert story.cores.blocked and story.history.ended
+
+
+@pytest.mark.long
+def test_histories_with_cores_that_are_blocked_have_what_is_hard_in_them() -> None:
+    stories = [jobs.Story(jobs.plan_of(seed, has_blocked=True), None) for seed in range(30)]
+
+    for story in stories:
+        story.run()
+
+    blocked = [process for story in stories for process in story.cores.blocked]
+    assert len(blocked) >= 90
+    assert sum(process.is_computing for process in blocked) >= 20
+    assert sum(story.blocked.told for story in stories) >= 300
+    assert sum(story.blocked.for_good for story in stories) >= 5
+    assert sum(story.blocked.beside for story in stories) >= 5, "others were given to their workers"
+
+
 def test_hostile_member_says_every_message_there_is_and_is_refused() -> None:
     stories = [jobs.Story(jobs.plan_of(seed, classes=(), has_hostile=True), None) for seed in range(2)]
     for story in stories:

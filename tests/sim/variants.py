@@ -39,6 +39,7 @@ from talka.control.jobs.workers.fleet import Fleet
 from talka.control.jobs.workers.granted_workers import GrantedWorkers
 from talka.control.jobs.workers.health import CorrelatedFailure
 from talka.control.jobs.workers.lease_rule import LeaseRule
+from talka.control.jobs.workers.worker_life import WorkerLife
 from talka.control.load.load_job import LoadJob
 from talka.control.member.replay_guard import ReplayWindow
 from talka.control.member.ring_guard import RingGuard
@@ -50,6 +51,7 @@ from talka.control.tasks.dispatch import Dispatcher
 from talka.control.tasks.epoch_floor import EpochFloor
 from talka.control.tasks.store_effects import Commit
 from talka.control.worker.composite import Worker
+from talka.control.worker.core_turns import CoreTurns
 from talka.control.worker.fences import JobFences
 from talka.control.worker.handlers_code import OWN
 from talka.control.worker.handlers_pool import HandlerPool
@@ -438,6 +440,18 @@ def sends_variables_open(right, self, *worker):
 @variant("sealed_variables", WorkerVariables, "opened")
 def takes_open_variables(right, self, assign):
     return assign if assign.bundle.env else right(self, assign)
+
+
+@variant("silence_deadline", CoreTurns, "overdue")
+def waits_for_every_core(right, self, may_end):
+    """A core of a load test whose event loop does not turn is killed when its deadline is over, and replaced."""
+    return []
+
+
+@variant("cores_apart", WorkerLife, "is_usable")
+def takes_the_worker_for_its_core(right, self):
+    """A core that hangs concerns no other core of its worker."""
+    return right(self) and not self.quiet
 
 
 @variant("own_attempts", GrantedWorkers, "was_granted")

@@ -15,13 +15,14 @@ import msgspec
 from talka.control.load.core_effects import KillCore, StartCore, TellCore
 from talka.control.member.composite import ClusterMember, MemberEffect
 from talka.control.worker.composite import Worker
-from talka.control.worker.effects import CoresUntil, WorkerEffect
+from talka.control.worker.effects import CoresUntil, LookAtCore, WorkerEffect
 from talka.errors import Invalid
 from talka.stats.windows import WINDOW_NS, Window
+from talka.testing.core_runs import CoreProcess, CoreRun, Ledger
 from talka.testing.host import Host
-from talka.testing.journeys import ITERATION_NS, JOURNEY_NS, JourneyCounts, Journeys, Manner, rows_of, totals_of
+from talka.testing.journeys import ITERATION_NS, JOURNEY_NS, rows_of, totals_of
 from talka.testing.world import Observer, World
-from talka.units import MILLISECOND, NEVER
+from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.jobs import (
     Acknowledge,
     Assign,
@@ -37,7 +38,6 @@ from talka.wire.security.roles import Role
 from talka.wire.shards import (
     CONTEXT_PREFIX,
     Ack,
-    Arm,
     Armed,
     FromCore,
     Go,
@@ -49,6 +49,10 @@ from talka.wire.shards import (
 
 AGAIN_NS: Final = 25 * MILLISECOND
 """After which a core tries again to reach a worker that stands still."""
+TURN_NS: Final = SECOND
+"""Between two words of a core process that its loop turns."""
+LOOK_NS: Final = 20 * MILLISECOND
+"""After which a worker has the stack of one that does not."""
 TOKEN: Final = "token"
 """What every simulated workflow provides by name."""
 CONTEXT: Final = CONTEXT_PREFIX + "left by "
@@ -125,96 +129,6 @@ class Ends:
             world.push(max(host.true_of(end_ns), world.now + 1), self._look, (host, end_ns))
 
 
-class CoreRun:
-    """One shard in a core process."""
-
-    def __init__(self, host: Host, number: int, attempt: int, arm: Arm, process: int) -> None:
-        self.host = host
-        self.process = process
-        """Its number on the host: shards of several workflows may run in one."""
-        self.boot = host.boot
-        self.number = number
-        """Its worker's, as in its `StartCore`."""
-        self.attempt = attempt
-        """Its manager's number of the attempt that it is a part of."""
-        self.arm = arm
-        self.go: Go | None = None
-        self.is_alive = True
-        self.is_stopping = False
-        self.final = ""
-        """How it ended: `plan`, `stop`, `killed`, `died`, `crash`; empty while it lives."""
-        self.began_at = 0
-        """True time; `ended_at` likewise. 0: not yet."""
-        self.ended_at = 0
-        self.last_ns = 0
-        """Local time up to which iterations are counted."""
-        self.rest_ns = 0
-        self.manner = Manner.of(arm.settings.seed)
-        self.journeys = Journeys()
-        self.is_over = False
-        """Its plan is."""
-        self.stopped_ns = 0
-        """Local time from which on it starts nothing new. 0: not yet."""
-        self.reported = JourneyCounts()
-        self.known = JourneyCounts()
-        """What its worker has acknowledged."""
-        self.most_under_way = 0
-        """Iterations in any of its reports that had neither ended nor been cut."""
-        self.sent: dict[tuple[str, str | None], int] = {}
-        """Rows as they were told last."""
-        self.sequence = 0
-        self.acknowledged = 0
-        self.windows: list[Window] = []
-
-    @property
-    def shard(self) -> tuple[str, str, int, int]:
-        return (self.arm.job, self.arm.workflow, self.arm.shard.index, self.arm.shard.of)
-
-    @property
-    def started(self) -> int:
-        return self.journeys.started
-
-    @property
-    def has_ended_well(self) -> bool:
-        """It said its last word, and its worker heard it."""
-        return not self.is_alive and self.final in ("plan", "stop")
-
-    @property
-    def is_working(self) -> bool:
-        """Whether it may start iterations at this instant."""
-        return self.is_alive and self.began_at > 0 and not self.is_stopping and self.host.is_running
-
-
-class Ledger:
-    """What really ran: every core there ever was, by job."""
-
-    def __init__(self) -> None:
-        self.cores: dict[str, list[CoreRun]] = {}
-        self.working: dict[tuple[str, str, int, int], list[CoreRun]] = {}
-        """Cores of each shard that live."""
-
-    def add(self, run: CoreRun) -> None:
-        self.cores.setdefault(run.arm.job, []).append(run)
-        self.working.setdefault(run.shard, []).append(run)
-
-    def gone(self, run: CoreRun) -> None:
-        self.working[run.shard].remove(run)
-
-    def started(self, job: str, workflow: str) -> int:
-        """Iterations that all cores together have started."""
-        return sum(run.started for run in self.cores.get(job, ()) if run.arm.workflow == workflow)
-
-    def started_by(self, job: str, attempt: int, boot: int | None = None) -> int:
-        return sum(
-            run.started
-            for run in self.cores.get(job, ())
-            if run.attempt == attempt and (boot is None or run.boot == boot)
-        )
-
-    def alive(self, job: str) -> list[CoreRun]:
-        return [run for run in self.cores.get(job, ()) if run.is_alive]
-
-
 class Cores(Observer):
     """Runs what workers ask for with StartCore, TellCore and KillCore. Cores live and stand still with their host;
     where the worker alone is frozen they go on, until the end they were told of last."""
@@ -225,7 +139,10 @@ class Cores(Observer):
         """Told whenever a core has started iterations."""
         self._world = world
         self._ends = Ends(world, self._over)
+        self.blocked: dict[CoreProcess, None] = {}
+        """Processes whose loop was blocked at some time."""
         self._runs: dict[str, dict[int, CoreRun]] = {}
+        self._processes: dict[tuple[str, int], CoreProcess] = {}
         self._rngs: dict[str, Random] = {}
 
     def on_effect(self, world: World, host: Host, effect: object) -> None:
@@ -239,6 +156,8 @@ class Cores(Observer):
             run = self._runs.get(host.name, {}).get(effect.attempt)
             if run is not None:
                 self._end(run, "killed")
+        elif type(effect) is LookAtCore:
+            self._look_at(host, effect.process)
         elif type(effect) is CoresUntil:
             self._ends.told(host, effect.end_ns)
 
@@ -258,9 +177,28 @@ class Cores(Observer):
             return False
         struck = rng.choice(runs)
         for run in list(self._runs[struck.host.name].values()):
-            if run.process == struck.process:
+            if run.process is struck.process:
                 self._end(run, "died")
         return True
+
+    def block(self, rng: Random, for_ns: int, *, is_computing: bool) -> bool:
+        """The event loop of one process that starts iterations stands still for so long; False when there is none."""
+        now = self._world.now
+        found = [
+            process
+            for process in self._processes.values()
+            if now >= process.blocked_until and any(run.is_working for run in process.runs.values())
+        ]
+        if not found:
+            return False
+        struck = rng.choice(found)
+        struck.blocked_at, struck.blocked_until, struck.is_computing = now, now + for_ns, is_computing
+        self.blocked[struck] = None
+        return True
+
+    def runs_on(self, host: Host) -> list[CoreRun]:
+        """Those that live."""
+        return list(self._runs.get(host.name, {}).values())
 
     # -- from start to end
 
@@ -275,17 +213,50 @@ class Cores(Observer):
         if owner is None or arm is None:  # it was given up in the same step
             self._tell_exit(host, host.boot, number, "was given up before it started")
             return
-        run = CoreRun(host, number, owner[1], arm, effect.process)
+        process = self._processes.get((host.name, effect.process))
+        if process is None:
+            process = self._processes[host.name, effect.process] = CoreProcess(host, effect.process)
+        run = process.runs[number] = CoreRun(host, number, owner[1], arm, process)
         self._runs.setdefault(host.name, {})[number] = run
         self.ledger.add(run)
         self._world.after(self._rng(host).randrange(50, 600) * MILLISECOND, partial(self._arm, run))
 
+    def _turn(self, process: CoreProcess) -> None:
+        if not process.runs:
+            return
+        host, world = process.host, self._world
+        if world.now < process.blocked_until:
+            world.push(process.blocked_until, self._turn, (process,))
+            return
+        if host.is_running:
+            worker_act(world, host, process.boot, partial(_hear_turn, process=process.number))
+        world.push(host.true_of(host.local(world.now) + TURN_NS), self._turn, (process,))
+
+    def _look_at(self, host: Host, number: int) -> None:
+        process = self._processes.get((host.name, number))
+        if process is not None:
+            seen = partial(_hear_look, process=number, cpu_ns=process.cpu_ns(self._world.now), stack="simulated.py:1")
+            self._world.after(LOOK_NS, partial(worker_act, self._world, host, process.boot, seen))
+
+    def _is_blocked(self, run: CoreRun, act: Callable[..., None], *arguments: object) -> bool:
+        """Whether it cannot go on now: then `act` follows as soon as it can."""
+        until = run.process.blocked_until
+        if self._world.now < until:
+            self._world.push(until, act, (run, *arguments))
+            return True
+        return False
+
     def _arm(self, run: CoreRun) -> None:
+        if self._is_blocked(run, self._arm):
+            return
+        if not run.process.is_turning:  # of a process this is the first word
+            run.process.is_turning = True
+            self._turn(run.process)
         self._say(run, Hello(run.number, "3.11", "simulated"))
         self._say(run, Armed())
 
     def _told(self, run: CoreRun, message: object) -> None:
-        if not run.is_alive:
+        if not run.is_alive or self._is_blocked(run, self._told, message):
             return
         if isinstance(message, Go):
             if run.go is None:
@@ -306,7 +277,7 @@ class Cores(Observer):
                 self._end(run, "killed")
 
     def _begin(self, run: CoreRun) -> None:
-        if not run.is_alive:
+        if not run.is_alive or self._is_blocked(run, self._begin):
             return
         if not run.host.is_running:
             self._world.after(AGAIN_NS, partial(self._begin, run))
@@ -323,6 +294,9 @@ class Cores(Observer):
         if not run.is_alive or run.final:
             return
         world = self._world
+        if self._is_blocked(run, self._tick):
+            run.last_ns = run.host.local(run.process.blocked_until)
+            return
         if not run.host.is_running:
             # Nothing ran since: what was due meanwhile is not made up for.
             run.last_ns = run.host.local(world.now + AGAIN_NS)
@@ -426,6 +400,10 @@ class Cores(Observer):
         run.ended_at = self._world.now
         run.final = how
         self.ledger.gone(run)
+        process = run.process
+        process.runs.pop(run.number, None)
+        if not process.runs and self._processes.get((run.host.name, process.number)) is process:
+            del self._processes[run.host.name, process.number]
 
 
 def provided_by(run: CoreRun) -> dict[str, bytes]:
@@ -443,6 +421,14 @@ def worker_of(host: Host) -> Worker:
 
 def _hear_core(worker: Worker, now: int, *, attempt: int, message: FromCore) -> list[WorkerEffect]:
     return worker.on_core_message(now, attempt, message)
+
+
+def _hear_turn(worker: Worker, now: int, *, process: int) -> list[WorkerEffect]:
+    return worker.on_core_turned(now, process)
+
+
+def _hear_look(worker: Worker, now: int, *, process: int, cpu_ns: int, stack: str) -> list[WorkerEffect]:
+    return worker.on_core_look(now, process, cpu_ns, stack)
 
 
 def _hear_exit(worker: Worker, now: int, *, attempt: int, cause: str) -> list[WorkerEffect]:

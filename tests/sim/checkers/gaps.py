@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 
 from talka.control.jobs.effects import JobEndStored
-from talka.testing.cores import CoreRun, Ledger
+from talka.testing.core_runs import CoreRun, Ledger
 from talka.testing.host import Host
 from talka.testing.world import Observer, World
 from talka.units import SECOND

@@ -20,7 +20,8 @@ from talka.control.member import leader_calls
 from talka.control.member.composite import ClusterMember
 from talka.control.worker import composite, fences, held_shards
 from talka.stats.tally import Tally
-from talka.testing.cores import CoreRun, Ledger, Obeyed, WorkerPart
+from talka.testing.core_runs import CoreRun, Ledger
+from talka.testing.cores import Obeyed, WorkerPart
 from talka.testing.disk import BLOB_PREFIX, Puts
 from talka.testing.host import Host
 from talka.testing.journeys import LOOK, rows_in

@@ -10,7 +10,8 @@ import msgspec
 
 from talka.control.jobs.effects import AttemptAccepted, JobEndStored
 from talka.stats.tally import CALL_NAMES_KEPT, OTHER_CALLS, Tally, fold_calls, merged
-from talka.testing.cores import CONTEXT, TOKEN, CoreRun, Ledger
+from talka.testing.core_runs import CoreRun, Ledger
+from talka.testing.cores import CONTEXT, TOKEN
 from talka.testing.host import Host
 from talka.testing.journeys import JourneyCounts, counts_in, discrepancies, rows_in, tally_of
 from talka.testing.world import Observer, World
