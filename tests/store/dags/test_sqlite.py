@@ -668,6 +668,93 @@ def test_a_job_that_ended_in_an_earlier_version_is_kept_for_its_whole_time_from_
         assert [store.sweep(grown_ms, 100, 9, 9) for grown_ms in (0, 99, 1)] == [0, 0, 1]
 
 
+# The length of its log.
+
+
+def log_of(path: Path) -> Path:
+    return path.with_name(path.name + "-wal")
+
+
+def test_commits_are_written_over_a_log_that_was_made_long_before(path: Path) -> None:
+    limits = FileLimits(log_bytes=2_000_000)
+    with SqliteRecords(str(path), limits=limits) as store:
+        store.apply(batch(1))
+        store.file.lengthen_log()
+        for number in range(2, 20):
+            store.apply(batch(number))
+        assert log_of(path).stat().st_size == 2_000_000
+        store.file.lengthen_log()
+        for number in range(20, 100):
+            store.apply(batch(number))
+        length = log_of(path).stat().st_size
+        assert length > 2_000_000, "it grows where that was not enough"
+        store.file.lengthen_log()
+        assert log_of(path).stat().st_size == length, "a longer one is left alone"
+        assert len(store.live_jobs()) + len(store.jobs((), 1000, 1000)) >= 99
+
+
+def test_what_was_committed_to_a_long_log_is_found_after_a_power_cut(path: Path, tmp_path: Path) -> None:
+    with SqliteRecords(str(path)) as store:
+        store.apply(batch(1))
+        store.file.lengthen_log()
+        after_one = log_of(path).read_bytes()
+        store.apply(batch(2))
+        for name, log in (("none.sqlite", after_one), ("both.sqlite", log_of(path).read_bytes())):
+            shutil.copy(path, tmp_path / name)
+            log_of(tmp_path / name).write_bytes(log)
+    for name, jobs in (("none.sqlite", ["job-1"]), ("both.sqlite", ["job-2", "job-1"])):
+        with SqliteRecords(str(tmp_path / name)) as found:
+            assert [row.id for row in found.jobs((), 9, 9)] == jobs
+            assert found.file.problems() == []
+
+
+@pytest.mark.parametrize("written", [0, 1], ids=["nothing fits", "a part fits"])
+def test_a_log_stays_as_it_is_where_the_disk_has_no_room(
+    path: Path, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    write, calls = os.pwrite, []
+
+    def full(file: int, content: bytes, at: int) -> int:
+        calls.append(at)
+        if len(calls) > written:
+            raise OSError(errno.ENOSPC, "no space left on device")
+        return write(file, content, at)
+
+    with SqliteRecords(str(path)) as store:
+        store.apply(batch(1))
+        before = log_of(path).read_bytes()
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "pwrite", full)
+            store.file.lengthen_log()
+        assert len(calls) == written + 1 and log_of(path).read_bytes() == before
+        store.apply(batch(2))
+        assert [row.id for row in store.jobs((), 9, 9)] == ["job-2", "job-1"]
+
+
+def test_no_log_is_made_longer_that_is_not_there_or_that_no_commit_waits_for(path: Path) -> None:
+    sqlite_file.lengthen(str(path), 1000)
+    assert not path.exists()
+    SqliteFile(":memory:").lengthen_log()
+    with SqliteRecords(str(path), "NORMAL") as store:
+        store.apply(batch(1))
+        before = log_of(path).stat().st_size
+        store.file.lengthen_log()
+        assert log_of(path).stat().st_size == before
+
+
+def test_a_log_is_not_made_longer_while_another_process_writes_to_it(path: Path) -> None:
+    with SqliteRecords(str(path), limits=FileLimits(busy_s=0)) as store:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            before = log_of(path).stat().st_size
+            with pytest.raises(RecordsUnavailable):
+                store.file.lengthen_log()
+            assert log_of(path).stat().st_size == before
+            other.execute("ROLLBACK")
+        store.file.lengthen_log()
+        assert log_of(path).stat().st_size > before
+
+
 # Two processes.
 
 HOLDER = """

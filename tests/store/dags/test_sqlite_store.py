@@ -7,8 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from talka.store.dags.records import Condition
+from talka.store.dags.records import CommitListener, Condition
 from talka.store.dags.sqlite import SqliteRecords
+from talka.store.dags.sqlite_file import LOG_LEAST_BYTES
 from talka.store.dags.sqlite_store import SqliteKind, SqliteStore
 from talka.store.files.blobs import Blobs
 
@@ -56,3 +57,16 @@ async def test_jobs_and_tasks_of_a_store_with_problems_are_not_counted(tmp_path:
 
     assert len(found.problems) == 1
     assert found == Condition(str(path), found.problems, 0, 0)
+
+
+async def test_a_store_that_takes_commits_has_a_log_that_need_not_grow(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.sqlite"
+    store = await SqliteKind().open(f"sqlite:///{path}")
+    try:
+        log = path.with_name("jobs.sqlite-wal")
+        assert log.stat().st_size < LOG_LEAST_BYTES
+        store.start(CommitListener(lambda tickets: None, lambda text: None, lambda error: None))
+        await store.leases("")  # the same thread has done what it was given before
+        assert log.stat().st_size == LOG_LEAST_BYTES
+    finally:
+        await store.close()

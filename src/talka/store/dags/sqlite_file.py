@@ -44,6 +44,10 @@ CHECKPOINT_PAGES: Final = 4000
 """So much is written to the log before it goes to the file itself: a page that changes often goes there once."""
 LOG_LIMIT_BYTES: Final = 64 * 1024 * 1024
 """To this the log is cut when it was longer for a while, because somebody read."""
+LOG_LEAST_BYTES: Final = 4 * 1024 * 1024
+"""So long the log is made before it is written to: for a file that grows, the file system keeps a log of its own, and
+each commit waits for both. The log is begun anew before it is longer where commits are small."""
+ZEROS: Final = bytes(64 * 1024)
 PRAGMAS: Final = (
     f"cache_size = -{CACHE_KIBIBYTES}",
     f"wal_autocheckpoint = {CHECKPOINT_PAGES}",
@@ -72,6 +76,7 @@ _counts: Final = msgspec.json.Decoder(dict[str, int])
 class FileLimits(NamedTuple):
     busy_s: float = BUSY_S
     look_ns: int = LOOK_NS
+    log_bytes: int = LOG_LEAST_BYTES
 
 
 USUAL_LIMITS: Final = FileLimits()
@@ -211,6 +216,15 @@ class SqliteFile:
         """Bring the log into the file, as far as readers let it."""
         with self._writing, self._sentences():
             self._open_one(self._writer).execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    def lengthen_log(self) -> None:
+        """What follows its last commit means nothing to SQLite, be it zeros or commits of an earlier round. Where there
+        is no room for it, the log stays as it is."""
+        if self._in_memory or self._synchronous != "FULL":
+            return
+        # Within a transaction: nobody, of this process or another, writes to it meanwhile.
+        with self._writing, self._sentences(), transaction(self._open_one(self._writer)):
+            lengthen(self.place + LOG_SUFFIX, self._limits.log_bytes)
 
     def backup(self, target: Path) -> None:
         """Copy it as it is at one instant, while it is in use, to a new file."""
@@ -363,3 +377,20 @@ class SqliteFile:
                 return self._not_writable()
             case _:
                 return RecordsUnavailable(f"{self.place} cannot be used ({error}): look after the disk and start again")
+
+
+def lengthen(path: str, bytes_: int) -> None:
+    """With zeros that are on the disk. All of it or nothing; nothing where the file is not there."""
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return
+    found = at = os.fstat(file).st_size
+    try:
+        while at < bytes_:
+            at += os.pwrite(file, ZEROS[: bytes_ - at], at)
+        os.fsync(file)
+    except OSError:  # the disk is full
+        os.ftruncate(file, found)
+    finally:
+        os.close(file)

@@ -74,6 +74,7 @@ class SqliteStore:
     def start(self, commits: CommitListener) -> None:
         assert self._writer is None, "commits are answered to one alone"
         self._writer = StoreThread(self._records, self._blobs, commits, self._limits)
+        self._holder.submit(self._records.file.lengthen_log)  # if it cannot, commits take longer
 
     def commit(self, ticket: int, changes: Sequence[Change], key: str = "") -> bool:
         assert self._writer is not None, "it was not started"
