@@ -696,7 +696,7 @@ def test_one_task_is_shown_with_its_attempts_and_the_end_of_what_they_wrote(comm
 
     out = command("jobs", "show", "job1", "--task", "extract").out
     assert re.search(r"1 +failed +w1 .* ValueError +stdout 13 B, traceback 25 B +no \(h.py:3\)\n", out)
-    assert re.search(r"2 +died +w1 .* oom\n", out) and re.search(r"3 +w1 .* completed +stderr", out)
+    assert re.search(r"2 +died +w1 .* oom\n", out) and re.search(r"3 +completed +w1 .* stderr", out)
     assert "attempt 1, stdout:\n  one\n  \\x1b[31mtwo\n" in out and "\x1b" not in out
     assert "attempt 1, traceback:\n  Traceback\n  ValueError: no\n" in out
     assert "attempt 3, stderr (69,770 of 70,000 bytes are not kept: they never arrived, or" in out

@@ -262,11 +262,11 @@ def attempts_table(attempts: Sequence[AttemptView]) -> str:
         [
             (
                 str(attempt.attempt),
-                attempt.outcome if attempt.outcome != attempt.cause else "",
+                attempt.outcome,
                 attempt.worker.partition("#")[0],
                 instant(attempt.started_at),
                 took_text(attempt.started_at, attempt.ended_at),
-                attempt.cause,
+                attempt.cause if attempt.cause != attempt.outcome else "",
                 "" if attempt.exit_code is None else str(attempt.exit_code),
                 attempt.signal,
                 bytes_text(attempt.memory_bytes) if attempt.memory_bytes else "",

@@ -16,7 +16,7 @@ AT = "2023-11-14 22:13:20 UTC"
 
 
 def said(state: TaskState, reason: str = "", **fields: Any) -> str:
-    row = TaskRow(job=1, index=0, id="load", state=state, spec=b"{}", ended_ms=AT_MS, **fields)
+    row = TaskRow(job=1, index=0, id="load", state=state, ended_ms=AT_MS, **{"spec": b"{}", **fields})
     view = ended_why(row, reason)
     assert (view.task, view.state, view.workers) == ("load", state, [])
     return view.text
@@ -33,6 +33,11 @@ def test_one_that_completed_says_when_where_and_at_which_attempt() -> None:
 def test_one_that_another_did_says_so() -> None:
     text = f"completed at {AT} without a run of its own: another task with its key had completed before"
     assert said(TaskState.COMPLETED) == text
+
+
+def test_one_that_was_fanned_out_says_that_its_elements_ended() -> None:
+    text = f"completed at {AT}: every element of its list had ended"
+    assert said(TaskState.COMPLETED, spec=b'{"id":"load","handler":"h","for_each":"a.b"}') == text
 
 
 def test_one_that_was_given_up_says_after_how_many_attempts_and_why() -> None:

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from talka.control.tasks.delivery import worker_of
 from talka.control.tasks.task import Needs
 from talka.wire.task_views import Reason, WhyView
@@ -13,6 +15,12 @@ from talka.work.lifecycle import TaskState
 
 NEAREST: Final = ("", "rate", "limit", "slots", "cores", "quarantine", "draining", "memory", "capability", "handler")
 """Constraints, the one first that keeps a task least from running."""
+
+
+class FannedOut(msgspec.Struct):
+    """What a spec says of that."""
+
+    for_each: str = ""
 
 
 def ended_why(task: TaskRow, reason: str) -> WhyView:
@@ -28,6 +36,8 @@ def _happened(task: TaskRow, reason: str) -> str:
             took = f", after {format_duration(took_ms * 1_000_000)}" if task.started_ms and took_ms > 0 else ""
             tried = f", at attempt {task.attempts}" if task.attempts > 1 else ""
             return f"completed at {at} on {worker_of(task.worker)[0]}{took}{tried}"
+        case TaskState.COMPLETED if msgspec.json.decode(task.spec, type=FannedOut).for_each:
+            return f"completed at {at}: every element of its list had ended"
         case TaskState.COMPLETED:
             return f"completed at {at} without a run of its own: another task with its key had completed before"
         case TaskState.DEAD:
