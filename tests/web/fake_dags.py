@@ -136,7 +136,7 @@ class FakeDags:
         await self._note("submit_dag", spec.name, key, by)
         return self._accept(spec, key, by)
 
-    def submit_soon(self, spec: DagSpec, key: str, by: str, done: Submitted) -> None:
+    def submit_soon(self, spec: DagSpec, key: str, by: str, done: Submitted, *, is_brief: bool = False) -> None:
         if self.holds_submits:
             self.held.append((spec, key, by, done))
             self.is_held.set()

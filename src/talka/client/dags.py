@@ -127,8 +127,9 @@ class DagControl(Protocol):
         the same job, another one a Conflict. `spec.schedule` is empty: see `put_schedule`.
         """
 
-    def submit_soon(self, spec: DagSpec, key: str, by: str, done: Submitted) -> None:
-        """The same for callers that wait for many. `done` is called once, in this thread, possibly at once."""
+    def submit_soon(self, spec: DagSpec, key: str, by: str, done: Submitted, *, is_brief: bool = False) -> None:
+        """The same for callers that wait for many. `done` is called once, in this thread, possibly at once. `is_brief`:
+        no more is asked for than id, name and state."""
 
     async def begin_dag(self, head: DagHead, key: str, by: str) -> str:
         """A job whose tasks follow in parts: the name of its draft. It is not listed and runs nothing before its end.

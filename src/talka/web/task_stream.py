@@ -219,7 +219,7 @@ class SubmitSocket:
             self._open += 1
             try:
                 key, spec, tell_end = submission_in(message.get("text") or message.get("bytes") or b"")
-                submit(spec, key, by, partial(done, n, tell_end))
+                submit(spec, key, by, partial(done, n, tell_end), is_brief=True)
             except TalkaError as error:
                 done(n, False, error)
             if not n % TURN:

@@ -23,7 +23,7 @@ from talka.wire.tasks import (
     TaskProgress,
     TaskResult,
 )
-from talka.work.dags.dag import BadDag, Limit, Retry, Timeouts
+from talka.work.dags.dag import BadDag, DagSpec, Limit, Retry, TaskSpec, Timeouts
 from talka.work.dags.records import (
     ClaimTask,
     Complete,
@@ -61,6 +61,20 @@ def test_a_job_is_acknowledged_and_runs_once_it_is_durable(play: Play) -> None:
     assert play.answers == [CallAnswered(1, id)]
     assert [task.id for task in play.handed.values()] == ["a"]
     assert play.keeper.job(id).state is JobState.RUNNING
+
+
+def test_jobs_that_come_together_are_claimed_in_one_commit_and_each_is_acknowledged_once_it_holds(play: Play) -> None:
+    play.beat("w")
+    play.hold()
+    spec = DagSpec(name="n", tasks=(TaskSpec(id="a", handler="h"),))
+    for call in (901, 902):
+        assert play.keeper.submit(play.now, call, spec, has_more=True) == []
+    assert play.changes(PutJob) == [] and len(play.keeper.jobs) == 2
+    play.take(play.keeper.tick(play.now))
+    assert len(play.changes(PutJob)) == 2 and len(play.changes(ClaimTask)) == 2 and play.waits == (1, 0)
+    assert play.answers == [] and play.handed == {}, "nothing is told before it is durable"
+    play.commit()
+    assert [answer.call for answer in play.answers] == [901, 902] and len(play.handed) == 2
 
 
 def test_a_job_that_came_in_parts_is_claimed_in_the_commit_of_its_end(play: Play) -> None:

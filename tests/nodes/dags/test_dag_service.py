@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ from talka.wire.tasks import (
     WorkerMessage,
 )
 from talka.work.dags.dag import BadDag, CodeBundle, DagHead, DagSettings, DagSpec, Limit, Param, Retry, TaskSpec
-from talka.work.dags.records import PutSchedule, ScheduleRow
+from talka.work.dags.records import Change, PutJob, PutSchedule, ScheduleRow
 from talka.work.lifecycle import JobState, TaskState, is_final
 
 ONCE = DagSettings(retry=Retry(max=0))
@@ -361,6 +361,30 @@ async def test_submissions_that_nobody_awaits_are_answered_each(node_of: NodeOf)
     node.jobs.submit_soon(dag({"z": ""}), "key", "me", node.done)
     await node.until(lambda: len(node.told) == 22)
     assert isinstance(node.told[-1], Conflict)
+
+
+async def test_the_first_job_of_a_turn_is_on_its_way_at_once_and_the_others_go_in_one_commit(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits: list[int] = []
+    commit = node.store.commit
+
+    def counted(ticket: int, changes: Sequence[Change], key: str = "") -> bool:
+        commits.append(sum(isinstance(change, PutJob) for change in changes))
+        return commit(ticket, changes, key)
+
+    monkeypatch.setattr(node.store, "commit", counted)
+    for number in range(5):
+        node.jobs.submit_soon(dag({f"t{number}": ""}), "", "", node.done, is_brief=True)
+    assert commits == [1]
+    await node.until(lambda: len(node.told) == 5)
+    assert [jobs for jobs in commits if jobs] == [1, 4]
+    assert all(node.records.job(one.id) is not None for one in node.told)
+    assert {(one.name, one.state, one.submitted_at) for one in node.told} == {("n", JobState.RUNNING, "")}, "brief"
+    node.jobs.submit_soon(dag({"a": ""}), "", "", node.done)
+    await node.until(lambda: len(node.told) == 6)
+    assert [jobs for jobs in commits if jobs] == [1, 4, 1], "another turn began"
+    assert node.told[-1].tasks == 1 and node.told[-1].submitted_at
 
 
 @pytest.mark.parametrize("node", [KeeperLimits(jobs=1)], indirect=True)

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, cast
 
-from talka.control.dags.graph import Dependents
+from talka.control.dags.graph import NO_DEPENDENTS, Dependents
 from talka.control.dags.rows import kept_streams
 from talka.control.tasks.retries import Terms
 from talka.control.tasks.task import DagTask, Needs, TaskOwner, packed, unpacked
@@ -72,7 +72,7 @@ class DagBook(ABC):
         self._open = 0
         """Tasks that have not ended, or whose end is not kept yet."""
         self._index_by_id: dict[str, int] | None = None
-        self._dependents = Dependents(())
+        self._dependents = NO_DEPENDENTS
         self.first_failed: DagTask | None = None
 
     # -- tasks come in
@@ -138,11 +138,16 @@ class DagBook(ABC):
 
     def _connect(self) -> None:
         """All tasks are there. Elements come after all others, and it is known who waits for them."""
+        self._index_by_id = None
+        if any([task.after for task in self.tasks]):
+            own = next((task.index for task in self.tasks if task.fan >= 0), len(self.tasks))
+            self._dependents = Dependents(self.tasks[:own])
+
+    def _connect_restored(self) -> None:
+        """As `_connect`, when they are not new."""
         if self.row.tasks and self.row.tasks != self.size:
             raise Invalid(f"tasks of job {self.row.id} are missing in the store: look at it with talka store check")
-        self._index_by_id = None
-        own = next((task.index for task in self.tasks if task.fan >= 0), len(self.tasks))
-        self._dependents = Dependents(self.tasks[:own])
+        self._connect()
         self._open = sum([count for state, count in self._counts.items() if state not in ENDED])
         self._find_failed()
 

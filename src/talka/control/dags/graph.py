@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from struct import unpack
+from typing import Final
 
 from talka.control.tasks.task import INDEX_BYTES, DagTask
 
@@ -55,3 +56,7 @@ class Dependents:
                 place = places[dependency]
                 places[dependency] = place + 1
                 targets[place] = task.index
+
+
+NO_DEPENDENTS: Final = Dependents(())
+"""Of tasks of which none waits for another: nearly all small jobs share it."""

@@ -111,7 +111,7 @@ class DagJob(FanBook):
     def restored(self, now: int) -> DagStep:
         """All were restored: go on where it was left. Attempts under way keep their fence and worker."""
         step = DagStep()
-        self._connect()
+        self._connect_restored()
         if self.has_ended:
             return step
         for task in self._count_waits([task for task in self.tasks if not task.is_settled]):
@@ -543,7 +543,8 @@ class DagJob(FanBook):
         self._begun_at = begun_at
         self._deadline = begun_at + self._timeout_ns if self._timeout_ns else NEVER
         for task in self.tasks:
-            if not task.is_settled:
+            policy = task.policy
+            if policy is not None and policy.total_ns and not task.is_settled:
                 self._expire(task)
 
     def _expire(self, task: DagTask) -> None:

@@ -169,8 +169,10 @@ class DagKeeper(KeeperEnd[DagEffect]):
         by: str = "",
         digest: str = "",
         keyed: Mapping[str, tuple[bytes, str]] = NO_KEYS,
+        has_more: bool = False,
     ) -> list[DagEffect]:
-        """`keyed`: output and blob of tasks that completed before, by their idempotency keys. The spec is filled."""
+        """`keyed`: output and blob of tasks that completed before, by their idempotency keys. The spec is filled.
+        `has_more`: others follow at once, then `tick`: all go together."""
         self.shelf.check_room(jobs=1, tasks=len(spec.tasks))
         self.shelf.check_key(key)
         depends_on = checked(spec.tasks)
@@ -182,7 +184,8 @@ class DagKeeper(KeeperEnd[DagEffect]):
         self._commits.changes.append(PutJob(job.row))
         self._add_tasks(now, job, spec.tasks, depends_on)
         self._start(now, job, keyed)
-        return self.confirm(now, call, job.row.id)
+        self._commits.after.answers.append(CallAnswered(call, job.row.id))
+        return [] if has_more else self._out(now)
 
     def begin(
         self,

@@ -19,6 +19,7 @@ from talka.control.dags.keeper import DagKeeper
 from talka.errors import Invalid, TalkaError, Unavailable
 from talka.nodes.dags.dag_views import (
     attempt_view,
+    brief_facts,
     dead_letter,
     event_view,
     facts_of,
@@ -113,6 +114,16 @@ class DagReading:
         """In memory, of a partition that is kept here. Of others the store tells."""
         keeper = self.keepers.of_job(id)
         return None if keeper is None else keeper.job(id)
+
+    def _submitted_facts(self, told: str | TalkaError, *, is_brief: bool) -> DagFacts | TalkaError:
+        """Of a job that was just submitted, told by its id."""
+        if isinstance(told, TalkaError):
+            return told
+        job = self._job(told)
+        if job is None:
+            return Unavailable("the job is gone already")
+        # Where it stands among others is asked for apart: it takes a while.
+        return brief_facts(job) if is_brief else live_facts(job, None)
 
     def _keeper_of(self, id: str) -> DagKeeper:
         """Of the partition that a job of this id is in."""

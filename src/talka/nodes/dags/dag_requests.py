@@ -6,11 +6,9 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import count
 from typing import Final, TypeAlias
 
-from talka.client.dags import Submitted
 from talka.client.requests import TooBusy
 from talka.control.tasks.store_effects import CallAnswered
 from talka.errors import Invalid, TalkaError
-from talka.wire.task_views import DagFacts
 from talka.work.dags.dag import TaskSpec, encode_task
 from talka.work.dags.params import Filler
 from talka.work.dags.records import JobRow
@@ -20,8 +18,8 @@ SILENCE_S: Final = 300.0
 DRAFTS_LIMIT: Final = 64
 BUSY_S: Final = 2.0
 
-Waiting: TypeAlias = "Submitted | asyncio.Future[str]"
-"""Told the facts of the job, or its id."""
+Waiting: TypeAlias = "Callable[[str | TalkaError], None] | asyncio.Future[str]"
+"""Told the id of the job."""
 
 
 class DagDraft:
@@ -99,9 +97,7 @@ class DagDrafts:
 class DagAnswers:
     """Whoever is `waiting` under a number of `calls` has an `answer` when the keeper has."""
 
-    def __init__(self, facts_of: Callable[[str], DagFacts | TalkaError]) -> None:
-        """`facts_of` a job that was just submitted, by its id."""
-        self._facts_of = facts_of
+    def __init__(self) -> None:
         self.calls = count(1)
         self.waiting: dict[int, Waiting] = {}
         self._partitions: dict[int, int] = {}
@@ -127,7 +123,7 @@ class DagAnswers:
             else:
                 waiting.set_exception(answer.error)
         elif waiting is not None:
-            waiting(answer.error or self._facts_of(answer.job))
+            waiting(answer.error or answer.job)
 
     def fail(self, error: TalkaError, partition: int | None = None) -> None:
         """Tell everybody who waits, or waits for the keeper of this partition, that this is all they will hear."""

@@ -38,7 +38,6 @@ from talka.errors import TalkaError, Unavailable
 from talka.nodes.dags.dag_events import dag_ended_event, dropped_event, new_life_event, raised_event, too_old_event
 from talka.nodes.dags.dag_reading import ReadingLimits
 from talka.nodes.dags.dag_requests import BUSY_S, DRAFTS_LIMIT, SILENCE_S, DagAnswers, DagDrafts
-from talka.nodes.dags.dag_views import live_facts
 from talka.nodes.dags.job_code import JobCode
 from talka.nodes.dags.kept_partitions import KeptPartitions
 from talka.nodes.dags.notice_sender import NO_NOTICES, NoticeSender, NotifyOptions
@@ -47,6 +46,7 @@ from talka.nodes.dags.runnable import SETTLE_NS, RunnableCheck, bundled_in
 from talka.nodes.dags.schedule_calls import ScheduleCalls
 from talka.nodes.dags.schedule_keeper import ScheduleKeeper
 from talka.nodes.dags.store_upkeep import StoreUpkeep, UpkeepLimits
+from talka.nodes.dags.submit_turns import SubmitTurns
 from talka.nodes.member_events import Event
 from talka.store.dags.records import CommitListener, Store, StoreLost, StoreTaken
 from talka.wire.task_views import DagFacts, RetryRequest, SkipRequest
@@ -138,9 +138,10 @@ class DagService(ScheduleCalls):
         """Why the lease could not be renewed the last time."""
         self._is_problem_told = False
         self._is_closed = False
-        self._answers = DagAnswers(self._submitted_facts)
+        self._answers = DagAnswers()
         self._runnable = RunnableCheck(kept.turns.dispatcher.known, limits.settle_ns)
         self._drafts = DagDrafts(limits.drafts, limits.silence_s)
+        self._submit_turns = SubmitTurns(self.keepers, self._do)
         self._turns = count()
         """Of partitions, for new jobs."""
         self._reviving = asyncio.Lock()
@@ -346,11 +347,6 @@ class DagService(ScheduleCalls):
 
     # -- asking the keeper
 
-    def _submitted_facts(self, id: str) -> DagFacts | TalkaError:
-        job = self._job(id)
-        # Where it stands among others is asked for apart: it takes a while.
-        return Unavailable("the job is gone already") if job is None else live_facts(job, None)
-
     async def _call(self, keeper: DagKeeper, ask: Callable[[int], list[DagEffect]]) -> str:
         """The id of the job that the keeper was asked about, once that is durable."""
         call = next(self._answers.calls)
@@ -440,7 +436,7 @@ class DagService(ScheduleCalls):
         found = await self._store.keyed(keys)
         return {key: (one.output, one.blob) for key, one in found.items()}
 
-    def submit_soon(self, spec: DagSpec, key: str, by: str, done: Submitted) -> None:
+    def submit_soon(self, spec: DagSpec, key: str, by: str, done: Submitted, *, is_brief: bool = False) -> None:
         try:
             self._check_notices(spec.settings)
             spec = filled(spec)
@@ -458,12 +454,16 @@ class DagService(ScheduleCalls):
             if not spec.wait_for_workers:
                 self._runnable.check(spec.tasks, bundled_in(spec))
             keeper = self._keeper_for("")
-            effects = self._asked(lambda call: keeper.submit(boottime_ns(), call, spec, by=by), call)
+            has_more = self._submit_turns.waits(keeper)
+            effects = self._asked(lambda call: keeper.submit(boottime_ns(), call, spec, by=by, has_more=has_more), call)
         except TalkaError as error:
             done(error)
             return
-        self._answers.wait(call, done, keeper.partition.number)
-        self._do(effects)
+        self._answers.wait(
+            call, lambda told: done(self._submitted_facts(told, is_brief=is_brief)), keeper.partition.number
+        )
+        if effects:
+            self._do(effects)
 
     async def begin_dag(self, head: DagHead, key: str, by: str) -> str:
         self._drafts.check_room()

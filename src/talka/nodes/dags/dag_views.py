@@ -65,13 +65,23 @@ def facts_of(row: JobRow, counts: dict[str, int]) -> DagFacts:
     )
 
 
+def _live_state(job: DagJob) -> JobState:
+    """Of a job in memory: its end is not shown before it is kept."""
+    return JobState.COMPLETING if job.has_ended else job.state
+
+
+def brief_facts(job: DagJob) -> DagFacts:
+    """As `live_facts`, of no more than id, name and state: thousands a second are asked for."""
+    return DagFacts(job.row.id, job.row.name, _live_state(job))
+
+
 def live_facts(job: DagJob, position: int | None) -> DagFacts:
     """Of a job in memory: it may be a moment ahead of the store, but its end is not shown before it is kept."""
     row = job.row
     return DagFacts(
         id=row.id,
         name=row.name,
-        state=JobState.COMPLETING if job.has_ended else job.state,
+        state=_live_state(job),
         reason=job.reason,
         submitted_at=instant_text(row.submitted_ms),
         started_at=instant_text(row.submitted_ms),

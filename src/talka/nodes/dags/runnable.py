@@ -55,6 +55,9 @@ class RunnableCheck:
         """`bundled` are handlers that come with the job. Raises `NobodyCanRun`, of the first task nobody could run,
         or `Unavailable` while that may be because workers have not been heard of yet."""
         now = self._clock()
+        kinds = {(task.handler, task.capabilities, task.min_memory) for task in tasks}
+        if not bundled and len(kinds) == 1 and self._is_known(now, kinds.pop()):
+            return  # most jobs: nothing needs to be counted
         for stuck in stuck_tasks(self._known, now, tasks, bundled):
             task, more = tasks[stuck.first], stuck.tasks - 1
             others = "" if not more else " (and 1 task more)" if more == 1 else f" (and {more:,} tasks more)"
@@ -64,6 +67,11 @@ class RunnableCheck:
                 raise Unavailable(f"{text}; {young}: try again in a moment")
             text = f"{text}; start a worker that has it, or submit the job with --wait-for-workers"
             raise NobodyCanRun(text, task.id, index=stuck.first, field=stuck.lack.field)
+
+    def _is_known(self, now: int, kind: tuple[str, tuple[str, ...], int | str]) -> bool:
+        """Somebody could run such a task."""
+        handler, capabilities, min_memory = kind
+        return self._known.lack(now, Wants(handler, capabilities, _bytes(min_memory))) is None
 
 
 def who_could_run(
