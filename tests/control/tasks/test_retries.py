@@ -129,11 +129,16 @@ def test_settings_of_the_job_hold_for_tasks_that_say_nothing() -> None:
     assert (usual.retries, own.retries) == (1, None)
 
 
-def test_what_died_waits_before_it_is_tried_again_as_what_failed_does() -> None:
+def test_what_died_runs_again_at_once_and_after_another_failure_waits_as_what_failed_does() -> None:
     retry = Retry(max=9, backoff="4s")
-    waits = [judge(task, end_of("function", signal="SIGSEGV"), retry).wait_ns for task in [a_task()]]
-    assert 0 < waits[0] <= 4 * SECOND
-    assert judge(a_task(), end_of("command", signal="SIGSEGV"), Retry(backoff=0.0)).wait_ns == 0
+    died, failed = end_of("function", signal="SIGSEGV"), end_of("command", signal="SIGSEGV")
+    task = a_task()
+    waits = [judge(task, died, retry).wait_ns for _ in range(2)]
+    assert waits[0] == 0 < waits[1] <= 8 * SECOND
+    task = a_task()
+    waits = [judge(task, end, retry).wait_ns for end in (failed, died)]
+    assert 0 < waits[0] <= 4 * SECOND and 0 < waits[1] <= 8 * SECOND
+    assert judge(a_task(), failed, Retry(backoff=0.0)).wait_ns == 0
 
 
 def test_every_way_to_end_is_in_one_row() -> None:

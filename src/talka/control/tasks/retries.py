@@ -174,7 +174,9 @@ def judged(task: DagTask, policy: Policy, result: TaskResult, rng: Random) -> Re
         if result.outcome == "died":
             error = f"{error} ({task.deaths} processes died with nothing else in them)"
         return RetryVerdict(TaskState.DEAD, cause, error)
-    wait_ns = 0 if policy.backoff is None else delay(policy.backoff, counted, 0, rng)
+    # One process that died says little of the task: it may have been killed with its machine's memory, or by hand.
+    is_first_death = result.outcome == "died" and counted == 1
+    wait_ns = 0 if policy.backoff is None or is_first_death else delay(policy.backoff, counted, 0, rng)
     return RetryVerdict(None, cause, error, wait_ns)
 
 
