@@ -266,6 +266,19 @@ def test_outputs_that_are_too_large_or_no_json_fail_their_task(tmp_path: Path) -
     assert "524288" in tasks["too-large"]["error"].replace(",", ""), tasks["too-large"]["error"]
 
 
+def test_the_tasks_of_talka_up_need_no_frames_between_its_manager_and_its_worker(cluster: DagCluster) -> None:
+    links = 200
+    before = cluster.metric("stream_frames_sent_total")
+    job = cluster.dag(
+        "chain", *[{"id": f"t{n}", "handler": "mark", "depends_on": [f"t{n - 1}"] if n else []} for n in range(links)]
+    )
+    cluster.wait_for_end(job)
+    counts = cluster.ask_api("GET", f"/v1/jobs/{job}").good()["counts"]
+    assert counts["completed"] == links
+    # One for each task and more, if they were frames; the others are answers to beats, two or three a second.
+    assert cluster.metric("stream_frames_sent_total") - before < links
+
+
 # Tokens
 
 
