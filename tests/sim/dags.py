@@ -352,6 +352,7 @@ class Story:
                 drift_ppm=DRIFT_LIMIT_PPM,
             ),
             favourites=self._favourites,
+            centre=MANAGER,
         )
 
     def _favourites(self) -> list[str]:

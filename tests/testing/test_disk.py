@@ -4,8 +4,10 @@ import pytest
 
 from talka.errors import Invalid
 from talka.testing.disk import Disk, Puts
+from talka.testing.store_shell import StoreDisk
 from talka.testing.world import World
 from talka.units import MILLISECOND, SECOND
+from tests.sim.quiet import Quiet
 
 
 class Desk:
@@ -162,3 +164,16 @@ def test_wrong_speeds_are_refused() -> None:
         Disk(fsync_mean_ns=-1)
     with pytest.raises(Invalid, match="at least 1, not 0"):
         Desk().disk.slow_down(0, SECOND)
+
+
+def test_writes_of_a_store_on_a_slow_disk_are_slowed_writes_of_that_disk() -> None:
+    disk = StoreDisk()
+    World(1).add_host("m", Quiet, disk=disk).start()
+    disk.store.write(1, ())
+    assert disk.slowed_writes == 0
+
+    disk.slow_down(10, SECOND)
+    disk.store.write(2, ())
+    disk.write(1, ())
+
+    assert disk.slowed_writes == 2

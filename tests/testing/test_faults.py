@@ -153,6 +153,36 @@ def test_a_fault_that_met_nothing_is_counted_as_that_and_drawn_again(name: str) 
     assert mute.met_nothing[name] > 2 * loud.struck[name]
 
 
+class ToAll(Talker):
+    """Says something to all hosts of a star, and writes it down; nobody else does."""
+
+    def tick(self, now: int) -> list[object]:
+        return [*super().tick(now), *[Transmit(name, b"%d" % now, Lane.DATAGRAM) for name in STAR]]
+
+
+STAR = tuple("bcdefghi")
+
+
+def star_of(seed: int, name: str, centre: str) -> World:
+    world = World(seed)
+    for host in ("a", *STAR):
+        world.add_host(host, ToAll if host == "a" else Mute).start()
+    Faults(world, ("a", *STAR), (name,), limits=FaultLimits(gap_ns=20 * SECOND), centre=centre).begin(UNTIL)
+    world.run_until(UNTIL)
+    return world
+
+
+@pytest.mark.parametrize("name", ["flapping link", "one-way cut", "slow disk"])
+def test_what_meets_nothing_by_chance_is_drawn_again_for_whom_all_talk_to(name: str) -> None:
+    by_chance = [star_of(seed, name, "") for seed in range(12)]
+    surely = [star_of(seed, name, "a") for seed in range(12)]
+
+    assert all(world.struck.get(name) for world in surely)
+    assert sum(world.met_nothing.get(name, 0) for world in surely) < sum(
+        world.met_nothing[name] for world in by_chance if name in world.met_nothing
+    )
+
+
 def test_a_crash_of_a_host_that_is_down_is_made_up_for() -> None:
     world = world_of()
     limits = FaultLimits(gap_ns=2 * SECOND, down_ns=(4 * SECOND, 5 * SECOND))

@@ -31,12 +31,11 @@ class Disk:
         self.durable: dict[str, bytes] = {}
         self.lost_writes = 0
         """Writes a crash took, the torn ones included."""
-        self.slowed_writes = 0
-        """Writes that were begun while the disk was slow."""
         self.torn_writes = 0
         """Writes a crash met half done. They leave no mark: a torn record is found out and thrown away."""
         self._fsync_mean_ns = fsync_mean_ns
         self._slowness = 1
+        self._slowed_writes = 0
         self._unfinished: deque[tuple[int, Puts]] = deque()
         self._busy_until = 0
         self._last_ticket = -1
@@ -50,6 +49,11 @@ class Disk:
         self._on_durable = on_durable
 
     @property
+    def slowed_writes(self) -> int:
+        """Writes that were begun while the disk was slow."""
+        return self._slowed_writes
+
+    @property
     def unfinished(self) -> int:
         return len(self._unfinished)
 
@@ -61,7 +65,7 @@ class Disk:
                 "tickets of one node must grow"
             )
         self._last_ticket = ticket
-        self.slowed_writes += self._slowness > 1
+        self._slowed_writes += self._slowness > 1
         self._unfinished.append((ticket, puts))
         taken_ns = int(-log(1.0 - self._rng.random()) * self._fsync_mean_ns) * self._slowness
         self._busy_until = max(self._busy_until, self._world.now) + taken_ns

@@ -126,7 +126,10 @@ class Faults:
         limits: FaultLimits = FaultLimits(),  # noqa: B008 a frozen value
         favourites: Callable[[], list[str]] = list,
         may_lose_disk: Callable[[str], bool] = lambda name: False,
+        centre: str = "",
     ) -> None:
+        """`centre`: the host that all others talk to and that writes most, where there is one. A slow disk and a cut
+        between two that met nothing, and whose class never struck, are drawn again for it."""
         self._world = world
         self._rng = world.rng("fault")
         self._again_rng = world.rng("fault again")
@@ -139,6 +142,7 @@ class Faults:
         self._limits = limits
         self._favourites = favourites
         self._may_lose_disk = may_lose_disk
+        self._centre = centre
         self._todo: list[str] = []
         self._era = 0  # raised when faults end, so that what was to heal later does not
         self._is_over = True
@@ -324,6 +328,20 @@ class Faults:
             return self._rng.choice(favourites)
         return self._rng.choice(self._hosts)
 
+    def _sure_of(self, name: str) -> str:
+        """Whom a fault of this class surely meets; empty while chance decides."""
+        is_again = self._rng is self._again_rng
+        return self._centre if is_again and name not in self._world.struck else ""
+
+    def _two(self, name: str) -> list[str]:
+        """Hosts between which links are cut."""
+        centre = self._sure_of(name)
+        if not centre:
+            return self._rng.sample(list(self._world.hosts), 2)
+        pair = [centre, self._rng.choice([host for host in self._world.hosts if host != centre])]
+        self._rng.shuffle(pair)
+        return pair
+
     # -- hosts
 
     def _crash(self) -> bool:
@@ -349,7 +367,7 @@ class Faults:
         return host.state == "up"
 
     def _slow_disk(self) -> bool:
-        name = self._victim()
+        name = self._sure_of("slow disk") or self._victim()
         if self._slow_until.get(name, 0) > self._world.now:
             return False  # slowness multiplies: two at once would stop the disk for good
         duration = self._between(self._limits.cut_ns)
@@ -436,7 +454,7 @@ class Faults:
         return True
 
     def _cut_one_way(self) -> bool:
-        source, to = self._rng.sample(list(self._world.hosts), 2)
+        source, to = self._two("one-way cut")
         duration = self._between(self._limits.cut_ns)
         self._cut([(source, to)], duration)
         self._cuts_last("one-way cut", [(source, to)], duration)
@@ -472,7 +490,7 @@ class Faults:
         return True
 
     def _flap(self) -> bool:
-        one, other = self._rng.sample(list(self._world.hosts), 2)
+        one, other = self._two("flapping link")
         period = self._between((300 * MILLISECOND, 1500 * MILLISECOND))
         turns = self._rng.randrange(2, 6)
         for turn in range(turns):

@@ -105,6 +105,10 @@ class StoreDisk(Disk):
         super().attach(world, name, on_durable)
         self.store.attach(world, f"{name} store", lambda ticket, puts: self.on_stored())
 
+    @property
+    def slowed_writes(self) -> int:
+        return super().slowed_writes + self.store.slowed_writes
+
     def slow_down(self, factor: int, duration_ns: int) -> None:
         super().slow_down(factor, duration_ns)
         self.store.slow_down(factor, duration_ns)
