@@ -186,7 +186,7 @@ ROWS: Final = (
     _dags(
         "results of tasks count as often as they come (`task_result_key`)", "task_result_key", (ILLEGAL_MOVE, "D2"), 1
     ),
-    _dags("limits are forgotten with the manager (`leased_limits`)", "leased_limits", ("D5",), 32),
+    _dags("limits are forgotten with the manager (`leased_limits`)", "leased_limits", ("D5",), 52),
     _dags("results count whatever store gave the attempt out (`store_life`)", "store_life", ("D9",), 7),
     _dags("workers are given tasks under epochs they obeyed for another (`epoch_floor`)", "epoch_floor", ("D1",), 1),
     Row(
