@@ -137,6 +137,8 @@ class DagTask:
 
 
 def packed(indexes: tuple[int, ...]) -> bytes:
+    if not indexes:
+        return b""
     if len(indexes) == 1:  # most of those that depend on anything at all
         return _one.pack(indexes[0])
     return b"".join([_one.pack(index) for index in indexes])
