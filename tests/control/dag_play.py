@@ -136,6 +136,12 @@ class DagPlay:
         self.records.apply(commit.changes)
         self.take(self.keeper.on_committed(self.now, commit.ticket))
 
+    def commit_together(self) -> None:
+        """All that are held, in one transaction."""
+        commits = [self._open_commits.popleft() for _ in range(len(self._open_commits))]
+        self.records.apply([change for commit in commits for change in commit.changes])
+        self.take(self.keeper.on_committed(self.now, *[commit.ticket for commit in commits]))
+
     def fetched(self, outputs: Mapping[TaskKey, bytes] | None = None) -> None:
         """Answer the oldest read that is held, with these outputs or those of the store."""
         fetch = self._open_fetches.popleft()

@@ -18,6 +18,7 @@ from talka.nodes.member import REMEMBER_S, MemberNode, MemberOptions
 from talka.store.files.folder import FolderInUse, StoreFailed
 from talka.store.files.peers import PeerFile, RememberedPeer
 from talka.store.files.voter_file import VoterFile
+from talka.units import NEVER
 from talka.wire.asking import AskLeader, AskMembers, AskMetrics
 
 LIMIT_S = 60.0
@@ -419,7 +420,7 @@ async def test_nothing_goes_on_after_the_end(member) -> None:
     await a.stop()
     assert asyncio.all_tasks() <= before
     # A write to the disk ends late: that wakes nothing again.
-    a.node.member.next_tick_at = 0
+    assert a.node.member.next_tick_at < NEVER
     a.node.runtime.do([])
     assert not a.node.runtime.timer.is_set
     assert not a.node.runtime.streams._open and a.node.runtime.disk.is_idle

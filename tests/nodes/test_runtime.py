@@ -62,6 +62,37 @@ def test_a_loop_that_calls_too_early_is_asked_to_wait_for_the_rest(monkeypatch) 
     assert list(nows) == []
 
 
+def test_the_next_tick_is_asked_for_once_in_a_millisecond_however_much_happens(monkeypatch) -> None:
+    now = 1_000 * MILLISECOND
+    monkeypatch.setattr(runtime, "boottime_ns", lambda: now)
+
+    async def follow() -> None:
+        nonlocal now
+        asked: list[int] = []
+        later = asyncio.Event()
+
+        def ask() -> int:
+            asked.append(now)
+            if len(asked) == 2:
+                later.set()
+            return NEVER
+
+        timer = TickTimer(ask, lambda: None)
+        for _ in range(100):
+            timer.follow()
+        assert asked == [now], "at once, when it was not asked for lately"
+        now += MILLISECOND
+        await later.wait()  # what happened since is not forgotten
+        assert asked == [now - MILLISECOND, now]
+        timer.follow()
+        timer.close()
+        now += MILLISECOND
+        timer.follow()
+        assert not timer.is_set and len(asked) == 3, "what is over waits for nothing"
+
+    asyncio.run(follow())
+
+
 class Machine:
     """Stands for the member of a node: keeps what it was told."""
 

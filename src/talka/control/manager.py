@@ -123,7 +123,6 @@ class Manager:
         self._to_workers = PacedFrames(pace)
         self.level = Level.HEALTHY
         self.is_draining = False
-        self.next_tick_at = NEVER
         self._keys = keys
         self._signer = signer
         self._boot = boot
@@ -142,6 +141,21 @@ class Manager:
     @property
     def leader(self) -> str:
         return self.name if self.registry is not None else self._voter.election.leader
+
+    @property
+    def next_tick_at(self) -> int:
+        at = min(
+            self._keep_at,
+            self.blobs.next_tick_at,
+            self.calls.next_tick_at,
+            self.watches.next_tick_at,
+            self.audience.next_tick_at,
+            self.dags.next_tick_at,
+            self._to_workers.next_tick_at,
+        )
+        if self.registry is not None:
+            at = min(at, self.registry.next_tick_at)
+        return min([at, *(led.next_tick_at for led in self.led.values())])
 
     def _known_entries(self) -> list[JobEntry]:
         decided = [] if self.registry is None else list(self.registry.entries.values())
@@ -235,7 +249,6 @@ class Manager:
     def drop_keeper(self, now: int, partition: int) -> None:
         """A partition is lost: nothing of its jobs is decided here any more, and no result of a task is taken."""
         self.dags.drop(now, partition)
-        self._set_timer()
 
     def set_wall_offset(self, wall_offset_ns: int) -> None:
         """The clock of the day was set: what is put down from now on tells the new one."""
@@ -244,7 +257,7 @@ class Manager:
             self.registry.wall_offset_ns = wall_offset_ns
         self.dags.set_wall_offset(wall_offset_ns)
 
-    def act(self, now: int, effects: list[ManagerEffect]) -> list[PassedOn]:
+    def act(self, now: int, effects: Sequence[ManagerEffect]) -> list[PassedOn]:
         """Carry out what a keeper of dag jobs answered to the shell."""
         return self._out(now, effects)
 
@@ -396,7 +409,8 @@ class Manager:
         """Let news reach the parts they concern; what is left is for the member around this manager, and for the
         shell."""
         out: list[PassedOn] = []
-        open_effects = [*effects, *self._share_cores(now)]
+        open_effects = list(effects)
+        self._share_cores(now, open_effects)
         for effect in open_effects:  # it grows
             match effect:
                 case Send():
@@ -450,30 +464,11 @@ class Manager:
                     # The type checker finds an effect that is in no case and not passed on.
                     passed_on: PassedOn = effect
                     out.append(passed_on)
-            open_effects += self._share_cores(now)
-        self._set_timer()
+            self._share_cores(now, open_effects)
         return out
 
-    def _share_cores(self, now: int) -> list[ManagerEffect]:
+    def _share_cores(self, now: int, effects: list[ManagerEffect]) -> None:
         """Load jobs were granted cores, or gave some back: tasks have others from now on."""
-        effects: list[ManagerEffect] = []
         if self.registry is not None and self.registry.fleet.shifted:
             for name, cores in self.registry.fleet.take_shifted():
                 effects += self.dags.set_cores(now, name, cores)
-        return effects
-
-    def _set_timer(self) -> None:
-        at = min(
-            self._keep_at,
-            self.blobs.next_tick_at,
-            self.calls.next_tick_at,
-            self.watches.next_tick_at,
-            self.audience.next_tick_at,
-            self.dags.next_tick_at,
-            self._to_workers.next_tick_at,
-        )
-        if self.registry is not None:
-            at = min(at, self.registry.next_tick_at)
-        for led in self.led.values():
-            at = min(at, led.next_tick_at)
-        self.next_tick_at = at

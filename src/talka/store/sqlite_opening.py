@@ -1,6 +1,5 @@
 """Files of SQLite: opened, changed in transactions, brought to the newest version of their tables."""
 
-import contextlib
 import errno
 import os
 import sqlite3
@@ -50,18 +49,26 @@ def write_ahead(connection: sqlite3.Connection) -> None:
             raise
 
 
-@contextlib.contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    # Immediate: who reads first and writes later would fail at once when somebody else has written in between.
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        # Some errors have rolled it back already.
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
+class Transaction:
+    """What is done within is kept when it is over, or nothing of it is."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        # Immediate: who reads first and writes later would fail at once when somebody else has written in between.
+        self._connection.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        try:
+            if kind is None:
+                self._connection.execute("COMMIT")
+        finally:
+            # Some errors have rolled it back already.
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
 
 
 def version_of(connection: sqlite3.Connection, queries: Queries, table: str) -> int | None:
@@ -74,7 +81,7 @@ def version_of(connection: sqlite3.Connection, queries: Queries, table: str) -> 
 
 
 def migrate(connection: sqlite3.Connection, queries: Queries, version_now: Callable[[sqlite3.Connection], int]) -> None:
-    with transaction(connection):
+    with Transaction(connection):
         version = version_now(connection)  # another process may have been quicker
         for migration in queries.migrations:
             if migration.version > version:

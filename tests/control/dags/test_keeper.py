@@ -77,6 +77,23 @@ def test_jobs_that_come_together_are_claimed_in_one_commit_and_each_is_acknowled
     assert [answer.call for answer in play.answers] == [901, 902] and len(play.handed) == 2
 
 
+def test_what_follows_from_commits_that_became_durable_together_travels_together(play: Play) -> None:
+    play.beat("w")
+    first = play.submit({"a": "", "b": "a"})
+    (fence,) = play.handed
+    play.hold()
+    play.done("a")
+    second = play.submit({"c": ""})
+    third = play.submit({"d": ""})
+    assert play.waits == (3, 0) and len(play.answers) == 1
+    handed = len(play.told_all)
+    play.commit_together()
+    assert [answer.job for answer in play.answers] == [first, second, third]
+    assert play.took == [fence]
+    (message,) = [told.message for told in play.told_all[handed:] if isinstance(told.message, AssignTasks)]
+    assert [task.id for task in message.tasks] == ["b", "c", "d"]
+
+
 def test_a_job_that_came_in_parts_is_claimed_in_the_commit_of_its_end(play: Play) -> None:
     play.beat("w")
     draft = play.begin()

@@ -107,6 +107,89 @@ def test_short_tasks_are_given_in_hundreds_and_long_ones_in_pairs(length_ns: int
     assert len(dispatcher.assign(0)) == 3 * per_core
 
 
+# A task that is ready alone
+
+
+def test_a_task_that_is_ready_alone_goes_to_the_least_loaded_worker_that_can_run_it() -> None:
+    dispatcher = with_workers(worker("w1"), worker("w2"), worker("w3", handlers=("zip",)), length_ns=5 * MILLISECOND)
+    names = []
+    for index in range(6):
+        dispatcher.put(0, tasks_of(new_job(index), 1))
+        assert dispatcher.ready == 1 and dispatcher.has_ready()
+        names += [name for _, name in dispatcher.assign(0)]
+        assert dispatcher.ready == 0 and not dispatcher.has_ready()
+    assert Counter(names) == {"w1": 3, "w2": 3}
+
+
+def test_a_task_that_is_ready_alone_waits_for_room_and_is_shown_meanwhile() -> None:
+    dispatcher = with_workers(worker(), length_ns=SECOND)
+    dispatcher.put(0, tasks_of(new_job(1), 2))
+    (first, _), _ = dispatcher.assign(0)
+    lone = tasks_of(new_job(2), 1)
+    dispatcher.put(0, lone)
+    assert dispatcher.assign(0) == [] and dispatcher.ready == 1
+    assert dispatcher.queues(0).queues[0].ready == 1 and dispatcher.position(lone[0].job) == 0
+    dispatcher.ended(1, first, SECOND)
+    assert ids(dispatcher.assign(1)) == ["2.0"]
+
+
+def test_of_tasks_that_come_one_by_one_the_better_one_is_first() -> None:
+    dispatcher = with_workers(worker(), length_ns=SECOND)
+    dispatcher.put(0, tasks_of(new_job(1), 1))
+    ((running, _),) = dispatcher.assign(0)
+    dispatcher.put(0, tasks_of(new_job(1), 1, first=1, needs=ALONE))
+    dispatcher.put(0, tasks_of(new_job(2), 1, priority=1))
+    dispatcher.put(0, tasks_of(new_job(3), 1, priority=9))
+    assert dispatcher.ready == 3
+    dispatcher.ended(0, running, SECOND)
+    assert ids(dispatcher.assign(0))[0] == "3.0"
+
+
+@pytest.mark.parametrize("how", ["removed", "of a partition that was lost"])
+def test_a_task_that_is_ready_alone_can_be_taken_back(how: str) -> None:
+    dispatcher = with_workers(worker())
+    lone = tasks_of(new_job(), 1)
+    dispatcher.put(0, lone)
+    dispatcher.put(0, lone)  # a second time is none
+    if how == "removed":
+        dispatcher.remove(lone)
+    else:
+        dispatcher.drop(0, 0, lone)
+    dispatcher.set_worker(0, worker())
+    assert dispatcher.assign(0) == [] and dispatcher.ready == 0
+
+
+@quick
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["put", "put", "assign", "ended"]), st.integers(0, 5), st.integers(1, 10)),
+        max_size=60,
+    )
+)
+def test_whether_anybody_looks_at_the_queues_makes_no_difference(moves: list[tuple[str, int, int]]) -> None:
+    found: list[list[str]] = []
+    for is_watched in (False, True):
+        dispatcher = with_workers(worker("w1"), worker("w2"), length_ns=7 * MILLISECOND)
+        running: list[DagTask] = []
+        given_out: list[str] = []
+        number = now = 0
+        for move, job, priority in moves:
+            now += MILLISECOND
+            if move == "put":
+                number += 1
+                dispatcher.put(now, tasks_of(new_job(job), 1, first=number, at=now, priority=priority))
+            elif move == "ended" and running:
+                dispatcher.ended(now, running.pop(0), 7 * MILLISECOND)
+            if is_watched:
+                dispatcher.queues(now)
+            if move != "put":
+                for task, name in dispatcher.assign(now):
+                    running.append(task)
+                    given_out.append(f"{task.id} {name}")
+        found.append(given_out)
+    assert found[0] == found[1]
+
+
 def large(job: DagJob, kib: int, count: int = 1000) -> list[DagTask]:
     made = tasks_of(job, count)
     for task in made:

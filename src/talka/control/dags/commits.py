@@ -74,11 +74,12 @@ class Commits:
 
     def held(self, tickets: tuple[int, ...]) -> After:
         """These became durable together: what follows from all of them."""
+        found = [self._waiting.pop(ticket, None) or After() for ticket in tickets]  # some were not waited for
+        if len(found) == 1:
+            return found[0]
         after = After()
-        for ticket in tickets:
-            waiting = self._waiting.pop(ticket, None)
-            if waiting is not None:  # else it was not waited for
-                after.join(waiting)
+        for one in found:
+            after.join(one)
         return after
 
     def ended(self, job: DagJob) -> bool:

@@ -38,7 +38,7 @@ from talka.control.tasks.store_effects import (
 from talka.control.tasks.task import DagTask
 from talka.control.tasks.worker_link import KeeperEnd, ToWorker, WorkerBeat
 from talka.errors import Invalid, TalkaError
-from talka.units import MILLISECOND, NEVER
+from talka.units import MILLISECOND
 from talka.wire.attempts import NOWHERE, StoreLife
 from talka.wire.task_views import WhyView
 from talka.wire.tasks import Done, Held, TaskProgress, TaskResult, WorkerMessage
@@ -107,7 +107,6 @@ class DagKeeper(KeeperEnd[DagEffect]):
         """What workers told of attempts of another store, or of another life of this one: refused."""
         self.silence_of: Callable[[int, str, int], str] = lambda now, name, boot: ""
         """What is waited for of a life of a worker that has tasks and is silent, to go on a sentence."""
-        self.next_tick_at = NEVER
         self.wall_offset_ns = wall_offset_ns
         """Of the clock of the day: what is put down tells it as it is set."""
         self._rows_at_once = limits.rows
@@ -119,9 +118,16 @@ class DagKeeper(KeeperEnd[DagEffect]):
         self._specs = SpecReading(tickets, number, at_once=limits.specs_at_once, ahead=limits.specs_ahead)
         self._commits = Commits(self.partition)
         self._fan_outs = FanOuts(self.shelf, self._delivery, self._commits, tickets, limits)
+        self._flushed_at = 0
         self._is_restored = turns is None
         """Nothing was there before, or it was read: until then others give out nothing either."""
         self.turns.join(number, self)
+
+    @property
+    def next_tick_at(self) -> int:
+        if self._fan_outs.is_busy:
+            return self._flushed_at  # at once
+        return min(self.dispatcher.next_tick_at, self._timers.next_at)
 
     def leave(self, now: int) -> None:
         """Another has the partition, or will: nothing of it is given out here any more."""
@@ -567,10 +573,10 @@ class DagKeeper(KeeperEnd[DagEffect]):
         return effects
 
     def flush(self, now: int) -> list[DagEffect]:
+        self._flushed_at = now
         effects: list[DagEffect] = list(self._specs.read(self.dispatcher.ready))
         effects += self.attempts.recalls()
         commit = self._commits.take()
         if commit is not None:
             effects.append(commit)
-        self.next_tick_at = now if self._fan_outs.is_busy else min(self.dispatcher.next_tick_at, self._timers.next_at)
         return effects

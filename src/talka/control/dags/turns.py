@@ -52,8 +52,9 @@ class DagTurns:
         Nothing is while one of them is behind: what its attempts hold of a limit, no other may be given.
         """
         keepers = self._keepers
-        if any([keeper.is_behind for keeper in keepers.values()]):
-            return []
+        for one in keepers.values():
+            if one.is_behind:
+                return []
         claimed: dict[int, Claimer] = {}
         for task, worker in self.dispatcher.assign(now):
             number = task.job.partition

@@ -75,6 +75,8 @@ NodeNews: TypeAlias = (
     MemberNews | LeadershipNews | FederationNews | HolderNews | LeaseExpired | CommandEnded | Applied | RoleRefused
 )
 """What a member's shell tells of."""
+RoutedNews: TypeAlias = MemberLost | MemberJoined | StateLearned | RingChanged | Elected | SteppedDown | WriteEnded
+"""What other parts of the member hear of too."""
 MemberEffect: TypeAlias = (
     Transmit | ToNeighbour | Persist | PersistBlob | Welcomed | HelloDeclined | RingChanged | QuestionAsked | NodeNews
 )
@@ -86,7 +88,8 @@ PartEffect_co = TypeVar("PartEffect_co", covariant=True)
 class JobsPart(Protocol[PartEffect_co]):
     """What a node has to do with jobs: a manager, a worker."""
 
-    next_tick_at: int
+    @property
+    def next_tick_at(self) -> int: ...
 
     def on_message(
         self, now: int, sender: str, message: JobMessage, boot: int = 0, source: str = "", role: Role | None = None
@@ -145,7 +148,6 @@ class ClusterMember(Generic[PartEffect]):
             self.announcer = Announcer(admission, membership)
             self.key_distribution = KeyDistribution(admission, membership, self.announcer)
         self.group = group
-        self.next_tick_at = NEVER
         self._timed = [part for part in (membership, prober, voter, owner, self.jobs) if part is not None]
         self._seeds = seeds
         self._addresses: dict[str, str] = {}
@@ -159,6 +161,10 @@ class ClusterMember(Generic[PartEffect]):
     @property
     def frames_admitted(self) -> int:
         return self.replay_guard.admitted
+
+    @property
+    def next_tick_at(self) -> int:
+        return min([part.next_tick_at for part in self._timed], default=NEVER)
 
     # -- inputs
 
@@ -362,10 +368,7 @@ class ClusterMember(Generic[PartEffect]):
         """Put messages into frames, give tickets numbers of this node, and let news reach the parts they concern."""
         effects = list(asked)
         out: list[MemberEffect | PartEffect] = []
-        index = 0
-        while index < len(effects):
-            effect = effects[index]
-            index += 1
+        for effect in effects:  # it grows
             if isinstance(effect, Send):
                 if effect.to == self.name and isinstance(effect.message, LeaseMessage):
                     effects += self._on_lease_message(now, self.name, effect.message)
@@ -380,18 +383,29 @@ class ClusterMember(Generic[PartEffect]):
                 out.append(PersistBlob(ticket, effect.digest, effect.content, effect.removed))
             else:
                 out.append(effect)
-                if isinstance(effect, MemberLost) and self.voter is not None:
-                    effects += self.voter.suspect_leader(now, effect.name)
-                elif isinstance(effect, MemberJoined):
-                    self.note_address(effect.name, effect.address)
-                elif isinstance(effect, StateLearned | RingChanged) and self.key_distribution is not None:
-                    effects += self.key_distribution.hear(now, effect)
-                elif isinstance(effect, Elected | SteppedDown) and self.announcer is not None:
-                    self.announcer.lead(now, effect.token.term if isinstance(effect, Elected) else 0)
-                if self.jobs is not None and isinstance(effect, Elected | SteppedDown | WriteEnded):
-                    effects += self.jobs.on_news(now, effect)
-        self._set_timer()
+                if isinstance(effect, RoutedNews):
+                    effects += self._on_news(now, effect)
         return out
+
+    def _on_news(self, now: int, news: RoutedNews) -> Sequence[Send[Message] | MemberEffect | PartEffect]:
+        effects: list[Send[Message] | MemberEffect | PartEffect] = []
+        match news:
+            case MemberLost(name=name):
+                if self.voter is not None:
+                    effects += self.voter.suspect_leader(now, name)
+            case MemberJoined(name=name, address=address):
+                self.note_address(name, address)
+            case StateLearned() | RingChanged():
+                if self.key_distribution is not None:
+                    effects += self.key_distribution.hear(now, news)
+            case (
+                Elected() | SteppedDown() | WriteEnded()
+            ):  # pragma: no branch - the type checker sees that it is the last
+                if self.announcer is not None and not isinstance(news, WriteEnded):
+                    self.announcer.lead(now, news.token.term if isinstance(news, Elected) else 0)
+                if self.jobs is not None:
+                    effects += self.jobs.on_news(now, news)
+        return effects
 
     def _transmit(self, now: int, send: Send[Message]) -> Transmit:
         body = self._encode(send.message)
@@ -432,14 +446,6 @@ class ClusterMember(Generic[PartEffect]):
     def address_of(self, name: str) -> str:
         """Where a frame for it goes."""
         return self._addresses.get(name) or self._connections.get(name) or name
-
-    def _set_timer(self) -> None:
-        at = NEVER
-        for part in self._timed:
-            due = part.next_tick_at
-            if due < at:
-                at = due
-        self.next_tick_at = at
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -107,14 +107,13 @@ class Attempts:
     def of_others(self, results: tuple[TaskResult, ...], sender: str) -> set[int]:
         """The fences of those that another worker than this one has."""
         running, own = self.running, f"{sender}#"
-        return {
-            fence
-            for result in results
-            if (task := running.get(fence := result.fence)) is not None
-            and task.worker
-            and not task.worker.startswith(own)
-            and task.fence == fence
-        }
+        others: set[int] = set()
+        for result in results:
+            task = running.get(result.fence)
+            if task is None or not task.worker or task.worker.startswith(own) or task.fence != result.fence:
+                continue
+            others.add(result.fence)
+        return others
 
     def underway(self, now: int, message: TaskProgress, sender: str) -> list[Change]:
         """What a worker tells of those that run: what is to be kept of it."""
@@ -152,6 +151,8 @@ class Attempts:
 
     def recalls(self) -> list[ToWorker]:
         """To be said now, once."""
+        if not self._to_recall:
+            return []
         to_recall, self._to_recall = self._to_recall, {}
         return [effect for key, fences in to_recall.items() for effect in self._say_recall(key, list(fences))]
 

@@ -335,14 +335,11 @@ class Delivery:
             name, boot, _ = worker_of(worker)
             beat = self._beat_of(name)
             code = None if bundle is None else self._handed(bundle)
-            effects += [
-                ToWorker(
-                    name,
-                    AssignTasks(floor.epoch, tuple([handed for handed, _ in batch]), boot, beat, floor.life, code),
-                    sum([size for _, size in batch]),
-                )
-                for batch in in_parts(tasks, _size, BATCH_LIMIT_BYTES, self._limits.tasks)
-            ]
+            parts = [tasks] if len(tasks) == 1 else in_parts(tasks, _size, BATCH_LIMIT_BYTES, self._limits.tasks)
+            for part in parts:
+                handed = tuple([handed for handed, _ in part])
+                message = AssignTasks(floor.epoch, handed, boot, beat, floor.life, code)
+                effects.append(ToWorker(name, message, sum([size for _, size in part])))
         return effects
 
     def _handed(self, bundle: CodeBundle) -> HandedBundle:
@@ -365,14 +362,16 @@ def _sent_bytes(spec: TaskSpec) -> int:
     return SPEC_BYTES + len(memoryview(spec.config)) + item
 
 
-def _sources(task: DagTask) -> Iterator[DagTask]:
+def _sources(task: DagTask) -> list[DagTask]:
     """Whose outputs are passed on to it: for a task that was fanned out, its elements."""
+    sources: list[DagTask] = []
     for one in task.job.inputs_of(task):
         elements = task.job.elements_of(one)
         if elements is None:
-            yield one
+            sources.append(one)
         else:
-            yield from (part for part in elements if part.state is TaskState.COMPLETED)
+            sources += [part for part in elements if part.state is TaskState.COMPLETED]
+    return sources
 
 
 def worker_key(name: str, boot: int, folder: int) -> str:

@@ -24,7 +24,7 @@ import msgspec
 from talka.control.tasks.known_workers import KnownWorkers
 from talka.control.tasks.limits import Limits
 from talka.control.tasks.quarantine import Quarantine
-from talka.control.tasks.ready_queues import GroupKey, Queue, QueueGroup, ReadyQueues, SourceLane
+from talka.control.tasks.ready_queues import GroupKey, Queue, QueueGroup, ReadyQueues, SourceLane, group_key
 from talka.control.tasks.source import DrawnRange, Source
 from talka.control.tasks.task import DagTask, Needs
 from talka.units import NEVER, SECOND
@@ -249,6 +249,9 @@ class Dispatcher:
         self._bounds = bounds
         self._limits = Limits()
         self._ready = ReadyQueues(self._limits)
+        self._lone: DagTask | None = None
+        """The only task that is ready, before it has a place in the queues. Most likely it is given out at once, as
+        each link of a chain: then it needs none."""
         self._quarantine = Quarantine()
         self.known = KnownWorkers()
         self._workers: dict[str, _Worker] = {}
@@ -315,7 +318,7 @@ class Dispatcher:
             self.remove_worker(now, name, partition)
         for task in tasks:
             self.ended(now, task, None)
-            self._ready.remove(now, (task,))
+            self._queued.remove(now, (task,))
 
     def died(self, now: int, task: TaskKey, worker: str) -> None:
         """A process of the worker of that name died with this task alone in it."""
@@ -340,7 +343,7 @@ class Dispatcher:
         return 0 if known is None else known.wide + (known.running > known.wide)
 
     def has_ready(self) -> bool:  # that some worker has the handler of
-        return _have_handler(self._ready.queues.values(), self._workers.values())
+        return _have_handler(self._queued.queues.values(), self._workers.values())
 
     # -- tasks
 
@@ -351,20 +354,39 @@ class Dispatcher:
         for task in tasks:
             if task in flights:
                 self.ended(now, task, None)
-        self._ready.put(now, tasks)
+        if len(tasks) == 1 and self._lone is None and not self._ready.queues:
+            needs = tasks[0].needs
+            if needs is not None and not needs.limits:
+                self._lone = tasks[0]
+                return
+        self._queued.put(now, tasks)
+
+    @property
+    def _queued(self) -> ReadyQueues:
+        """With every task that is ready."""
+        lone, self._lone = self._lone, None
+        if lone is not None:
+            self._ready.put(self._now, (lone,))
+        return self._ready
 
     @property
     def ready(self) -> int:
-        return len(self._ready)
+        return len(self._ready) + (self._lone is not None)
 
     def remove(self, tasks: Iterable[DagTask]) -> None:
-        self._ready.remove(self._now, tasks)
+        self._queued.remove(self._now, tasks)
 
     def assign(self, now: int, limit: int = 4096) -> list[tuple[DagTask, str]]:
         """Tasks that start now and the names of their workers; ranges of sources are added to `drawn`. All hold their
         part of a worker and their limits. No more than `limit` together."""
+        if not self._ready.queues:
+            self._now, self._again_at = now, NEVER
+            self._limits.freed.clear()  # nobody waits for them
+            alone = self._assign_lone(now)
+            if alone or self._lone is None:
+                return alone
+        ready = self._queued
         self._wake(now)
-        ready = self._ready
         limits = self._limits
         flights = self._flights
         given: list[tuple[DagTask, str]] = []
@@ -413,6 +435,23 @@ class Dispatcher:
         self._again_at = now if len(given) >= limit else NEVER
         return given
 
+    def _assign_lone(self, now: int) -> list[tuple[DagTask, str]]:
+        """As the queues would, in which nothing is."""
+        task = self._lone
+        if task is None or task.needs is None:
+            return []
+        needs = task.needs
+        self._look(now)
+        pool = self._pool(now, group_key(needs))
+        worker = pool.best()
+        if worker is None:
+            return []
+        self._lone = None
+        kib = handed_kib(task) if task.after else task.kib
+        self._flights[task] = self._load(worker, needs, kib, 0)
+        pool.loaded(worker)
+        return [(task, worker.facts.name)]
+
     def took(self, task: DagTask, fence: int) -> None:
         """The fence of an attempt that was assigned."""
         worker, handler, part, alone, kib, hold = self._flights[task]
@@ -457,11 +496,11 @@ class Dispatcher:
     def offer(self, now: int, source: Source) -> None:
         """It has tasks ready, or others than before, or none any more."""
         self._now = now
-        self._ready.offer(now, source)
+        self._queued.offer(now, source)
 
     def withdraw(self, now: int, source: Source) -> None:
         """It is over. What was drawn from it is not."""
-        self._ready.withdraw(now, source)
+        self._queued.withdraw(now, source)
 
     def restore_range(self, now: int, source: Source, first: int, count: int, worker: str) -> DrawnRange:
         """Attempts under way that an earlier life of the manager gave out: they hold what they held."""
@@ -525,13 +564,14 @@ class Dispatcher:
     def position(self, job: object) -> int | None:
         """About how many ready tasks come before the first one of the job; None: it has none, or nobody can run it."""
         now = self._now
-        groups = [group for group in self._ready.groups.values() if self._pool(now, group.key).members]
-        return self._ready.ahead_of(job, groups)
+        ready = self._queued
+        groups = [group for group in ready.groups.values() if self._pool(now, group.key).members]
+        return ready.ahead_of(job, groups)
 
     def queues(self, now: int) -> QueuesView:
         ready, waiting = Counter[str](), Counter[str]()
         oldest_at: dict[str, int] = {}
-        for queue in self._ready.queues.values():
+        for queue in self._queued.queues.values():
             handler, tasks = queue.needs.handler, queue.ready
             ready[handler] += tasks
             oldest_at[handler] = min(oldest_at.get(handler, now), queue.oldest_at)
@@ -741,7 +781,10 @@ class Dispatcher:
 
 def handed_kib(task: DagTask) -> int:
     """What it takes to hand it, with the outputs of those before it as far as they are known here."""
-    return task.kib + sum([before.kib for before in task.job.inputs_of(task)])
+    kib = task.kib
+    for before in task.job.inputs_of(task):
+        kib += before.kib
+    return kib
 
 
 def _add(worker: _Worker, handler: _Handler, part: int, alone: bool, count: int) -> None:

@@ -38,6 +38,10 @@ GroupKey: TypeAlias = tuple[str, tuple[str, ...], int, bool, int, str]
 """Handler, capabilities, least memory, alone, partition, bundle: what makes a worker fit or not."""
 
 
+def group_key(needs: Needs) -> GroupKey:
+    return needs.handler, needs.capabilities, needs.min_memory_bytes, needs.alone, needs.partition, needs.bundle
+
+
 class _Ranked(ABC):
     __slots__ = ("band", "is_changed", "place", "turn")
 
@@ -501,8 +505,7 @@ class ReadyQueues:
         return self._new_queue(now, needs) if queue is None else queue
 
     def _new_queue(self, now: int, needs: Needs) -> Queue:
-        memory_bytes, alone = needs.min_memory_bytes, needs.alone
-        key = (needs.handler, needs.capabilities, memory_bytes, alone, needs.partition, needs.bundle)
+        key = group_key(needs)
         group = self.groups.get(key)
         if group is None:
             group = self.groups[key] = QueueGroup(key, self._numbers)

@@ -145,4 +145,6 @@ def packed(indexes: tuple[int, ...]) -> bytes:
 
 
 def unpacked(after: bytes) -> tuple[int, ...]:
+    if len(after) == _one.size:
+        return _one.unpack(after)
     return tuple([index for (index,) in _one.iter_unpack(after)])

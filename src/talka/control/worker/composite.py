@@ -103,7 +103,6 @@ class Worker:
         self.managers = managers
         self.refused: dict[str, int] = {}
         """Messages that were not obeyed, by reason."""
-        self.next_tick_at = now
         self._signers = signers
         self._lease = WorkerLease()
         self._cores_until = 0
@@ -155,6 +154,12 @@ class Worker:
     @property
     def has_lease(self) -> bool:
         return self._lease.is_held
+
+    @property
+    def next_tick_at(self) -> int:
+        at = min(self._beat_at, self._lease.next_check_at, self._fences.next_sweep_at)
+        at = min(at, self.shards.next_tick_at, self.handlers.next_tick_at)
+        return min([at, *(held.next_at for held in self.shards)])
 
     # What happens.
 
@@ -469,37 +474,34 @@ class Worker:
         return []
 
     def _done(self, now: int, effects: list[WorkerEffect]) -> list[WorkerEffect]:
-        """What is due to be said is said, and the time of the next tick settled."""
-        handlers, room = self.handlers, self.handlers.room
+        """What is due to be said is said."""
+        handlers, room, shards = self.handlers, self.handlers.room, self.shards
         if self._lease.next_check_at != self._cores_until:
             effects = [*self._tell_cores(), *effects]  # whatever is started now has an end
-        if room.cores.limit != self.shards.pool.free:
-            effects += _framed(handlers.set_limit(now, self.shards.pool.free))
+        if room.cores.limit != (free := shards.pool.free):
+            effects += _framed(handlers.set_limit(now, free))
         if room.awaited:
-            unmet = self.shards.unmet | self.shards.bundles.take_problems()
+            unmet = shards.unmet | shards.bundles.take_problems()
             effects += _framed(handlers.on_bundles(now, unmet))
-        self.shards.unmet.clear()
-        if self.is_draining and not handlers.is_draining:
+        shards.unmet.clear()
+        is_draining = self.is_draining
+        if is_draining and not handlers.is_draining:
             effects += _framed(handlers.drain(now))
-        if self.shards.turns.version != self._turns_told:
+        if shards.turns.version != self._turns_told:
             effects += self._beat(now)  # whoever asks about this worker is to know
         if room.handlers != self.facts.handlers or room.problem != self._problem:
             self.facts = msgspec.structs.replace(self.facts, handlers=room.handlers, plain=room.plain)
             self._problem = room.problem
             effects += self._beat(now)  # tasks wait for a worker that has their handler
-        at = min(self._beat_at, self._lease.next_check_at, self._fences.next_sweep_at)
-        at = min(at, self.shards.next_tick_at, handlers.next_tick_at)
-        for held in self.shards:
+        for held in shards:
             if now >= held.next_at:
                 manager = self._fences.manager(held.job)
                 for message, lane in held.sayings(now):
                     # Nobody has commanded yet: it is a result of an earlier life, and any manager may know of it.
                     effects += [Send(CHANNEL, to, message, lane) for to in ((manager,) if manager else self.managers)]
-            at = min(at, held.next_at)
-        self.next_tick_at = at
-        if not self.is_draining:
+        if not is_draining:
             self._has_drained = False
-        elif not self._has_drained and self.shards.is_idle and handlers.is_idle:
+        elif not self._has_drained and shards.is_idle and handlers.is_idle:
             self._has_drained = True
             effects.append(Drained())
         return effects

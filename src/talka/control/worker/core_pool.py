@@ -46,6 +46,8 @@ class CorePool:
 
     @property
     def free(self) -> int:
+        if not self._processes:
+            return self.cores
         return self.cores - len({process for process, _ in self._processes.values()})
 
     def has_room(self, seats: Sequence[SeatKey]) -> bool:

@@ -74,6 +74,8 @@ class HandlerFilling:
     @property
     def awaited(self) -> list[str]:
         """Those of them that are on their way."""
+        if len(self._codes) == 1:
+            return []
         return [code.digest for code in self._codes.values() if not code.is_here]
 
     @property
@@ -100,6 +102,8 @@ class HandlerFilling:
         if len(self._codes) == 1:
             self._own.claims = 0
             self._stay()
+            if not self._own.has_waiting and self.cores.first is not None:
+                return []
             return self._fill(now, self._own) + self._widen(now, self._own, self.cores.limit)
         effects: list[HandlerEffect] = []
         codes = sorted(self._codes.values(), key=_turn_of)
@@ -284,8 +288,9 @@ class HandlerFilling:
 
     def _tell_batch(self, core: CoreState) -> list[HandlerEffect]:
         told: list[HandlerEffect] = []
-        for part in in_parts(core.batch, _size_of, RUN_LIMIT_BYTES):
-            tasks = tuple(attempt.task for attempt in part if attempt.task is not None)
+        parts = [core.batch] if len(core.batch) == 1 else in_parts(core.batch, _size_of, RUN_LIMIT_BYTES)
+        for part in parts:
+            tasks = tuple([attempt.task for attempt in part if attempt.task is not None])
             told.append(TellHandlers(core.number, RunTasks(tasks)))
             for attempt in part:
                 attempt.task = None

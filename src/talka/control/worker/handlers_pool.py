@@ -26,7 +26,7 @@ from talka.control.worker.handlers_partition import ServedPartition
 from talka.control.worker.handlers_room import HandlerRoom
 from talka.control.worker.obeyed_epoch import ObeyedEpoch, obeyed_partitions
 from talka.control.worker.writes import WorkerWrites
-from talka.units import MILLISECOND, NEVER
+from talka.units import MILLISECOND
 from talka.wire.attempts import ObeyedLife
 from talka.wire.tasks import (
     ERROR_LIMIT,
@@ -101,7 +101,6 @@ class HandlerPool(WorkerEnd[HandlerEffect]):
         """Tasks that were assigned again."""
         self.dropped = 0
         """Attempts and results of another store, or of another life of it."""
-        self.next_tick_at = NEVER
         self._name = name
         self._boot = boot
         self._writes = writes
@@ -118,6 +117,11 @@ class HandlerPool(WorkerEnd[HandlerEffect]):
     def is_idle(self) -> bool:
         """Nothing waits or runs here, and every result was taken."""
         return not self.room.held and not any(served.outbox.results for served in self._partitions.values())
+
+    @property
+    def next_tick_at(self) -> int:
+        at = min(self._early.next_tick_at, self.room.next_tick_at)
+        return min([at, *(served.outbox.next_tick_at for served in self._partitions.values())])
 
     def obeyed(self, partition: int = 0) -> ObeyedEpoch:
         """Whom it obeys there."""
@@ -458,20 +462,18 @@ class HandlerPool(WorkerEnd[HandlerEffect]):
         return []
 
     def _settle(self, now: int, effects: list[HandlerEffect]) -> list[HandlerEffect]:
-        """Results are told, and the time of the next tick settled."""
+        """Results are told."""
         room, partitions = self.room, self._partitions
         if room.ended:
             for number, results in room.ended.items():
-                self.outcomes.update([result.outcome for result in results])
+                for result in results:
+                    self.outcomes[result.outcome] += 1
                 partitions[number].outbox.put(results)
             room.ended = {}
         if room.began:
             for number, fences in room.began.items():
                 partitions[number].outbox.began(fences)
             room.began = {}
-        at = min(self._early.next_tick_at, room.next_tick_at)
         for served in partitions.values():
             effects += served.outbox.flush(now)
-            at = min(at, served.outbox.next_tick_at)
-        self.next_tick_at = at
         return effects

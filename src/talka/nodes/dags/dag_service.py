@@ -192,9 +192,7 @@ class DagService(ScheduleCalls):
         if self._is_closed or self.lost is not None:
             return
         said = [effect for effect in effects if isinstance(effect, ToWorker)]
-        manager = self._node.manager
-        if said or self.keepers.next_tick_at < manager.next_tick_at:
-            self._node.perform(manager.act(boottime_ns(), [*said]))
+        self._node.perform(self._node.manager.act(boottime_ns(), said))
         for effect in effects:
             if not isinstance(effect, ToWorker):
                 self.carry_out(effect)

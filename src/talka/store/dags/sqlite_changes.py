@@ -81,6 +81,10 @@ def plan(changes: Sequence[Change]) -> ChangePlan:
 
     Those of one kind go together, past others of which none is about the same row.
     """
+    if len(changes) == len({*map(type, changes)}):  # most small ones
+        return ChangePlan(
+            [step for change in changes for step in STEPS[type(change)]([change])], [*range(len(changes))]
+        )
     kinds = [kind for kind, _ in groupby(changes, type)]
     if len(kinds) == len(dict.fromkeys(kinds)):
         steps = [step for kind, group in groupby(changes, type) for step in STEPS[kind](list(group))]
@@ -214,7 +218,8 @@ def completes(changes: list[Complete]) -> list[ChangeStep]:
     keys: list[Row] = [
         (change.key, change.job << INDEX_BITS | change.index, change.fence) for change in changes if change.key
     ]
-    return [ChangeStep("complete", rows), ChangeStep("remember_key", keys, [])]
+    completed = ChangeStep("complete", rows)
+    return [completed, ChangeStep("remember_key", keys, [])] if keys else [completed]
 
 
 def claim_ranges(changes: list[ClaimRange]) -> list[ChangeStep]:

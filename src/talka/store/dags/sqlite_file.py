@@ -20,12 +20,12 @@ from talka.store.files.folder import FILE_MODE, FOLDER_MODE, sync_folder
 from talka.store.sql_text import read_queries
 from talka.store.sqlite_opening import (
     MEMORY,
+    Transaction,
     connected,
     folder_reason,
     migrate,
     place_of,
     primary_code,
-    transaction,
     version_of,
     write_ahead,
 )
@@ -70,6 +70,8 @@ CHECKS: Final = {
     "check_events": "events without their job",
 }
 """Query, and what it looks for."""
+FILE_ERRORS: Final = (sqlite3.Error, OverflowError, UnicodeEncodeError, OSError)
+"""What reading and writing the file may raise, for which there are sentences."""
 _counts: Final = msgspec.json.Decoder(dict[str, int])
 
 
@@ -146,12 +148,15 @@ class SqliteFile:
                 raise RecordsBroken(
                     f"nothing more is written to {self.place} by this process ({self._failure}): start it again"
                 )
-            with self._sentences(), transaction(self._open_one(self._writer)):
-                assert self._writer is not None
-                answer = act(self._writer)
-                if monotonic_ns() - self._looked_ns > self._limits.look_ns:
-                    self._check_place()
-                return answer
+            writer = self._open_one(self._writer)
+            try:
+                with Transaction(writer):
+                    answer = act(writer)
+                    if monotonic_ns() - self._looked_ns > self._limits.look_ns:
+                        self._check_place()
+                    return answer
+            except FILE_ERRORS as error:
+                raise self._sentence(error) from error
 
     def check_place(self) -> None:
         """Raises `StoreGone` when what lies at its path is not what is open here."""
@@ -223,7 +228,7 @@ class SqliteFile:
         if self._in_memory or self._synchronous != "FULL":
             return
         # Within a transaction: nobody, of this process or another, writes to it meanwhile.
-        with self._writing, self._sentences(), transaction(self._open_one(self._writer)):
+        with self._writing, self._sentences(), Transaction(self._open_one(self._writer)):
             lengthen(self.place + LOG_SUFFIX, self._limits.log_bytes)
 
     def backup(self, target: Path) -> None:
@@ -333,14 +338,15 @@ class SqliteFile:
     def _sentences(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
-            raise self._problem(error) from error
-        except (OverflowError, UnicodeEncodeError) as error:
-            raise Invalid(
-                f"{self.place} cannot keep this ({error}): a number is too large, or a text is none"
-            ) from None
-        except OSError as error:
-            raise BadRecords(f"{self.place} cannot be made: {folder_reason(error)}") from None
+        except FILE_ERRORS as error:
+            raise self._sentence(error) from error
+
+    def _sentence(self, error: Exception) -> TalkaError:
+        if isinstance(error, sqlite3.Error):
+            return self._problem(error)
+        if isinstance(error, OSError):
+            return BadRecords(f"{self.place} cannot be made: {folder_reason(error)}")
+        return Invalid(f"{self.place} cannot keep this ({error}): a number is too large, or a text is none")
 
     def _not_writable(self) -> TalkaError:
         text = f"{self.place} cannot be written: check the permissions of the file and of its folder, "

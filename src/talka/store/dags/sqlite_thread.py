@@ -118,13 +118,12 @@ class StoreThread:
         if self._is_awake or self._is_broken:
             return  # the thread sees to it, or nobody may
         batch = list(self._waiting)
-        changes = [change for one in batch for change in one.changes]
+        changes = batch[0].changes if len(batch) == 1 else [change for one in batch for change in one.changes]
         if self._is_for_the_thread(changes) or self._lost:
             self._order(self._write)
             return
         began = self._now()
-        keys = dict.fromkeys(one.key for one in batch)
-        if not self._is_applied(changes, () if "" in keys else tuple(keys)):
+        if not self._is_applied(changes, keys_of(batch)):
             if not self._is_broken:
                 self._order(self._write)
             return
@@ -133,7 +132,7 @@ class StoreThread:
         self._commits.on_committed([one.ticket for one in batch])
 
     def _is_for_the_thread(self, changes: Sequence[Change]) -> bool:
-        return len(changes) > self._limits.small or any(is_large(change) for change in changes)
+        return len(changes) > self._limits.small or has_large(changes)
 
     def _note(self, began: int) -> None:
         """A small commit was made."""
@@ -210,11 +209,10 @@ class StoreThread:
             if not self._is_lost(one.key):
                 batch.append(one)
                 changes += one.changes
-        keys = dict.fromkeys(one.key for one in batch)
         try:
             if changes:
                 began, is_small = self._now(), len(changes) <= self._limits.small
-                self._apply(self._spilled(changes), () if "" in keys else tuple(keys))
+                self._apply(self._spilled(changes), keys_of(batch))
                 if is_small:
                     self._note(began)
         except StoreTaken as error:
@@ -244,9 +242,10 @@ class StoreThread:
 
     def _spilled(self, changes: list[Change]) -> list[Change]:
         """Large outputs go into files, which are durable before their rows name them."""
+        if not has_large(changes):
+            return changes
         for position, change in enumerate(changes):
-            if is_large(change):
-                assert isinstance(change, Complete)
+            if isinstance(change, Complete) and len(change.output) > INLINE_LIMIT_BYTES:
                 digest = hashlib.sha256(change.output).hexdigest()
                 self._blobs.put(digest, change.output)
                 changes[position] = msgspec.structs.replace(change, output=b"", blob=digest)
@@ -277,5 +276,15 @@ class StoreThread:
         self.problem = text
 
 
-def is_large(change: Change) -> bool:
-    return type(change) is Complete and len(change.output) > INLINE_LIMIT_BYTES
+def has_large(changes: Sequence[Change]) -> bool:
+    """Whether outputs are among them that do not go into rows."""
+    for change in changes:
+        if type(change) is Complete and len(change.output) > INLINE_LIMIT_BYTES:
+            return True
+    return False
+
+
+def keys_of(batch: Sequence[WaitingCommit]) -> tuple[str, ...]:
+    """Of the leases that they need; none: all that there are."""
+    keys = tuple(dict.fromkeys([one.key for one in batch]))
+    return () if "" in keys else keys

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from talka.errors import Invalid, TalkaError
 from talka.store.files.folder import FILE_MODE, StoreFailed, failed, sync_folder
-from talka.store.sqlite_opening import connected, primary_code, transaction
+from talka.store.sqlite_opening import Transaction, connected, primary_code
 
 Puts: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
@@ -66,7 +66,7 @@ class Shelf:
                     f"nothing more is written to {self._path} by this process: {self._failure}; start again"
                 )
             connection = self._connection
-            with self._sentences(), transaction(connection):
+            with self._sentences(), Transaction(connection):
                 for key, value in puts:
                     if value is None:
                         connection.execute("DELETE FROM shelf WHERE key = ?", (key,))
@@ -99,7 +99,7 @@ class Shelf:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA fullfsync = ON")  # on macOS fsync stops at the cache of the disk
-        with transaction(connection):
+        with Transaction(connection):
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
             connection.execute(f"PRAGMA user_version = {FORMAT}")
             connection.execute(

@@ -25,12 +25,12 @@ from talka.store.history.runs import (
 from talka.store.sql_text import is_storable, read_queries
 from talka.store.sqlite_opening import (
     MEMORY,
+    Transaction,
     connected,
     folder_reason,
     migrate,
     place_of,
     primary_code,
-    transaction,
     version_of,
     write_ahead,
 )
@@ -95,7 +95,7 @@ class SqliteHistory(History):
             connection = self._opened(creates=creates)
             if connection is None:
                 return otherwise
-            with transaction(connection):
+            with Transaction(connection):
                 return act(connection)
 
     def _opened(self, *, creates: bool) -> sqlite3.Connection | None:
