@@ -74,7 +74,8 @@ class Commits:
 
     def held(self, tickets: tuple[int, ...]) -> After:
         """These became durable together: what follows from all of them."""
-        found = [self._waiting.pop(ticket, None) or After() for ticket in tickets]  # some were not waited for
+        waiting = self._waiting  # for some nobody waits
+        found = [waiting.pop(ticket) if ticket in waiting else After() for ticket in tickets]
         if len(found) == 1:
             return found[0]
         after = After()
