@@ -1,5 +1,7 @@
 """Dag jobs of a manager as one pure thing: what is told to whom, and that it is durable before."""
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -92,6 +94,19 @@ def test_what_follows_from_commits_that_became_durable_together_travels_together
     assert play.took == [fence]
     (message,) = [told.message for told in play.told_all[handed:] if isinstance(told.message, AssignTasks)]
     assert [task.id for task in message.tasks] == ["b", "c", "d"]
+
+
+def test_a_job_whose_end_is_durable_is_no_ring_for_the_collector(play: Play) -> None:
+    play.beat("w")
+    gc.disable()
+    try:
+        job = weakref.ref(play.keeper.job(play.submit({"a": "", "b": "a"})))
+        play.done("a")
+        assert job() is not None
+        play.done("b")
+        assert play.keeper.jobs == {} and job() is None
+    finally:
+        gc.enable()
 
 
 def test_a_job_that_came_in_parts_is_claimed_in_the_commit_of_its_end(play: Play) -> None:

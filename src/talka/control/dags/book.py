@@ -156,6 +156,11 @@ class DagBook(ABC):
         if any([self._counts[state] for state in FAILED]):
             self.first_failed = next(task for task in self.tasks if task.state in FAILED)
 
+    def let_go(self) -> None:
+        """Nobody looks at it any more. Job and tasks name each other: without this only the collector would find them,
+        after thousands of others like them."""
+        self.tasks.clear()
+
     # -- what people may know
 
     @property

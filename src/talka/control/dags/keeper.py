@@ -472,6 +472,7 @@ class DagKeeper(KeeperEnd[DagEffect]):
         self.shelf.forget(job)
         for task in job.tasks:
             self._delivery.drop_spec(task)
+        job.let_go()
 
     def _add_tasks(
         self, now: int, job: DagJob, specs: Sequence[TaskSpec], depends_on: Sequence[tuple[int, ...]]

@@ -407,6 +407,7 @@ class Dispatcher:
                 continue
             needs = queue.needs
             lane = queue.next
+            assert lane is not None, "the best queue has one"
             hold = 0
             if needs.limits:
                 refused = limits.refusal(needs.limits, now)

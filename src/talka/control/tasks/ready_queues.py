@@ -81,6 +81,9 @@ class _Rotation(Generic[_Node]):
             heapify(self._heap)
             self._clean_at = 2 * len(self._heap) + STALE_LIMIT
 
+    def clear(self) -> None:
+        self._heap.clear()
+
     def best(self) -> _Node | None:
         heap = self._heap
         while heap:
@@ -229,19 +232,33 @@ class SourceLane(_Ranked):
 Lane: TypeAlias = TaskLane | SourceLane
 
 
-class Queue(_Ranked):
+class _Shared(_Ranked, Generic[_Node]):
+    """Something below which others take turns."""
+
+    __slots__ = ("next", "rotation")
+
+    def __init__(self, turn: int, numbers: "count[int]") -> None:
+        super().__init__(turn)
+        self.rotation: _Rotation[_Node] = _Rotation(numbers)
+        self.next: _Node | None = None
+        """The best one, as of the last refresh."""
+
+    def let_go(self) -> None:
+        """Nothing is below it any more. What was names it, and would stay with it until the collector comes by."""
+        self.place = self.next = None
+        self.rotation.clear()
+
+
+class Queue(_Shared[Lane]):
     """Tasks with the same needs."""
 
-    __slots__ = ("group", "lanes", "needs", "next", "parked_on", "parked_until", "rotation")
+    __slots__ = ("group", "lanes", "needs", "parked_on", "parked_until")
 
     def __init__(self, group: "QueueGroup", needs: Needs, turn: int, numbers: "count[int]") -> None:
-        super().__init__(turn)
+        super().__init__(turn, numbers)
         self.group = group
         self.needs = needs
         self.lanes: dict[object, Lane] = {}
-        self.rotation: _Rotation[Lane] = _Rotation(numbers)
-        self.next: Lane
-        """The best one, as of the last refresh."""
         self.parked_on: str | None = None
         self.parked_until = NEVER
 
@@ -263,17 +280,15 @@ class Queue(_Ranked):
         return True
 
 
-class QueueGroup(_Ranked):
+class QueueGroup(_Shared[Queue]):
     """Queues that the same workers can serve."""
 
-    __slots__ = ("is_parked", "key", "next", "queues", "rotation")
+    __slots__ = ("is_parked", "key", "queues")
 
     def __init__(self, key: GroupKey, numbers: "count[int]") -> None:
-        super().__init__(0)
+        super().__init__(0, numbers)
         self.key = key
         self.queues: dict[Needs, Queue] = {}
-        self.rotation: _Rotation[Queue] = _Rotation(numbers)
-        self.next: Queue
         self.is_parked = False
 
     def refresh(self) -> bool:
@@ -563,12 +578,12 @@ class ReadyQueues:
         if queue.lanes:
             return
         group = queue.group
-        queue.place = None
+        queue.let_go()
         del self.queues[queue.needs], group.queues[queue.needs]
         self._unpark(queue)
         self._limits.unsay(now, queue.needs.limits)
         if group.queues:
             return
-        group.place = None
+        group.let_go()
         del self.groups[group.key]
         self.parked_groups.pop(group, None)
