@@ -231,9 +231,10 @@ PROTOCOLS = {
     "control/member": "admission composite key_distribution owner replay_guard ring_guard role_check send_queue "
     "signers "
     "token_bucket voter",
-    "control/tasks": "attempts clock_watch delivery dispatch epoch_floor limits partition quarantine ready_queues "
+    "control/tasks": "attempts clock_watch delivery dispatch dispatch_workers epoch_floor limits partition quarantine "
+    "ready_queues "
     "retries schedules "
-    "store_effects store_hold task",
+    "store_effects store_hold task worker_room",
     "control/worker": "bundles composite core_pool core_turns fences handlers_attempt handlers_cores handlers_outbox "
     "handlers_partition handlers_pool "
     "handlers_room held_shards lease obeyed_epoch reporter shards",

@@ -7,9 +7,10 @@ from pathlib import Path
 from random import Random
 
 from talka.control.dags.job import DagJob
-from talka.control.tasks.dispatch import Dispatcher, DispatchWorker
+from talka.control.tasks.dispatch import Dispatcher
 from talka.control.tasks.source import DrawnRange
 from talka.control.tasks.task import DagTask, Needs
+from talka.control.tasks.worker_room import DispatchWorker
 from talka.store.dags.sqlite import SqliteRecords
 from talka.units import MILLISECOND
 from talka.work.dags.dag import DagSettings
@@ -41,7 +42,7 @@ class Fleet:
         self.dispatcher.offer(0, self.source)
 
     def start(self, name: str) -> None:
-        self.dispatcher.set_worker(0, DispatchWorker(name=name, cores=2, handlers=("noop",), plain=("noop",)))
+        self.dispatcher.workers.set_worker(0, DispatchWorker(name=name, cores=2, handlers=("noop",), plain=("noop",)))
 
     def give_out(self) -> None:
         dispatcher = self.dispatcher
@@ -68,7 +69,7 @@ class Fleet:
 
     def lose(self, name: str) -> int:
         """The worker is gone: what it had is drawn once more. How many tasks that is."""
-        self.dispatcher.remove_worker(0, name)
+        self.dispatcher.workers.remove_worker(0, name)
         lost = [run for run in self.runs if isinstance(run, DrawnRange) and run.worker == name]
         for run in lost:
             self.runs.remove(run)
@@ -107,7 +108,7 @@ def test_what_a_lost_worker_had_is_drawn_again_and_ends_once() -> None:
     fleet.run_all()
 
     assert fleet.done == b"\x01" * 50_000
-    assert fleet.dispatcher.running("w1") == 0
+    assert fleet.dispatcher.workers.running("w1") == 0
 
 
 def test_a_dag_job_beside_a_million_tasks_gets_its_half_of_the_workers() -> None:

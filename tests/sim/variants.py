@@ -48,6 +48,7 @@ from talka.control.member.signers import Signers
 from talka.control.tasks import attempts
 from talka.control.tasks.attempts import Attempts
 from talka.control.tasks.dispatch import Dispatcher
+from talka.control.tasks.dispatch_workers import DispatchWorkers
 from talka.control.tasks.epoch_floor import EpochFloor
 from talka.control.tasks.store_effects import Commit
 from talka.control.worker.composite import Worker
@@ -521,7 +522,7 @@ def writes_elements_apart(right, self, now):
     return effects
 
 
-@variant("code_takers", Dispatcher, "_unfit")
+@variant("code_takers", DispatchWorkers, "_unfit")
 def gives_code_to_anybody(right, self, facts, needs, now):
     """A task whose handler travels with its job is given only to workers that accept code."""
     return right(self, msgspec.structs.replace(facts, accepts_code=True), needs, now)

@@ -69,7 +69,7 @@ def test_a_restarted_manager_hands_the_tasks_with_their_code(play: Play) -> None
     id = play.submit({"a": "", "b": {"depends_on": ("a",), "capabilities": ("gpu",)}}, bundle=ONE)
     play.restart()
     play.go_on()
-    assert play.keeper.bundles() == {"1" * 64}
+    assert play.keeper.shelf.bundles == {"1" * 64}
     assert play.why(id, "a").workers[0].text == "there is no worker: start one with --accept-code"
     play.beat("w", handlers=("h",))
     assert hands(play) == []
@@ -91,9 +91,9 @@ def test_a_bundle_is_named_until_its_last_job_has_ended(play: Play) -> None:
     play.submit({"b": ""}, bundle=ONE)
     play.submit({"c": ""})
     play.done("a")
-    assert play.keeper.bundles() == {"1" * 64}
+    assert play.keeper.shelf.bundles == {"1" * 64}
     play.done("b")
-    assert play.keeper.bundles() == set()
+    assert play.keeper.shelf.bundles == set()
 
 
 def test_a_worker_may_fetch_the_code_of_tasks_it_was_given_and_no_other(play: Play) -> None:

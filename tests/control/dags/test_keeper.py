@@ -567,7 +567,7 @@ def test_a_worker_on_which_different_tasks_died_is_left_alone(play: Play) -> Non
     play.beat("good", handlers=())
     for number in range(3):
         play.result(play.fence(f"t{number}"), "died", signal="SIGSEGV", alone=True, worker="bad")
-    assert list(play.keeper.dispatcher.quarantined(play.now)) == ["bad"]
+    assert list(play.keeper.dispatcher.workers.quarantined(play.now)) == ["bad"]
     reasons = {reason.worker: reason.constraint for reason in play.why(id, "t2").workers}
     assert reasons == {"bad": "quarantine", "good": "handler"}
     play.pass_time(301)

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.control.dags.job import DagJob
-from talka.control.tasks.dispatch import Dispatcher, DispatchLimits, DispatchWorker
+from talka.control.tasks.dispatch import Dispatcher
 from talka.control.tasks.quarantine import LASTS_NS
 from talka.control.tasks.task import DagTask, Needs, packed
+from talka.control.tasks.worker_room import DispatchLimits, DispatchWorker
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.task_views import LimitView, QueueView, Reason
 from talka.work.dags.dag import DagSettings, Limit
@@ -53,7 +54,7 @@ def with_workers(*workers: DispatchWorker, length_ns: int | None = None, **bound
     """A dispatcher that knows these, and that tasks of resize take so long."""
     made = Dispatcher(Random(1), DispatchLimits(**bounds))
     for one in workers:
-        made.set_worker(0, one)
+        made.workers.set_worker(0, one)
     if length_ns is not None:
         learn(made, length_ns)
     return made
@@ -92,7 +93,7 @@ def test_a_worker_gets_what_keeps_it_busy_for_a_moment_and_more_as_tasks_end() -
     given = dispatcher.assign(0)
     assert ids(given) == [f"1.{index}" for index in range(8)]
     assert {name for _, name in given} == {"w1"}
-    assert dispatcher.running("w1") == 8 and dispatcher.assign(0) == []
+    assert dispatcher.workers.running("w1") == 8 and dispatcher.assign(0) == []
     dispatcher.ended(1, given[0][0], 5 * MILLISECOND)
     assert ids(dispatcher.assign(1)) == ["1.8"]
 
@@ -155,7 +156,7 @@ def test_a_task_that_is_ready_alone_can_be_taken_back(how: str) -> None:
         dispatcher.remove(lone)
     else:
         dispatcher.drop(0, 0, lone)
-    dispatcher.set_worker(0, worker())
+    dispatcher.workers.set_worker(0, worker())
     assert dispatcher.assign(0) == [] and dispatcher.ready == 0
 
 
@@ -350,7 +351,7 @@ def test_what_nobody_can_run_does_not_hold_up_the_rest() -> None:
     dispatcher.put(0, tasks_of(new_job(1), 100, needs=Needs("upload"), priority=10))
     dispatcher.put(0, tasks_of(new_job(2), 2))
     assert ids(dispatcher.assign(0)) == ["2.0", "2.1"]
-    dispatcher.set_worker(0, worker("w2", handlers=("upload",)))
+    dispatcher.workers.set_worker(0, worker("w2", handlers=("upload",)))
     assert len(dispatcher.assign(0)) == 8
 
 
@@ -358,11 +359,11 @@ def test_a_worker_that_changes_is_seen_as_it_is_now() -> None:
     dispatcher = with_workers(worker(cores=1))
     dispatcher.put(0, tasks_of(new_job(), 100))
     assert len(dispatcher.assign(0)) == 8
-    dispatcher.set_worker(0, worker(cores=1))
+    dispatcher.workers.set_worker(0, worker(cores=1))
     assert dispatcher.assign(0) == []
-    dispatcher.set_worker(0, worker(cores=2))
+    dispatcher.workers.set_worker(0, worker(cores=2))
     assert len(dispatcher.assign(0)) == 8
-    dispatcher.set_worker(0, worker(cores=0))
+    dispatcher.workers.set_worker(0, worker(cores=0))
     assert dispatcher.assign(0) == []
 
 
@@ -370,23 +371,23 @@ def test_a_worker_that_is_gone_gets_nothing_and_its_attempts_count_until_they_en
     dispatcher = with_workers(worker())
     dispatcher.put(0, tasks_of(new_job(), 20))
     given = dispatcher.assign(0)
-    dispatcher.remove_worker(0, "w1")
-    dispatcher.remove_worker(0, "w1")
+    dispatcher.workers.remove_worker(0, "w1")
+    dispatcher.workers.remove_worker(0, "w1")
     for task, _ in given[:2]:
         dispatcher.ended(0, task, None)
-    assert dispatcher.assign(0) == [] and dispatcher.running("w1") == 6
-    dispatcher.set_worker(0, worker())
+    assert dispatcher.assign(0) == [] and dispatcher.workers.running("w1") == 6
+    dispatcher.workers.set_worker(0, worker())
     assert len(dispatcher.assign(0)) == 2
-    dispatcher.remove_worker(0, "w1")
+    dispatcher.workers.remove_worker(0, "w1")
     for task in [task for task, _ in given] + tasks_of(new_job(5), 1):
         dispatcher.ended(0, task, None)
-    assert dispatcher.running("w1") == 2
+    assert dispatcher.workers.running("w1") == 2
 
 
 def test_a_worker_that_is_gone_and_idle_is_forgotten() -> None:
     dispatcher = with_workers(worker())
-    dispatcher.remove_worker(0, "w1")
-    assert dispatcher.running("w1") == 0
+    dispatcher.workers.remove_worker(0, "w1")
+    assert dispatcher.workers.running("w1") == 0
     assert why(dispatcher) == [("", "offline")]
 
 
@@ -396,16 +397,16 @@ def test_what_was_under_way_before_a_restart_takes_its_part() -> None:
     for task in before:
         task.worker = "w1#1f#3"
         dispatcher.restore(0, task)
-    assert dispatcher.running("w1") == 8
+    assert dispatcher.workers.running("w1") == 8
     dispatcher.put(0, tasks_of(new_job(2), 20))
-    dispatcher.set_worker(0, worker())
+    dispatcher.workers.set_worker(0, worker())
     assert dispatcher.assign(0) == []
     dispatcher.ended(0, before[0], None)
     assert len(dispatcher.assign(0)) == 1
     more = tasks_of(new_job(3), 1)[0]
     more.worker = "w1#1f#3"
     dispatcher.restore(0, more)
-    assert dispatcher.running("w1") == 9
+    assert dispatcher.workers.running("w1") == 9
 
 
 def test_the_limits_of_what_was_under_way_before_a_restart_are_held_once_its_needs_are_known() -> None:
@@ -415,7 +416,7 @@ def test_the_limits_of_what_was_under_way_before_a_restart_are_held_once_its_nee
     dispatcher.restore(0, task)
     task.needs = ONE_AT_A_TIME
     dispatcher.restore(0, task)
-    assert dispatcher.running("w1") == 1
+    assert dispatcher.workers.running("w1") == 1
     dispatcher.put(0, tasks_of(new_job(2), 1, needs=ONE_AT_A_TIME))
     assert dispatcher.assign(0) == []
     dispatcher.ended(0, task, None)
@@ -428,9 +429,9 @@ def test_a_task_that_is_put_while_it_runs_has_ended() -> None:
     dispatcher.put(0, tasks)
     for _ in range(3):
         assert len(dispatcher.assign(0)) == 1
-        assert dispatcher.running("w1") == 1
+        assert dispatcher.workers.running("w1") == 1
         dispatcher.put(0, tasks)
-    assert dispatcher.running("w1") == 0
+    assert dispatcher.workers.running("w1") == 0
 
 
 def test_a_removed_task_is_not_given_out() -> None:
@@ -467,7 +468,7 @@ def test_a_fence_is_of_no_use_to_a_task_without_limits() -> None:
     ((task, _),) = dispatcher.assign(0)
     dispatcher.took(task, 42)
     dispatcher.ended(0, task, MILLISECOND)
-    assert dispatcher.running("w1") == 0
+    assert dispatcher.workers.running("w1") == 0
 
 
 def test_a_rate_says_when_it_is_worth_asking_again() -> None:
@@ -492,22 +493,22 @@ def test_what_waits_for_a_limit_does_not_hold_up_the_rest() -> None:
 def test_a_worker_in_quarantine_gets_nothing_until_it_is_over() -> None:
     dispatcher = with_workers(worker("w1"), worker("w2"))
     for index in range(3):
-        dispatcher.died(0, (1, index), "w1")
-    dispatcher.died(0, (1, 0), "w1")
-    assert dispatcher.quarantined(0) == {"w1": LASTS_NS} and dispatcher.next_tick_at == LASTS_NS
+        dispatcher.workers.died(0, (1, index), "w1")
+    dispatcher.workers.died(0, (1, 0), "w1")
+    assert dispatcher.workers.quarantined(0) == {"w1": LASTS_NS} and dispatcher.next_tick_at == LASTS_NS
     dispatcher.put(0, tasks_of(new_job(), 20))
     assert {name for _, name in dispatcher.assign(0)} == {"w2"}
     reason = dispatcher.why(tasks_of(new_job(), 1)[0], SECOND)[0]
     said = "it is in quarantine for another 4m59s: tasks died on it that died nowhere else"
     assert reason == Reason("w1", "quarantine", said)
     assert {name for _, name in dispatcher.assign(LASTS_NS)} == {"w1"}
-    assert dispatcher.quarantined(LASTS_NS) == {} and dispatcher.next_tick_at == NEVER
+    assert dispatcher.workers.quarantined(LASTS_NS) == {} and dispatcher.next_tick_at == NEVER
 
 
 def test_deaths_that_prove_nothing_change_nothing() -> None:
     dispatcher = with_workers(worker("w1"), worker("w2"))
-    dispatcher.died(0, (1, 0), "w1")
-    assert dispatcher.quarantined(0) == {}
+    dispatcher.workers.died(0, (1, 0), "w1")
+    assert dispatcher.workers.quarantined(0) == {}
 
 
 @pytest.mark.parametrize(
@@ -518,13 +519,13 @@ def test_deaths_that_prove_nothing_change_nothing() -> None:
 def test_the_only_worker_is_not_kept_in_quarantine(other: DispatchWorker | None) -> None:
     dispatcher = with_workers(worker("w1"), *([other] if other else []))
     for index in range(3):
-        dispatcher.died(0, (1, index), "w1")
+        dispatcher.workers.died(0, (1, index), "w1")
     dispatcher.put(0, tasks_of(new_job(), 1))
     assert len(dispatcher.assign(0)) == 1
-    dispatcher.set_worker(0, worker("w2"))
-    assert dispatcher.quarantined(0) == {"w1": LASTS_NS}
-    dispatcher.remove_worker(0, "w1")
-    assert dispatcher.quarantined(0) == {}
+    dispatcher.workers.set_worker(0, worker("w2"))
+    assert dispatcher.workers.quarantined(0) == {"w1": LASTS_NS}
+    dispatcher.workers.remove_worker(0, "w1")
+    assert dispatcher.workers.quarantined(0) == {}
 
 
 # What people ask
@@ -561,7 +562,7 @@ def test_why_tells_of_slots_and_limits_last() -> None:
     dispatcher.put(0, tasks_of(new_job(2), 50))
     dispatcher.assign(0)
     assert text(dispatcher, ONE_AT_A_TIME) == "it has all it may have at a time: 16 tasks on 2 cores"
-    assert dispatcher.refusal(worker("unheard of"), SAME, 0) is None
+    assert dispatcher.workers.refusal(worker("unheard of"), SAME, 0) is None
 
 
 def test_why_counts_one_task_and_one_core_in_the_singular() -> None:
@@ -582,12 +583,12 @@ def test_why_names_the_handlers_that_there_are() -> None:
     missing = Needs("resise")
     dispatcher = with_workers(worker("w1", handlers=("upload", "resize")))
     assert text(dispatcher, missing) == 'no worker has the handler "resise": there are "resize", "upload"'
-    dispatcher.set_worker(0, worker("w1", handlers=tuple(f"h{index:02}" for index in range(12))))
+    dispatcher.workers.set_worker(0, worker("w1", handlers=tuple(f"h{index:02}" for index in range(12))))
     assert text(dispatcher, missing).endswith('"h08", "h09" and 2 more')
-    dispatcher.set_worker(0, worker("w1", handlers=()))
+    dispatcher.workers.set_worker(0, worker("w1", handlers=()))
     expected = 'no worker has the handler "resise", nor any other: start one with a file of handlers'
     assert text(dispatcher, missing) == expected
-    dispatcher.set_worker(0, worker("w2", handlers=("resise",)))
+    dispatcher.workers.set_worker(0, worker("w2", handlers=("resise",)))
     reason = dispatcher.why(tasks_of(new_job(), 1, needs=missing)[0], 0)[0]
     assert reason.text == 'it does not have the handler "resise"; it has none'
 
@@ -634,8 +635,8 @@ def test_what_is_remembered_of_handlers_and_pools_is_bounded() -> None:
         ((task, _),) = dispatcher.assign(0)
         if index:
             dispatcher.ended(0, task, MILLISECOND)
-    assert len(dispatcher._pools) <= 4
-    assert len(dispatcher._handlers) <= 4
+    assert len(dispatcher.workers._pools) <= 4
+    assert len(dispatcher.workers.handlers) <= 4
     assert [view.running for view in dispatcher.queues(0).queues if view.running] == [1]
 
 
@@ -649,9 +650,9 @@ def test_workers_that_got_room_are_remembered_in_bounds_and_nobody_misses_it() -
         task, _ = running.pop(0)
         dispatcher.ended(0, task, 5 * MILLISECOND)
         running += dispatcher.assign(0)
-        assert len(dispatcher._log) <= 4 + 8 + 1
+        assert len(dispatcher.workers._log) <= 4 + 8 + 1
     dispatcher.remove([task for task in tasks_of(new_job(1), 1)])
-    assert dispatcher.running("w1") == len(running)
+    assert dispatcher.workers.running("w1") == len(running)
     for task, _ in running:
         dispatcher.ended(0, task, 5 * MILLISECOND)
     assert dispatcher.assign(0) != []
@@ -693,7 +694,7 @@ def test_ranks_of_workers_do_not_pile_up() -> None:
     for _ in range(200):
         for task, _ in dispatcher.assign(0, 2):
             dispatcher.ended(0, task, None)
-    (pool,) = dispatcher._pools.values()
+    (pool,) = dispatcher.workers._pools.values()
     assert len(pool.heap) <= 2 * 2 + 16
 
 
@@ -794,12 +795,12 @@ def test_whatever_happens_credits_and_limits_are_exact(moves: list[tuple[str, in
                 handlers=("resize", "zip")[: 1 + index % 2],
                 capabilities=("gpu",)[: index % 2],
             )
-            dispatcher.set_worker(now, workers[name])
+            dispatcher.workers.set_worker(now, workers[name])
         elif move == "gone":
-            dispatcher.remove_worker(now, name)
+            dispatcher.workers.remove_worker(now, name)
             workers.pop(name, None)
         elif move == "died":
-            dispatcher.died(now, (1, index), name)
+            dispatcher.workers.died(now, (1, index), name)
         elif move == "wait":
             now += SECOND
         else:
@@ -814,7 +815,7 @@ def test_whatever_happens_credits_and_limits_are_exact(moves: list[tuple[str, in
             for other in ready:
                 assert all(reason.constraint for reason in dispatcher.why(other, now)), "what can run does"
         for one in ("w0", "w1", "w2", "w3"):
-            assert dispatcher.running(one) == sum(chosen == one for chosen in flying.values())
+            assert dispatcher.workers.running(one) == sum(chosen == one for chosen in flying.values())
         holding = [given for given in flying if given.needs is not None and given.needs.limits]
         view = dispatcher.queues(now)
         assert sum(limit.held for limit in view.limits) == len(holding)
@@ -846,29 +847,29 @@ def test_the_same_seed_gives_the_same_history() -> None:
 
 def test_long_tasks_keep_a_core_busy_each_and_those_that_wait_side_by_side_one() -> None:
     dispatcher = with_workers(worker(cores=4), DispatchWorker(name="w2", cores=2, handlers=("fetch",)))
-    assert dispatcher.busy_cores("w1") == 0 and dispatcher.busy_cores("nobody") == 0
+    assert dispatcher.workers.busy_cores("w1") == 0 and dispatcher.workers.busy_cores("nobody") == 0
     dispatcher.put(0, [*tasks_of(new_job(1), 3), *tasks_of(new_job(2), 20, needs=Needs("fetch"))])
     given = dispatcher.assign(0)
 
-    assert (dispatcher.busy_cores("w1"), dispatcher.busy_cores("w2")) == (3, 1)
+    assert (dispatcher.workers.busy_cores("w1"), dispatcher.workers.busy_cores("w2")) == (3, 1)
 
-    dispatcher.remove_worker(0, "w1")
-    assert dispatcher.busy_cores("w1") == 3, "they run on"
+    dispatcher.workers.remove_worker(0, "w1")
+    assert dispatcher.workers.busy_cores("w1") == 3, "they run on"
     for task, _ in given:
         dispatcher.ended(0, task, None)
-    assert (dispatcher.busy_cores("w1"), dispatcher.busy_cores("w2")) == (0, 0)
+    assert (dispatcher.workers.busy_cores("w1"), dispatcher.workers.busy_cores("w2")) == (0, 0)
 
 
 def test_cores_that_load_jobs_take_or_give_back_count_at_once() -> None:
     dispatcher = with_workers(worker(cores=1))
     dispatcher.put(0, tasks_of(new_job(), 20))
-    dispatcher.set_cores("w1", 0)
+    dispatcher.workers.set_cores("w1", 0)
     assert dispatcher.assign(0) == [] and dispatcher.has_ready()
     assert text(dispatcher) == "load jobs have all of its cores"
 
-    dispatcher.set_cores("w1", 2)
-    dispatcher.set_cores("w1", 2)
-    dispatcher.set_cores("nobody", 2)
+    dispatcher.workers.set_cores("w1", 2)
+    dispatcher.workers.set_cores("w1", 2)
+    dispatcher.workers.set_cores("nobody", 2)
 
     assert len(dispatcher.assign(0)) == 16
 

@@ -1,7 +1,7 @@
 """Tasks whose handlers travel with their job: how they share workers with others."""
 
-from talka.control.tasks.dispatch import DispatchWorker
 from talka.control.tasks.task import Needs
+from talka.control.tasks.worker_room import DispatchWorker
 from talka.units import MILLISECOND, SECOND
 from tests.control.tasks.test_dispatch import ids, new_job, tasks_of, with_workers
 

@@ -4,8 +4,9 @@ from random import Random
 
 import pytest
 
-from talka.control.tasks.dispatch import Dispatcher, DispatchWorker
+from talka.control.tasks.dispatch import Dispatcher
 from talka.control.tasks.known_workers import KnownLimits, KnownWorkers, Lack, Wants
+from talka.control.tasks.worker_room import DispatchWorker
 from talka.units import SECOND
 
 GB = 10**9
@@ -142,14 +143,17 @@ def test_no_more_answers_are_kept_than_may_be() -> None:
 def test_a_dispatcher_knows_who_is_here_and_who_was_lately() -> None:
     dispatcher = Dispatcher(Random(1))
     for partition in (0, 1):
-        dispatcher.set_worker(0, worker("a", "h"), partition)
-    dispatcher.remove_worker(1, "a", 0)
-    assert dispatcher.known.lack(9000 * SECOND, Wants("h")) is None, "it is here for another partition"
-    dispatcher.remove_worker(1, "a", 1)
-    assert dispatcher.known.lack(600 * SECOND, Wants("h")) is None
-    assert dispatcher.known.lack(601 * SECOND, Wants("h")) is not None
-    dispatcher.set_worker(0, worker("a", "g"))
-    assert dispatcher.known.lack(0, Wants("g")) is None and dispatcher.known.lack(0, Wants("h")) is not None
+        dispatcher.workers.set_worker(0, worker("a", "h"), partition)
+    dispatcher.workers.remove_worker(1, "a", 0)
+    assert dispatcher.workers.known.lack(9000 * SECOND, Wants("h")) is None, "it is here for another partition"
+    dispatcher.workers.remove_worker(1, "a", 1)
+    assert dispatcher.workers.known.lack(600 * SECOND, Wants("h")) is None
+    assert dispatcher.workers.known.lack(601 * SECOND, Wants("h")) is not None
+    dispatcher.workers.set_worker(0, worker("a", "g"))
+    assert (
+        dispatcher.workers.known.lack(0, Wants("g")) is None
+        and dispatcher.workers.known.lack(0, Wants("h")) is not None
+    )
 
 
 def test_whoever_takes_code_has_handlers_that_travel() -> None:

@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.tasks.dispatch import (
-    DISPATCH_LIMITS,
-    MOST_PER_CORE,
-    SIDE_BY_SIDE,
-    UNKNOWN_PER_CORE,
-    Dispatcher,
-    DispatchWorker,
-)
+from talka.control.tasks.dispatch import Dispatcher
 from talka.control.tasks.limits import Limits
 from talka.control.tasks.quarantine import DEATHS
 from talka.control.tasks.ready_queues import ReadyQueues, SourceLane
 from talka.control.tasks.source import DrawnRange, Source, TaskRange
 from talka.control.tasks.task import DagTask, Needs
+from talka.control.tasks.worker_room import (
+    DISPATCH_LIMITS,
+    MOST_PER_CORE,
+    SIDE_BY_SIDE,
+    UNKNOWN_PER_CORE,
+    DispatchWorker,
+)
 from talka.units import MINUTE, NEVER, SECOND
 from talka.work.dags.dag import Limit
 from tests.control.tasks.test_dispatch import new_job, tasks_of
@@ -48,7 +48,7 @@ def with_workers(*cores: int, length_ns: int | None = 1_000, plain: bool = True)
 def set_worker(dispatcher: Dispatcher, name: str, cores: int = 1, *, plain: bool = True, **more: Any) -> None:
     handlers = ("resize",)
     facts = DispatchWorker(name=name, cores=cores, handlers=handlers, plain=handlers if plain else (), **more)
-    dispatcher.set_worker(0, facts)
+    dispatcher.workers.set_worker(0, facts)
 
 
 def drawn(dispatcher: Dispatcher, now: int = 0, limit: int = 4096) -> list[DrawnRange]:
@@ -267,7 +267,7 @@ def test_what_a_source_has_is_seen_like_any_other() -> None:
     assert dispatcher.position(dag) == 5_000 and dispatcher.position("job") == 0
     dispatcher.assign(2 * MINUTE)
     (queue,) = dispatcher.queues(2 * MINUTE).queues
-    assert queue.running == dispatcher.running("w0") == UNKNOWN_PER_CORE
+    assert queue.running == dispatcher.workers.running("w0") == UNKNOWN_PER_CORE
     assert [reason.constraint for reason in dispatcher.reasons(SAME, 0)] == ["slots"]
 
 
@@ -280,7 +280,7 @@ def test_nothing_is_drawn_for_a_worker_that_may_not_have_it(state: str) -> None:
     if state == "quarantine":
         set_worker(dispatcher, "w1", 1)
         for index in range(DEATHS):
-            dispatcher.died(0, (1, index), "w0")
+            dispatcher.workers.died(0, (1, index), "w0")
     dispatcher.offer(0, big)
     assert [one.worker for one in drawn(dispatcher)] == (["w1"] if state == "quarantine" else [])
 
@@ -297,11 +297,11 @@ def test_a_worker_that_is_gone_is_known_until_all_it_had_is_over() -> None:
     dispatcher = with_workers(1)
     dispatcher.offer(0, source(1_000))
     (one,) = drawn(dispatcher)
-    dispatcher.remove_worker(0, "w0")
+    dispatcher.workers.remove_worker(0, "w0")
     dispatcher.ended_range(0, one, one.count - 1, None)
-    assert (dispatcher.running("w0"), one.left) == (1, 1)
+    assert (dispatcher.workers.running("w0"), one.left) == (1, 1)
     dispatcher.ended_range(0, one, 5, None)
-    assert (dispatcher.running("w0"), one.left) == (0, 0), "no more end than there were"
+    assert (dispatcher.workers.running("w0"), one.left) == (0, 0), "no more end than there were"
     dispatcher.ended_range(0, one, 1, None)
     assert one.left == 0
 
@@ -311,7 +311,7 @@ def test_what_an_earlier_life_gave_out_holds_its_room_and_its_limits() -> None:
     limited = source(1_000, Needs("resize", limits=(Limit("db", 100),)))
     before = dispatcher.restore_range(0, limited, 5_000, 60, "w0")
     assert (before.first, before.count, before.worker, dispatcher.drawn) == (5_000, 60, "w0", [])
-    assert dispatcher.running("w0") == 60
+    assert dispatcher.workers.running("w0") == 60
     dispatcher.offer(0, limited)
     assert sum(one.count for one in drawn(dispatcher)) == 40
     dispatcher.ended_range(0, before, 60, None)
@@ -392,7 +392,7 @@ def test_whatever_happens_every_task_is_given_out_once_at_a_time_and_room_is_kep
         elif what == "over" and number == 9:
             dispatcher.withdraw(0, sources[1])
         elif what == "lose":
-            dispatcher.remove_worker(0, "w1")
+            dispatcher.workers.remove_worker(0, "w1")
             set_worker(dispatcher, "w1", 1 + number % 3)
         elif what == "assign":
             running += [task for task, _ in dispatcher.assign(0, 1 + 20 * number)]
@@ -412,7 +412,7 @@ def test_whatever_happens_every_task_is_given_out_once_at_a_time_and_room_is_kep
                 running.append(run)
         counts = Counter([run.worker for run in running if isinstance(run, DrawnRange) for _ in range(run.left)])
         tasks = [run for run in running if isinstance(run, DagTask)]
-        assert dispatcher.running("w0") + dispatcher.running("w1") == counts.total() + len(tasks)
+        assert dispatcher.workers.running("w0") + dispatcher.workers.running("w1") == counts.total() + len(tasks)
         if limit:
             held = sum(run.left for run in running if isinstance(run, DrawnRange) and run.source is sources[0])
             assert held <= limit
@@ -421,7 +421,7 @@ def test_whatever_happens_every_task_is_given_out_once_at_a_time_and_room_is_kep
             dispatcher.ended(0, run, None)
         else:
             dispatcher.ended_range(0, run, run.left, None)
-    assert dispatcher.running("w0") == dispatcher.running("w1") == 0
-    assert all(worker.load == worker.alone == 0 for worker in dispatcher._workers.values())
+    assert dispatcher.workers.running("w0") == dispatcher.workers.running("w1") == 0
+    assert all(worker.load == worker.alone == 0 for worker in dispatcher.workers.here.values())
     assert all(view.held == 0 for view in dispatcher.queues(0).limits)
     assert dispatcher._range_flights == {}

@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 from talka.client.requests import NobodyCanRun
-from talka.control.tasks.dispatch import Dispatcher, DispatchWorker
+from talka.control.tasks.dispatch import Dispatcher
 from talka.control.tasks.known_workers import KnownWorkers
+from talka.control.tasks.worker_room import DispatchWorker
 from talka.errors import Unavailable
 from talka.nodes.dags.runnable import RunnableCheck, bundled_in, stuck_tasks, who_could_run
 from talka.wire.task_views import TaskWants
@@ -62,7 +63,7 @@ def test_who_takes_code_is_told_of_handlers_that_travel() -> None:
     wants = TaskWants("mine", ["ssd"], 10, is_brought=True)
     text = "no worker takes code that travels with a job (--accept-code)"
     assert who_could_run(dispatcher, 0, wants, 0).lack == f"{text}; no worker is known here yet"
-    dispatcher.set_worker(0, DispatchWorker(name="own", handlers=("mine",), capabilities=("ssd",)))
+    dispatcher.workers.set_worker(0, DispatchWorker(name="own", handlers=("mine",), capabilities=("ssd",)))
     found = who_could_run(dispatcher, 0, wants, 0)
     assert (found.lack, found.able) == (text, 0)
     assert [(one.worker, one.constraint) for one in found.workers] == [("own", "code")]
@@ -70,7 +71,7 @@ def test_who_takes_code_is_told_of_handlers_that_travel() -> None:
     facts = {"small": ((), 0), "no-room": (("ssd",), 9), "fits": (("ssd",), 10)}
     for name, (capabilities, memory_bytes) in facts.items():
         worker = DispatchWorker(name=name, capabilities=capabilities, memory_bytes=memory_bytes, accepts_code=True)
-        dispatcher.set_worker(0, worker)
+        dispatcher.workers.set_worker(0, worker)
     found = who_could_run(dispatcher, 0, wants, 0)
     assert (found.lack, found.able) == ("", 1)
     assert [(one.worker, one.constraint) for one in found.workers] == [
@@ -118,8 +119,8 @@ def test_a_manager_that_took_long_to_read_its_store_has_its_first_seconds_after_
 def test_of_many_workers_those_that_could_run_a_task_are_listed_first() -> None:
     dispatcher = Dispatcher(Random(1))
     for name, handlers in (("a", "x"), ("b", "h"), ("c", "x"), ("d", "h")):
-        dispatcher.set_worker(0, DispatchWorker(name=name, handlers=(handlers,)))
-    dispatcher.set_worker(0, DispatchWorker(name="e", handlers=("h",), state="draining"))
+        dispatcher.workers.set_worker(0, DispatchWorker(name=name, handlers=(handlers,)))
+    dispatcher.workers.set_worker(0, DispatchWorker(name="e", handlers=("h",), state="draining"))
     found = who_could_run(dispatcher, 0, TaskWants("h"), 0, workers_limit=4)
     assert (found.lack, found.able, found.left_out) == ("", 2, 1)
     assert [(one.worker, one.constraint) for one in found.workers] == [

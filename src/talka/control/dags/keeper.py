@@ -26,7 +26,6 @@ from talka.control.dags.turns import DagTurns
 from talka.control.dags.waiting import why, why_not_yet
 from talka.control.tasks.attempts import Attempts
 from talka.control.tasks.delivery import Claimed, Delivery, unsigned
-from talka.control.tasks.dispatch import DispatchWorker
 from talka.control.tasks.epoch_floor import EpochFloor
 from talka.control.tasks.partition import Partition
 from talka.control.tasks.store_effects import (
@@ -37,6 +36,7 @@ from talka.control.tasks.store_effects import (
 )
 from talka.control.tasks.task import DagTask
 from talka.control.tasks.worker_link import KeeperEnd, ToWorker, WorkerBeat
+from talka.control.tasks.worker_room import DispatchWorker
 from talka.errors import Invalid, TalkaError
 from talka.units import MILLISECOND
 from talka.wire.attempts import NOWHERE, StoreLife
@@ -118,16 +118,13 @@ class DagKeeper(KeeperEnd[DagEffect]):
         self._specs = SpecReading(tickets, number, at_once=limits.specs_at_once, ahead=limits.specs_ahead)
         self._commits = Commits(self.partition)
         self._fan_outs = FanOuts(self.shelf, self._delivery, self._commits, tickets, limits)
-        self._flushed_at = 0
         self._is_restored = turns is None
         """Nothing was there before, or it was read: until then others give out nothing either."""
         self.turns.join(number, self)
 
     @property
     def next_tick_at(self) -> int:
-        if self._fan_outs.is_busy:
-            return self._flushed_at  # at once
-        return min(self.dispatcher.next_tick_at, self._timers.next_at)
+        return 0 if self._fan_outs.is_busy else min(self.dispatcher.next_tick_at, self._timers.next_at)
 
     def leave(self, now: int) -> None:
         """Another has the partition, or will: nothing of it is given out here any more."""
@@ -306,10 +303,6 @@ class DagKeeper(KeeperEnd[DagEffect]):
             task.job.bundle is not None and task.job.bundle.digest == digest for task in self.attempts.given(worker)
         )
 
-    def bundles(self) -> set[str]:
-        """Digests of those that jobs here brought."""
-        return {job.bundle.digest for job in self.jobs.values() if job.bundle is not None}
-
     def why(self, now: int, id: str, task_id: str, index: int, state: TaskState) -> WhyView:
         """Why a task does not run, by the rules that decide whether it does."""
         job = self.job(id)
@@ -323,13 +316,13 @@ class DagKeeper(KeeperEnd[DagEffect]):
         floor, name, number = self.floor, beat.worker, self.partition.number
         obeyed = beat.obeyed(number)
         if not beat.names or floor.is_below(obeyed.epoch, obeyed.of):
-            self.dispatcher.remove_worker(now, name, number)
+            self.dispatcher.workers.remove_worker(now, name, number)
             return [*(floor.too_high(now, name, obeyed.epoch, obeyed.of) if beat.names else floor.too_old(name))]
         floor.forget(name)
         is_foreign = obeyed.epoch > 0 and not obeyed.of.is_of(floor.life)
         effects = self.attempts.heard(now, name, beat.boot, beat.facts.folder, beat.number, is_foreign=is_foreign)
         if self.attempts.knows(name):
-            self.dispatcher.set_worker(now, DispatchWorker.of(name, beat.facts, beat.free, beat.state), number)
+            self.dispatcher.workers.set_worker(now, DispatchWorker.of(name, beat.facts, beat.free, beat.state), number)
         return effects + self._out(now)
 
     def on_worker_lost(self, now: int, worker: str, boot: int, cause: str) -> list[DagEffect]:
@@ -337,7 +330,7 @@ class DagKeeper(KeeperEnd[DagEffect]):
         self.floor.forget(worker)
         was_present, tasks = self.attempts.lost(worker, boot)
         if was_present:
-            self.dispatcher.remove_worker(now, worker, self.partition.number)
+            self.dispatcher.workers.remove_worker(now, worker, self.partition.number)
         for task in tasks:
             self._lost(now, task, cause)
         return self._out(now)
@@ -345,7 +338,7 @@ class DagKeeper(KeeperEnd[DagEffect]):
     def on_stepped_down(self, now: int) -> None:
         """Nobody tells any more which workers live: those that beat again are given work again."""
         for name in self.attempts.forget_idle():
-            self.dispatcher.remove_worker(now, name, self.partition.number)
+            self.dispatcher.workers.remove_worker(now, name, self.partition.number)
 
     def on_epoch(self, now: int, epoch: int) -> list[DagEffect]:
         """The store has this one, as `RaiseEpoch` asked for; or still has the one before, and is asked again."""
@@ -408,9 +401,9 @@ class DagKeeper(KeeperEnd[DagEffect]):
             self._look_after(now, job)
             return
         if result.outcome == "refused" and result.cause in UNTIL_BEAT:
-            self.dispatcher.remove_worker(now, worker, self.partition.number)
+            self.dispatcher.workers.remove_worker(now, worker, self.partition.number)
         if result.outcome == "died" and result.alone:
-            self.dispatcher.died(now, (job.row.number, task.index), worker)
+            self.dispatcher.workers.died(now, (job.row.number, task.index), worker)
         self._follow(now, job, job.failed(now, task, result))
 
     # -- time and the store
@@ -574,7 +567,6 @@ class DagKeeper(KeeperEnd[DagEffect]):
         return effects
 
     def flush(self, now: int) -> list[DagEffect]:
-        self._flushed_at = now
         effects: list[DagEffect] = list(self._specs.read(self.dispatcher.ready))
         effects += self.attempts.recalls()
         commit = self._commits.take()

@@ -81,7 +81,7 @@ class DagKeepers(KeeperEnd[DagEffect]):
         """So many cores of this worker are for tasks from now on."""
         effects: list[DagEffect] = []
         for keeper in self._keepers.values():
-            keeper.dispatcher.set_cores(name, cores)
+            keeper.dispatcher.workers.set_cores(name, cores)
             effects += keeper.tick(now)  # more of them may start now
         return effects
 
@@ -93,7 +93,7 @@ class DagKeepers(KeeperEnd[DagEffect]):
 
     def busy_cores(self, name: str) -> int | None:
         """Cores of this worker that tasks keep busy; None: nobody here knows."""
-        return None if self._dispatcher is None else self._dispatcher.busy_cores(name)
+        return None if self._dispatcher is None else self._dispatcher.workers.busy_cores(name)
 
     def are_waiting(self) -> bool:
         """Whether tasks are ready that some worker has the handler of."""
@@ -101,7 +101,7 @@ class DagKeepers(KeeperEnd[DagEffect]):
 
     def quarantined(self, now: int) -> Mapping[str, int]:
         """Workers that get no tasks because tasks died on them, and until when."""
-        return {} if self._dispatcher is None else self._dispatcher.quarantined(now)
+        return {} if self._dispatcher is None else self._dispatcher.workers.quarantined(now)
 
     def on_worker_lost(self, now: int, worker: str, boot: int, cause: str) -> list[DagEffect]:
         effects: list[DagEffect] = []

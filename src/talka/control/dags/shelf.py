@@ -116,6 +116,11 @@ class DagShelf:
             del self._by_key[job.row.key]
         self.tasks -= job.size
 
+    @property
+    def bundles(self) -> set[str]:
+        """Digests of those that jobs here brought."""
+        return {job.bundle.digest for job in self.jobs.values() if job.bundle is not None}
+
     def find(self, id: str) -> DagJob | None:
         return self._by_id.get(id)
 

@@ -139,7 +139,7 @@ class DagService(ScheduleCalls):
         self._is_problem_told = False
         self._is_closed = False
         self._answers = DagAnswers()
-        self._runnable = RunnableCheck(kept.turns.dispatcher.known, limits.settle_ns)
+        self._runnable = RunnableCheck(kept.turns.dispatcher.workers.known, limits.settle_ns)
         self._drafts = DagDrafts(limits.drafts, limits.silence_s)
         self._submit_turns = SubmitTurns(self.keepers, self._do)
         self._turns = count()
@@ -234,7 +234,7 @@ class DagService(ScheduleCalls):
             "dag_messages_foreign_total": sum(keeper.foreign_messages for keeper in keepers),
             "dag_attempts_dropped_total": self.dropped,
             "dag_epochs_raised_total": sum(keeper.floor.raised_total for keeper in keepers),
-            "dag_workers_quarantined": len(self._kept.turns.dispatcher.quarantined(boottime_ns())),
+            "dag_workers_quarantined": len(self._kept.turns.dispatcher.workers.quarantined(boottime_ns())),
             "dag_notices_total": dict(self._notifier.counts),
             "dag_store_has_problem": int(bool(self.problem)),
         }

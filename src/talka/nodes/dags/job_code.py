@@ -46,4 +46,4 @@ class JobCode:
         """Digests of those that must stay: jobs that have not ended name them, or schedules."""
         schedules = [msgspec.json.decode(row.spec, type=ScheduledCode) for row in await self._store.schedules()]
         found = {one.bundle.digest for one in schedules if one.bundle is not None}
-        return found.union(*(keeper.bundles() for keeper in keepers))
+        return found.union(*(keeper.shelf.bundles for keeper in keepers))

@@ -79,7 +79,7 @@ def who_could_run(
 ) -> TaskWorkers:
     capabilities = tuple(wants.capabilities)
     handler = "" if wants.is_brought else wants.handler
-    lack = dispatcher.known.lack(now, Wants(handler, capabilities, wants.min_memory, wants.is_brought))
+    lack = dispatcher.workers.known.lack(now, Wants(handler, capabilities, wants.min_memory, wants.is_brought))
     bundle = SOME_CODE if wants.is_brought else ""
     needs = Needs(wants.handler, capabilities, wants.min_memory, partition=partition, bundle=bundle)
     found = [reason for reason in dispatcher.reasons(needs, now) if reason.worker]
