@@ -24,7 +24,7 @@ from talka.wire.task_views import DagFacts
 from talka.work.dags.dag import DagSpec, TaskSpec
 
 PARTS: Final = ("configs", "chain", "many", "frames", "starts", "requests")
-SIZES: Final = (10_000, 60_000, 200_000)
+SIZES: Final = (10_000, 60_000, 200_000, 256_000)
 SHORT_BYTES: Final = 6_000_000
 """A backlog that is below what a connection holds, 8 MiB."""
 LONG_BYTES: Final = 30_000_000
