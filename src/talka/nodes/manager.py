@@ -232,12 +232,15 @@ class ManagerNode(MemberNode[PassedOn]):
         used_ns, at_ns = cpu_ns(), boottime_ns()
         while True:
             due = loop.time() + SAMPLE_S
+            is_starting = self.dags is not None and not self.dags.is_loaded
             await asyncio.sleep(SAMPLE_S)
             now, now_used_ns = boottime_ns(), cpu_ns()
             cpu_percent = 100 * (now_used_ns - used_ns) // max(1, now - at_ns)
             used_ns, at_ns = now_used_ns, now
             lag_ns = max(0, round((loop.time() - due) * SECOND))
-            self.manager.level = self._overload.sample(now, lag_ns=lag_ns, cpu_percent=cpu_percent)
+            self.manager.level = self._overload.sample(
+                now, lag_ns=lag_ns, cpu_percent=cpu_percent, is_starting=is_starting
+            )
             self._look_at_clock()
 
     def _look_at_clock(self) -> None:

@@ -393,16 +393,40 @@ def test_a_limit_of_20_open_files_is_named_as_the_cause(words: list[str], tmp_pa
     assert not (tmp_path / "data").exists() and not (tmp_path / "jobs.sqlite").exists()
 
 
-async def test_it_is_ready_when_the_worker_is_there_and_the_store_was_read() -> None:
+def parts_of_up() -> tuple[Any, Any]:
+    """A manager that has read nothing yet, and a worker that is not registered."""
     worker = SimpleNamespace(is_registered=asyncio.Event())
-    manager = SimpleNamespace(dags=SimpleNamespace(loaded=asyncio.Event()))
-    ready = asyncio.create_task(all_ready(cast(ManagerNode, manager), cast(WorkerNode, worker)))
-    worker.is_registered.set()
+    return SimpleNamespace(dags=SimpleNamespace(loaded=asyncio.Event()), why_not_ready=str), worker
+
+
+async def some_turns() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
+
+
+async def test_it_is_ready_when_the_worker_is_there_and_the_store_was_read() -> None:
+    manager, worker = parts_of_up()
+    ready = asyncio.create_task(all_ready(manager, worker, look_s=0))
+    worker.is_registered.set()
+    await some_turns()
     assert not ready.done(), "whoever asks now is told that the store is still being read"
     manager.dags.loaded.set()
     await ready
 
     manager.dags = None  # without a store nothing is read
-    await all_ready(cast(ManagerNode, manager), cast(WorkerNode, worker))
+    await all_ready(manager, worker, look_s=0)
+
+
+async def test_it_is_not_ready_while_the_manager_must_be_elected_again_since_reading_its_store_took_too_long() -> None:
+    manager, worker = parts_of_up()
+    problem = [""]
+    manager.why_not_ready = lambda: problem[0]
+    ready = asyncio.create_task(all_ready(manager, worker, look_s=0))
+    worker.is_registered.set()
+    await some_turns()
+    manager.dags.loaded.set()
+    problem[0] = "no manager leads"  # noticed right after
+    await some_turns()
+    assert not ready.done()
+    problem[0] = ""
+    await ready

@@ -25,6 +25,14 @@ def test_lateness_is_judged_by_bounds_that_hold_everywhere(late_ms: int, level: 
     assert Overload().sample(0, lag_ns=late_ms * MILLISECOND) == level
 
 
+def test_how_late_the_loop_is_while_the_node_reads_what_it_begins_with_is_no_load() -> None:
+    overload = Overload(OverloadConfig(warm_up=1))
+
+    assert overload.sample(0, lag_ns=3 * SECOND, cpu_percent=100, is_starting=True) is Level.HEALTHY
+    assert overload.sample(SECOND, lag_ns=60 * MILLISECOND) is Level.HEALTHY, "nor is it what is usual here"
+    assert overload.sample(2 * SECOND, lag_ns=3 * SECOND) is Level.OVERLOADED
+
+
 @pytest.mark.parametrize(
     ("late_ms", "level"),
     [

@@ -47,6 +47,8 @@ OWN_WORDS: Final = {
     "private": "only {user} can use it: commands of this user find its token by themselves",
     "stopping": "stopping: finishes what runs; a second signal ends it at once",
 }
+LOOK_S: Final = 0.02
+"""Between two looks at whether all is ready."""
 ENOUGH: Final = ListenGranted(WHOLE, WANTED_FILES, is_short=False)
 INNER: Final = frozenset(
     {"ready", "api", "leader", "elected", "stepped-down", "keys", "starting", "lease", "worker-registered", "searching"}
@@ -233,11 +235,18 @@ async def live_up(options: ManagerOptions, api: Api, worker_at: Callable[[str], 
             ready.cancel()
 
 
-async def all_ready(manager: ManagerNode, worker: WorkerNode) -> None:
-    """Until whoever is told so finds everything there: the worker, and what the store had."""
+async def all_ready(manager: ManagerNode, worker: WorkerNode, look_s: float = LOOK_S) -> None:
+    """Until whoever is told so finds everything there: the worker, what the store had, and a manager that leads.
+
+    That is looked at in a later turn of the loop. The turn in which a large store was read may have taken so long that
+    the manager has to be elected again."""
     await worker.is_registered.wait()
     if manager.dags is not None:
         await manager.dags.loaded.wait()
+    while True:
+        await asyncio.sleep(look_s)
+        if not manager.why_not_ready():
+            return
 
 
 def calm_collector() -> None:

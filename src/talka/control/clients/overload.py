@@ -66,8 +66,11 @@ class Overload:
         """Of the samples that were lower than the level."""
         self.level = Level.HEALTHY
 
-    def sample(self, now: int, *, lag_ns: int, cpu_percent: int = 0) -> Level:
-        """The level with this sample: how late the loop ran, and this process's use of a processor."""
+    def sample(self, now: int, *, lag_ns: int, cpu_percent: int = 0, is_starting: bool = False) -> Level:
+        """The level with this sample: how late the loop ran, and this process's use of a processor. `is_starting`: the
+        node was reading what it begins with, and that is no load that clients could be spared."""
+        if is_starting:
+            return self.level
         config = self._config
         found = Level.BUSY if cpu_percent >= config.cpu_percent else Level.HEALTHY
         found = max(found, self._judge(lag_ns))
