@@ -5,10 +5,12 @@ from typing import Any
 import pytest
 
 from talka.control.jobs.effects import WorkerJudged
-from talka.control.worker.effects import CoreQuiet, CoreSeen, Undrained
-from talka.nodes.job_events import job_event_of, worker_event_of
+from talka.control.worker.effects import CoreGivenUp, CoreQuiet, CoreSeen, Undrained
+from talka.nodes.job_events import job_event_of, where_text, worker_event_of
 from talka.nodes.member_events import WORDS
 from talka.units import SECOND
+
+CALL = 'File "shop.py", line 9 in go'
 
 
 @pytest.mark.parametrize(
@@ -41,12 +43,29 @@ def test_each_decision_about_a_worker_is_an_event_with_its_reason(news: WorkerJu
             CoreQuiet("j1", ("Shop",), 4711, "turns", 12 * SECOND),
             "core 4711 of job j1 (Shop) turns its event loop again, after 12 s",
         ),
-        (CoreSeen("j1", 4711, "File a\nFile b"), "core 4711 of job j1 is in:\nFile a\nFile b"),
+        (
+            CoreGivenUp("j1", ("Shop",), 4711, 60 * SECOND),
+            "core 4711 of job j1 (Shop) is killed, for its event loop has not turned for 60 s: what is left of its "
+            "plan goes to another",
+        ),
+        (CoreSeen("j1", 4711, f"Current thread\n  {CALL}"), f"core 4711 of job j1 is in {CALL}"),
         (Undrained(), "takes new work again"),
     ],
-    ids=["quiet", "turns", "seen", "undrained"],
+    ids=["quiet", "turns", "given up", "seen", "undrained"],
 )
 def test_what_a_worker_tells_of_its_cores_is_an_event(news: Any, text: str) -> None:
     event = worker_event_of(news)
 
     assert event is not None and WORDS[event["event"]].format(**event) == text
+
+
+def test_a_stack_is_told_to_people_in_one_line_and_to_programs_as_a_whole() -> None:
+    calls = [f'File "shop.py", line {line} in go' for line in range(5)]
+    stack = "\n  ".join(["Current thread (most recent call first):", *calls]) + "\n\nThread 2:\n  File other"
+
+    event = worker_event_of(CoreSeen("j1", 4711, stack))
+
+    assert event is not None and event["stack"] == stack
+    text = WORDS["core-stack"].format(**event)
+    assert text == f"core 4711 of job j1 is in {', called from '.join(calls[:3])} and 2 more"
+    assert where_text("Current thread") == "code that its stack does not name"

@@ -23,6 +23,7 @@ from talka.control.jobs.effects import (
 )
 from talka.control.worker.effects import (
     AttemptsDropped,
+    CoreGivenUp,
     CoreQuiet,
     CoreSeen,
     Drained,
@@ -67,10 +68,14 @@ JOB_WORDS: Final = {
     "undrained": "takes new work again",
     "core-quiet": "core {pid} of job {job} ({workflows}) is {state}: its event loop has not turned for {seconds} s",
     "core-turns": "core {pid} of job {job} ({workflows}) turns its event loop again, after {seconds} s",
-    "core-stack": "core {pid} of job {job} is in:\n{stack}",
+    "core-given-up": "core {pid} of job {job} ({workflows}) is killed, for its event loop has not turned for "
+    "{seconds} s: what is left of its plan goes to another",
+    "core-stack": "core {pid} of job {job} is in {where}",
     "handlers": "has the handlers {handlers}",
 }
 WORDS.update(JOB_WORDS)
+CALLS_SHOWN: Final = 3
+"""Of a stack, in a line; the event has it all."""
 
 JobNews: TypeAlias = (
     JobAcceptedNews
@@ -96,6 +101,7 @@ WorkerNews: TypeAlias = (
     | Drained
     | Undrained
     | CoreQuiet
+    | CoreGivenUp
     | CoreSeen
     | NeedBundle
 )
@@ -176,9 +182,20 @@ def worker_event_of(news: WorkerNews) -> Event | None:
                 if state == "turns"
                 else {"event": "core-quiet", **facts, "state": state}
             )
+        case CoreGivenUp(job=job, workflows=workflows, pid=pid, quiet_ns=quiet_ns):
+            facts = {"job": job, "workflows": ", ".join(workflows), "pid": pid, "seconds": quiet_ns // SECOND}
+            return {"event": "core-given-up", **facts}
         case CoreSeen(job=job, pid=pid, stack=stack):
-            return {"event": "core-stack", "job": job, "pid": pid, "stack": stack}
+            return {"event": "core-stack", "job": job, "pid": pid, "where": where_text(stack), "stack": stack}
         case ManagersLearned() | NeedBundle():
             return None
         case _:
             assert_never(news)
+
+
+def where_text(stack: str) -> str:
+    """The innermost calls of its first thread in one line, for people who read a log."""
+    thread = stack.partition("\n\n")[0]
+    calls = [line.strip() for line in thread.splitlines() if line.lstrip().startswith("File ")]
+    more = f" and {len(calls) - CALLS_SHOWN} more" if len(calls) > CALLS_SHOWN else ""
+    return f"{', called from '.join(calls[:CALLS_SHOWN])}{more}" if calls else "code that its stack does not name"

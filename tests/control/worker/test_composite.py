@@ -18,6 +18,7 @@ from talka.control.worker.bundles import FETCHES_LIMIT, KEPT_LIMIT
 from talka.control.worker.composite import WAITING_LIMIT, Worker
 from talka.control.worker.core_pool import DEATH_LIMIT_NS, LEAVE_LIMIT_NS
 from talka.control.worker.effects import (
+    CoreGivenUp,
     CoreQuiet,
     CoreSeen,
     CoresUntil,
@@ -2207,6 +2208,7 @@ def test_a_core_whose_deadline_is_over_is_killed_and_replaced_in_another_process
     rig = Rig()
     blocked, fine = rig.running()
     rig.count(blocked, 3)
+    rig.core(blocked, Hello(4711, "3.11", ""))
     turn(rig, blocked, fine)
     before = process_of(rig, blocked)
     rig.forget()
@@ -2214,6 +2216,7 @@ def test_a_core_whose_deadline_is_over_is_killed_and_replaced_in_another_process
     quiet_for(rig, 60, fine)
 
     assert rig.all(KillCore) == [KillCore(blocked)]
+    assert rig.all(CoreGivenUp) == [CoreGivenUp("job", ("Shop",), 4711, 60 * SECOND)]
     (start,) = rig.all(StartCore)
     assert start.process not in (before, process_of(rig, fine))
     rig.exit(blocked)

@@ -103,6 +103,15 @@ class CoreQuiet(msgspec.Struct, frozen=True):
     quiet_ns: int
 
 
+class CoreGivenUp(msgspec.Struct, frozen=True):
+    """News: its deadline is over, and it is killed. What is left of its plan goes to another."""
+
+    job: str
+    workflows: tuple[str, ...]
+    pid: int
+    quiet_ns: int
+
+
 class CoreSeen(msgspec.Struct, frozen=True):
     """News: what such a core does."""
 
@@ -159,7 +168,7 @@ CoresEffect: TypeAlias = StartHandlers | TellHandlers | EndHandlers | Persist | 
 """Of the pool of handler cores, for the shell."""
 HandlerEffect: TypeAlias = CoresEffect | ToKeeper | Send[JobMessage] | PersistBlob | NeedBundle
 """With what a keeper is to hear, which a link carries, and bundles that are fetched."""
-CoreNews: TypeAlias = CoreQuiet | CoreSeen
+CoreNews: TypeAlias = CoreQuiet | CoreGivenUp | CoreSeen
 ShardsEffect: TypeAlias = (
     CoreEffect | LookAtCore | CoreNews | Send[JobMessage] | Persist | PersistBlob | NeedBundle | ShardsNews
 )

@@ -12,7 +12,15 @@ from talka.control.member.signers import Signers
 from talka.control.worker.bundles import WorkerBundles
 from talka.control.worker.core_pool import AttemptKey, CorePool, seats_of
 from talka.control.worker.core_turns import TURN_LIMITS, CoreTurns, QuietNews, TurnLimits
-from talka.control.worker.effects import CoreQuiet, CoreSeen, LookAtCore, NeedBundle, ShardsEffect, ShardsNews
+from talka.control.worker.effects import (
+    CoreGivenUp,
+    CoreQuiet,
+    CoreSeen,
+    LookAtCore,
+    NeedBundle,
+    ShardsEffect,
+    ShardsNews,
+)
 from talka.control.worker.fences import JobFences
 from talka.control.worker.reporter import ShardReporter
 from talka.control.worker.shards import WorkerShards, encoded_within
@@ -373,6 +381,8 @@ class HeldShards:
         for process, quiet_ns in self.turns.overdue(self._may_end):
             cause = f"did not turn its event loop for {quiet_ns // SECOND} s and was killed"
             attempts = self.pool.attempts_in(process)
+            pid = self._pids.get(process, 0)
+            effects.append(CoreGivenUp(self._job_in(process), self._workflows_in(process), pid, quiet_ns))
             holders = {attempt: self._holder(attempt) for attempt in attempts}
             for attempt in attempts:
                 self.pool.killed(now, attempt)  # first: what takes its place needs another process
