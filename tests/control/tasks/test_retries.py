@@ -116,6 +116,11 @@ def test_every_end_that_counts_adds_to_one_number() -> None:
     assert third.error == "its process died: SIGKILL (2 processes died with nothing else in them)"
 
 
+def test_a_process_that_died_and_was_the_only_one_is_told_as_one() -> None:
+    only = judge(a_task(), end_of("function", signal="SIGKILL"), Retry(max=0))
+    assert only.error == "its process died: SIGKILL (1 process died with nothing else in it)"
+
+
 def test_a_fault_after_another_failure_is_the_second_one() -> None:
     task = a_task()
     assert judge(task, TaskResult(7, "failed", cause="ValueError")).state is None

@@ -172,7 +172,10 @@ def judged(task: DagTask, policy: Policy, result: TaskResult, rng: Random) -> Re
     counted = task.failures + task.deaths
     if counted >= _tries(policy, ending):
         if result.outcome == "died":
-            error = f"{error} ({task.deaths} processes died with nothing else in them)"
+            died = "1 process died with nothing else in it"
+            if task.deaths > 1:
+                died = f"{task.deaths} processes died with nothing else in them"
+            error = f"{error} ({died})"
         return RetryVerdict(TaskState.DEAD, cause, error)
     # One process that died says little of the task: it may have been killed with its machine's memory, or by hand.
     is_first_death = result.outcome == "died" and counted == 1
