@@ -1,10 +1,13 @@
-"""The order of tests that run beside each other, and what no test is judged by."""
+"""The order of tests that run beside each other, what no test is judged by, and what a busy machine was allowed."""
 
 import os
 from itertools import islice
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.e2e.standstill import TALLY
 
 # How long it takes to draw examples says how busy the machine is, and nothing of the code.
 settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -29,3 +32,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         ordered += first
         ordered += islice(others, max(0, share - len(first)))
     items[:] = [*ordered, *others]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A process of xdist has ended: what it judged counts here."""
+    TALLY.add(*getattr(node, "workeroutput", {}).get("standstill", (0, 0, 0.0)))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["standstill"] = (TALLY.judged, TALLY.fired, TALLY.longest_s)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if TALLY.judged:
+        terminalreporter.write_line(f"standstill: {TALLY.text()}")

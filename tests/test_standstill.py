@@ -1,7 +1,11 @@
 """The allowance for a machine that keeps processes from running: as much as was counted, and reported when needed."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
+
+from tests import conftest
 from tests.e2e.standstill import Standstill, Tally, waited_s
 
 
@@ -30,3 +34,17 @@ def test_a_process_has_waited_as_long_as_all_its_threads(tmp_path: Path) -> None
         (tmp_path / "7" / "task" / thread / "schedstat").write_text(text)
     assert waited_s(7, tmp_path) == 2.0
     assert waited_s(8, tmp_path) == 0.0, "it has ended"
+
+
+def test_what_processes_of_a_run_judged_is_told_by_the_one_that_began_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are begun by one that collects nothing, and so knows no hook of a folder below this one."""
+    ended, began, lines = Tally(judged=3, fired=1, longest_s=0.5), Tally(), list[str]()
+    there = SimpleNamespace(config=SimpleNamespace(workeroutput={}))
+    monkeypatch.setattr(conftest, "TALLY", ended)
+    conftest.pytest_sessionfinish(there)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(conftest, "TALLY", began)
+    conftest.pytest_testnodedown(there.config)
+    conftest.pytest_terminal_summary(SimpleNamespace(write_line=lines.append))
+
+    assert lines == [f"standstill: {ended.text()}"]

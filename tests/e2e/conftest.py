@@ -20,7 +20,6 @@ from tests.e2e.cluster import Cluster
 from tests.e2e.job_cluster import JobCluster, job_cluster
 from tests.e2e.networks import Loopback, Namespaces, Network, Relay
 from tests.e2e.promises import named
-from tests.e2e.standstill import TALLY
 from tests.processes import TALKA
 
 HERE = Path(__file__).parent
@@ -46,22 +45,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         missing = {name for name in wanted - seen if name.partition("::")[0] in files}
         if missing:
             raise pytest.UsageError(f"tests/e2e/promises.py names what is not there: {sorted(missing)}")
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    """A process of xdist has ended: what it judged counts here."""
-    TALLY.add(*getattr(node, "workeroutput", {}).get("standstill", (0, 0, 0.0)))
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["standstill"] = (TALLY.judged, TALLY.fired, TALLY.longest_s)
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    if TALLY.judged:
-        terminalreporter.write_line(f"standstill: {TALLY.text()}")
 
 
 @dataclass
