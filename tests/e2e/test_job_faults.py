@@ -309,6 +309,34 @@ def test_cancel_ends_what_does_not_want_to_end_within_its_grace(cluster, truth, 
         assert len(ends) == 2 and machine.allows(max(ends) - cancelled_at, 1 + 1 + 2)
 
 
+def test_a_core_that_hangs_is_shown_with_its_stack_and_the_next_job_starts_beside_it(
+    make_jobs, truth, tmp_path
+) -> None:
+    cluster = make_jobs(1, 1, 2)
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    file = workflow(tmp_path, f"open({str(gate)!r}).close()")  # waits in C, and the loop with it
+    started, job, (name,) = under_way(
+        cluster, truth, "--cores", "1", "--vus", "1", "--iterations", "1", tasks=1, requests=1, file=file
+    )
+    [pid] = [core.pid for core in cluster.core_processes(name)]
+    told = cluster.wait_for(name, "core-stack", job=job)
+    assert told["pid"] == pid and "odd.py" in told["where"] and "in odd" in told["stack"]
+
+    beside = cluster.submit(PLAIN, "--vus", "1", "--iterations", "5", "--cores", "1")
+    assert beside.code == 0, beside.text
+
+    [worker] = cluster.client().workers()
+    [quiet] = worker.quiet_cores
+    assert (worker.state, worker.cores, worker.free, worker.load_cores) == ("healthy", 2, 1, 1)
+    assert (quiet.job, quiet.pid) == (job, pid) and "in odd" in quiet.stack
+    assert {"stalled", "stuck"} & {decision.what for decision in worker.decisions}
+    assert "in odd" in cluster.talka("workers").out
+    with gate.open("w"):  # it goes on
+        assert started.ended().code == 0
+    cluster.wait_for(name, "core-turns", job=job)
+
+
 @pytest.mark.serial
 def test_memory_is_refused_to_a_test_that_wants_all_of_it(cluster, truth, tmp_path) -> None:
     share = int(psutil.virtual_memory().total * 0.9)
