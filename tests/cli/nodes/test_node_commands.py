@@ -356,6 +356,12 @@ def test_whoever_has_everything_on_one_machine_is_spared_what_parts_say_to_each_
     assert brief_sentence({"at": 1, "event": "ready", "address": "127.0.0.1:4711"}) == ""
     assert brief_sentence({"at": 1, "event": "stopped", "worker": "w"}) == ""
     assert brief_sentence({"at": 1, "event": "stopped"}) == "stopped"
+    for what in ("busy", "healthy"):
+        judged = {"at": 1, "event": "worker-judged", "name": "w", "what": what, "text": f"worker w is {what}"}
+        assert brief_sentence(judged) == "", "there is no other worker, and its own load is no news"
+        assert sentence(judged) == f"worker w is {what}"
+    stuck = {"at": 1, "event": "worker-judged", "name": "w", "what": "stuck", "text": "worker w is stuck"}
+    assert brief_sentence(stuck) == "worker w is stuck"
     told = brief_sentence({"at": 1, "event": "up", "address": "127.0.0.1:8470", "cores": 2})
     assert "talka submit FILE --to 127.0.0.1:8470" in told
 

@@ -54,6 +54,9 @@ INNER: Final = frozenset(
     {"ready", "api", "leader", "elected", "stepped-down", "keys", "starting", "lease", "worker-registered", "searching"}
 )
 """Events that say nothing to whoever has everything on one machine."""
+INNER_DECISIONS: Final = ("busy", "healthy")
+"""Decisions about the worker that are as little: every load test makes its processors busy, and there is no other
+worker to take instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +191,7 @@ def sentence(event: Event) -> str:
 
 def brief_sentence(event: Event) -> str:
     is_inner = event["event"] in INNER or (event["event"] == "stopped" and "worker" in event)
+    is_inner = is_inner or (event["event"] == "worker-judged" and event["what"] in INNER_DECISIONS)
     return "" if is_inner else sentence(event)
 
 
