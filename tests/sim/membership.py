@@ -185,10 +185,11 @@ class Story:
             or membership is None
             or not host.act(lambda now: node.act(now, list(membership.leave(now))))
         ):
+            self.world.count_fault("leave", has_met=False)
             if self.world.now < self.plan.calm_from - LEAVES_WITHIN_NS - AWAY_LIMIT_NS - SECOND:
                 self.world.after(SECOND, partial(self._leave, host, away_ns))
             return
-        self.world.struck["leave"] = self.world.struck.get("leave", 0) + 1
+        self.world.count_fault("leave")
         self.world.after(LEAVES_WITHIN_NS, partial(self._end, host, host.boot, away_ns))
 
     def _end(self, host: Host, boot: int, away_ns: int) -> None:

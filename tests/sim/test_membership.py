@@ -35,6 +35,13 @@ def test_a_seed_is_one_history_and_keeps_every_invariant() -> None:
     assert once.trace_hash() == again.trace_hash() != other.trace_hash()
 
 
+def test_a_good_bye_that_a_member_cannot_say_is_counted_and_said_later() -> None:
+    world = run(34)  # one that crashes, too
+
+    assert world.met_nothing["leave"] and not world.violations
+    assert world.struck["leave"] == len(plan_of(34).leaves)
+
+
 def test_a_plan_is_told_in_lines() -> None:
     lines = describe(12)
 
