@@ -379,7 +379,7 @@ class ManagerNode(MemberNode[PassedOn]):
                 warnings=tuple(led.warnings),
             ),
         )
-        reason = "; ".join(document.reasons)[:2000]
+        reason = " ".join(document.reasons)[:2000]
         state = JobState(document.status)
         content = document.to_json()
         self.perform(self.manager.on_document(boottime_ns(), job, content, state, document.exit_code, reason))
