@@ -112,6 +112,16 @@ async def test_what_is_no_job_at_all_is_refused(
     assert dags.jobs == {}
 
 
+async def test_tasks_without_a_kind_are_refused_with_what_to_write(dag_api: Api, dags: FakeDags) -> None:
+    body = {name: value for name, value in DAG.items() if name != "kind"}
+
+    answer = await post(dag_api, "/v1/jobs", body)
+
+    assert answer.status == 422
+    assert problem_in(answer).detail == 'the body has tasks and no kind: write "kind": "dag" for a pipeline'
+    assert dags.jobs == {}
+
+
 async def test_a_body_of_100_mb_is_refused_before_it_is_read(dag_api: Api) -> None:
     head = "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 

@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
+from talka.client.dag_kind import DagKind
 from talka.client.kinds import AllJobsPage, KindFacts
 from talka.client.load_kind import LoadKind
 from talka.client.requests import REASON_LIMIT, CancelRequest, NoResult, TooBusy, TooLarge, decoded_body
@@ -57,7 +58,8 @@ async def has_bundle(asked: ApiQuestion) -> Response:
 
 
 class KindOfJob(msgspec.Struct, frozen=True):
-    kind: str = LoadKind.name
+    kind: str | msgspec.UnsetType = msgspec.UNSET
+    tasks: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 async def submit(asked: ApiQuestion) -> Response:
@@ -67,7 +69,10 @@ async def submit(asked: ApiQuestion) -> Response:
         return await submit_stream(asked)
     check_json(request)
     content = bytes(await read_body(request, asked.kinds.body_bytes))
-    kind = asked.kinds.named(decoded_body(content, KindOfJob).kind)
+    said = decoded_body(content, KindOfJob)
+    if said.kind is msgspec.UNSET and said.tasks is not msgspec.UNSET:
+        raise Invalid(f'the body has tasks and no kind: write "kind": "{DagKind.name}" for a pipeline')
+    kind = asked.kinds.named(LoadKind.name if said.kind is msgspec.UNSET else said.kind)
     if rate_at_door(asked.kinds, "submit") != kind.bounds.rate:
         # Until now it could have been of a kind that is cheaper to take.
         wait_s = asked.limiter(kind.bounds.rate, asked.identity.counted_as)
