@@ -110,7 +110,7 @@ def test_a_refused_task_waits_a_little_and_is_given_up_after_ten_refusals() -> N
     verdicts = [judge(task, ended("refused", error="no such file"), Retry(max=0)) for _ in range(REFUSALS_LIMIT + 1)]
     assert all(verdict.state is None and verdict.wait_ns <= 30 * SECOND for verdict in verdicts[:-1])
     assert verdicts[-1].state is TaskState.FAILED
-    assert verdicts[-1].error == "11 workers refused it: no such file"
+    assert verdicts[-1].error == "refused 11 times: no such file"
     assert task.failures == 0
 
 

@@ -127,7 +127,7 @@ def test_code_that_no_worker_can_load_fails_its_task_after_some_tries(play: Play
         play.pass_time(60)
     row = play.records.task(play.records.job(id).number, "a")
     assert (row.state, row.cause) == (TaskState.FAILED, "refused")
-    assert row.error == "11 workers refused it: one.py:3: raised KeyError"
+    assert row.error == "refused 11 times: one.py:3: raised KeyError"
 
 
 def test_settings_without_a_bundle_are_kept_as_they_always_were() -> None:

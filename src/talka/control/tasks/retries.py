@@ -152,7 +152,7 @@ def judged(task: DagTask, policy: Policy, result: TaskResult, rng: Random) -> Re
     if result.outcome == "refused":
         task.refusals += 1
         if task.refusals > REFUSALS_LIMIT:
-            return RetryVerdict(TaskState.FAILED, "refused", f"{task.refusals} workers refused it: {error}")
+            return RetryVerdict(TaskState.FAILED, "refused", f"refused {task.refusals} times: {error}")
         return RetryVerdict(None, "refused", error, delay(REFUSED, task.refusals, 0, rng))
     if result.outcome == "cancelled":
         # Nobody here asked for it: its worker did, on its own way out.
