@@ -799,6 +799,7 @@ def test_the_same_file_named_twice_travels_once(folder: Path) -> None:
             "away/more.py: is imported from {folder}/away, and handlers.py from {folder}",
         ),
         (("handlers.py", "gone.txt"), "gone.txt: there is no such file"),
+        (("handlers.py", "away"), "away: is a folder: name the files in it"),
         (("handlers.py", "../outside.txt"), "../outside.txt: is outside {folder}, and only what is below that travels"),
         (("needy.py",), "needy.py:1: imports pytest, which workers may not have: put its source beside needy.py"),
     ],

@@ -167,7 +167,8 @@ class Packer:
     def add_data_file(self, path: str) -> None:
         full = Path(path).resolve()
         if not full.is_file():
-            self.problems.append(SpecProblem("there is no such file", path))
+            text = "is a folder: name the files in it" if full.is_dir() else "there is no such file"
+            self.problems.append(SpecProblem(text, path))
         elif not full.is_relative_to(self.root):
             text = f"is outside {self.root}, and only what is below that travels: put it beside {self.path}"
             self.problems.append(SpecProblem(text, path))
