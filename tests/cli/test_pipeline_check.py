@@ -315,6 +315,22 @@ def test_a_plan_of_very_much_is_cut() -> None:
     assert "t0, w0, w1, w2 … 6 more" in text
 
 
+def test_tasks_that_are_fanned_out_are_said_to_be() -> None:
+    tasks = [
+        TaskSpec(id="extract", handler="h"),
+        TaskSpec(id="clean", handler="h", for_each="extract.parts", max_parallel=20),
+        TaskSpec(id="send", handler="h", for_each="clean"),
+    ]
+    plan = plan_of(DagSpec(name="n", tasks=tuple(tasks)), has_values=True)
+    text = plan_text(plan)
+    assert text.startswith("n: 3 tasks in 3 layers, at most 1 at once, and the elements of 2 of them\n")
+    assert "\nclean: one task for each element of extract.parts, at most 20 at once\n" in text
+    assert "\nsend: one task for each element of clean\n" in text
+    many = [TaskSpec(id=f"c{n}", handler="h", for_each="extract") for n in range(9)]
+    text = plan_text(plan_of(DagSpec(name="n", tasks=(tasks[0], *many)), has_values=True))
+    assert "\nc3: one task for each element of extract\n… and 5 tasks more that are fanned out\n" in text
+
+
 def test_tasks_that_want_the_same_are_one_group() -> None:
     tasks = [
         TaskSpec(id="a", handler="h", min_memory="1kB"),

@@ -57,6 +57,15 @@ class GroupPlan(msgspec.Struct, frozen=True):
     """The handler travels with the job: whoever accepts code has it."""
 
 
+class FanOutPlan(msgspec.Struct, frozen=True):
+    """A task that becomes one for each element of a list, which is known only once it is there."""
+
+    task: str
+    for_each: str
+    max_parallel: int = 0
+    """Elements that run at a time. 0: any number."""
+
+
 class PipelinePlan(msgspec.Struct, frozen=True):
     """What would be run, for programs."""
 
@@ -68,6 +77,7 @@ class PipelinePlan(msgspec.Struct, frozen=True):
     schedule: str = ""
     bundle: CodeBundle | None = None
     """What travels with it."""
+    fan_outs: list[FanOutPlan] = []
     schema: Literal["talka.pipeline-plan/1"] = "talka.pipeline-plan/1"
 
 
@@ -120,6 +130,7 @@ def plan_of(spec: DagSpec, *, has_values: bool) -> PipelinePlan:
         params_of(spec.params, spec.values, has_values=has_values),
         spec.schedule,
         spec.bundle,
+        [FanOutPlan(task.id, task.for_each, task.max_parallel) for task in spec.tasks if task.for_each],
     )
 
 
@@ -183,8 +194,11 @@ def plan_text(plan: PipelinePlan) -> str:
     size = (
         f"{counted_text(plan.tasks, 'task')} in {counted_text(len(plan.layers), 'layer')}, at most {widest:,} at once"
     )
+    if plan.fan_outs:
+        size += f", and the elements of {len(plan.fan_outs):,} of them"
     lines = [f"{tame(plan.name)}: {size}" + (f", scheduled at {plan.schedule}" if plan.schedule else "")]
     lines += [f"param {tame(param_text(param))}" for param in plan.params]
+    lines += map(tame, fan_out_texts(plan.fan_outs))
     if plan.bundle is not None:
         lines += map(tame, bundle_text(plan.bundle, {group.handler for group in plan.groups}))
     rows = [
@@ -202,6 +216,16 @@ def param_text(param: ParamPlan) -> str:
     if param.value is None:
         return f"{param.name}: must be given, --param {param.name}={param.type.upper()}"
     return f"{param.name} = {text_of(param.value)}" + (" (the default)" if param.is_default else "")
+
+
+def fan_out_texts(fan_outs: Sequence[FanOutPlan]) -> list[str]:
+    lines = [
+        f"{one.task}: one task for each element of {one.for_each}"
+        + (f", at most {one.max_parallel:,} at once" if one.max_parallel else "")
+        for one in fan_outs[:NAMES_SHOWN]
+    ]
+    more = len(fan_outs) - NAMES_SHOWN
+    return [*lines, f"… and {counted_text(more, 'task')} more that are fanned out"] if more > 0 else lines
 
 
 def bundle_text(bundle: CodeBundle, wanted: Collection[str]) -> list[str]:
