@@ -11,10 +11,12 @@ from talka.cli.dag_text import (
     FAILED_SHOWN,
     LINES_DRAWN,
     TaskPace,
+    TaskReport,
     attempts_table,
     dag_summary,
     exit_code_of,
     graph_text,
+    last_of,
     layers_of,
     letter_text,
     letters_table,
@@ -25,6 +27,7 @@ from talka.cli.dag_text import (
     schedules_table,
     slowest_of,
     task_text,
+    tried_text,
     why_text,
 )
 from talka.cli.live.layout import Size
@@ -39,8 +42,10 @@ from talka.wire.task_views import (
     DeadLetter,
     GraphView,
     LogLineView,
+    OutputView,
     Reason,
     ScheduleView,
+    StreamText,
     TaskView,
     WhyView,
 )
@@ -306,6 +311,29 @@ def test_summary_has_retries_and_what_the_last_task_gave() -> None:
     assert "retries" not in plain and "output" not in plain
 
 
+def test_the_last_task_is_the_one_that_waited_for_the_others_of_its_millisecond() -> None:
+    tasks = [
+        task_of("load", ended="04.000", depends_on=["clean"], output=msgspec.Raw(b'"all"')),
+        task_of("clean", ended="04.000", for_each="extract"),
+        task_of("clean[0]", ended="04.000", element_of="clean", output=msgspec.Raw(b'"part"')),
+    ]
+    for some in (tasks, [tasks[1], tasks[2], tasks[0]]):
+        last = last_of(some)
+        assert last is not None and last.id == "load"
+    # Its own output is the list of theirs, which is not shown: one of theirs is.
+    alone = [msgspec.structs.replace(tasks[1], ended_at=f"2026-01-02T03:00:05.{n}Z") for n in (1, 2)]
+    assert last_of([tasks[2], *alone]) == tasks[2]
+
+
+def test_elements_are_named_so_that_a_shell_leaves_them_alone() -> None:
+    failed = [task("clean[3]", TaskState.DEAD)]
+    text = dag_summary(facts(JobState.FAILED, counts={"dead": 1}), [], failed)
+    assert text.count(" 'clean[3]' ") == 3 and "✗ clean[3]  dead" in text
+    view = OutputView(1, [StreamText("stderr", 2, 2, "no")])
+    report = TaskReport("clean[3]", TaskState.DEAD, tried=[], wrote=[view])
+    assert "talka jobs show job1 --logs 'clean[3]' shows all" in tried_text("job1", report)
+
+
 def test_a_cause_is_said_once_where_the_error_begins_with_it() -> None:
     assert why_text_of("IndexError", "IndexError in handlers.py:21") == "IndexError in handlers.py:21"
     assert why_text_of("exit", "its command exited with status 3") == "exit: its command exited with status 3"
@@ -407,6 +435,17 @@ def test_a_task_and_an_element_of_it_are_told() -> None:
 def test_the_sheet_of_a_job_has_elements_in_the_line_of_their_task() -> None:
     sheet = dag_sheet(facts(), [task("clean", TaskState.PENDING, elements=ELEMENTS)])
     assert sheet.lines[0][-1] == "10,000 elements: 1,000 running, 9,000 completed"
+
+
+def test_how_fast_tasks_ended_before_a_fan_out_says_nothing_of_its_elements() -> None:
+    pace = TaskPace()
+    pace.look(0, facts(tasks=3))
+    fanned_out = facts(tasks=100_003, counts={"completed": 1})
+    pace.look(SECOND, fanned_out)
+    assert "left" not in progress_text(fanned_out, SECOND, pace)
+    later = facts(tasks=100_003, counts={"completed": 10_001})
+    pace.look(2 * SECOND, later)
+    assert progress_text(later, 2 * SECOND, pace).endswith("about 0:10 left")
 
 
 def test_while_a_task_is_to_be_fanned_out_no_end_is_foretold() -> None:

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from shlex import quote
 from typing import Final, NamedTuple
 
 import msgspec
@@ -128,7 +129,9 @@ def tried_text(id: str, report: TaskReport) -> str:
     for output in report.wrote:
         parts += output_texts(output, LAST_LINES)
     if report.wrote:
-        parts.append(f"talka jobs show {id} --logs {report.id} shows all that is kept, --attempt N of one attempt")
+        parts.append(
+            f"talka jobs show {id} --logs {quote(report.id)} shows all that is kept, --attempt N of one attempt"
+        )
     return "\n\n".join(parts)
 
 
@@ -286,11 +289,15 @@ class TaskPace:
 
     def __init__(self) -> None:
         self._looks: deque[tuple[int, int]] = deque(maxlen=LOOKS_LIMIT)
+        self._tasks = 0
 
     def look(self, now: int, facts: DagFacts) -> None:
         ended = ended_count(facts.counts)
         if self._looks and ended < self._looks[-1][1]:
             self._looks.clear()  # some are run again
+        if facts.tasks != self._tasks:
+            self._tasks = facts.tasks
+            self._looks.clear()  # one was fanned out: how fast those before it ended says nothing of its elements
         # Looks are spread over the whole stretch, however often somebody looks.
         if not self._looks or now - self._looks[-1][0] >= RATE_OVER_NS // (LOOKS_LIMIT // 2):
             self._looks.append((now, ended))
@@ -425,7 +432,7 @@ def show_failed(page: TextPage, facts: DagFacts, failed: Sequence[TaskView]) -> 
     count = sum(facts.counts.get(state, 0) for state in GIVEN_UP)
     if count > FAILED_SHOWN:
         page.sentence(f"… and {count - FAILED_SHOWN:,} more")
-    first = failed[0].id
+    first = quote(failed[0].id)  # brackets of an element mean something to a shell
     page.gap()
     page.sentence(f"talka jobs show {facts.id} --why {first}     why it ended so", indent=0)
     page.sentence(
@@ -447,10 +454,15 @@ def retries_text(tasks: Iterable[TaskView]) -> str:
 
 
 def last_of(tasks: Iterable[TaskView]) -> TaskView | None:
-    """The one that completed last."""
+    """The one that completed last, of those with an output of their own. Of two in one millisecond it is the one that
+    waited for the other."""
     last: TaskView | None = None
     for task in tasks:
-        if task.state is TaskState.COMPLETED and (last is None or task.ended_at >= last.ended_at):
+        if task.state is not TaskState.COMPLETED or task.for_each:
+            continue
+        if last is None or task.ended_at > last.ended_at:
+            last = task
+        elif task.ended_at == last.ended_at and not {task.id, task.element_of}.intersection(last.depends_on):
             last = task
     return last
 
