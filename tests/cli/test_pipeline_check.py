@@ -231,6 +231,17 @@ def test_handlers_that_travel_are_held_against_those_that_tasks_name(
     assert "extract  1      code accepted\n" in out and "clean    1      gpu\n" in out
 
 
+def test_all_files_that_travel_are_named_those_with_handlers_first(
+    file: str, handlers: str, folder: Path, command: Any
+) -> None:
+    (folder / "a_help.py").write_text("")
+    (folder / "cities.csv").write_text("Lima")
+    (folder / handlers).write_text("import a_help\n" + HANDLERS)
+    _, out, _ = command("check", file, "--with", handlers, "--with", "cities.csv")
+    assert "\ntravels with it: check_etl.py, a_help.py, cities.csv (" in out
+    sys.modules.pop("a_help", None)
+
+
 def test_who_accepts_code_is_asked_of_handlers_that_travel(
     file: str, handlers: str, command: Any, cluster: FakeClient
 ) -> None:
@@ -281,11 +292,11 @@ def test_a_load_test_has_no_handlers_that_travel(folder: Path, command: Any) -> 
 def test_of_very_many_handlers_that_travel_some_are_named() -> None:
     names = tuple(f"h{number}" for number in range(9))
     bundle = CodeBundle("a" * 64, 2_000_000, ("a.py", "b.py"), names)
-    assert bundle_text(bundle, {"h0"}) == [
-        "travels with it: a.py, b.py (2.00 MB), handlers h0, h1, h2, h3 … 5 more",
+    assert bundle_text(bundle, {"h0"}, ["a.py", "b.py", "c.csv", "d.py", "e.py"]) == [
+        "travels with it: a.py, b.py, c.csv, d.py … 1 more (2.00 MB), handlers h0, h1, h2, h3 … 5 more",
         "named by no task: h1, h2, h3, h4 … 4 more",
     ]
-    assert len(bundle_text(bundle, names)) == 1
+    assert len(bundle_text(bundle, names, [])) == 1
 
 
 # Parts of it.

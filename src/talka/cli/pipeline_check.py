@@ -78,14 +78,23 @@ class PipelinePlan(msgspec.Struct, frozen=True):
     bundle: CodeBundle | None = None
     """What travels with it."""
     fan_outs: list[FanOutPlan] = []
+    travels: list[str] = []
+    """The files of its bundle."""
     schema: Literal["talka.pipeline-plan/1"] = "talka.pipeline-plan/1"
 
 
 def check_pipeline(
-    spec: DagSpec, settings: CliSettings, file: ResultFile | None, *, asks: bool, has_values: bool
+    spec: DagSpec,
+    settings: CliSettings,
+    file: ResultFile | None,
+    *,
+    travels: Sequence[str] = (),
+    asks: bool,
+    has_values: bool,
 ) -> int:
-    """`asks` the cluster who could run its tasks; `has_values`: some were given, so that none may be missing."""
-    plan = plan_of(spec, has_values=has_values)
+    """`travels`: the files of its bundle. `asks` the cluster who could run its tasks; `has_values`: some were given, so
+    that none may be missing."""
+    plan = plan_of(spec, travels, has_values=has_values)
     if asks:
         found = answered(settings, workers_for(client_of(settings), plan.groups))
         groups = [msgspec.structs.replace(group, found=one) for group, one in zip(plan.groups, found, strict=True)]
@@ -120,7 +129,7 @@ def stuck_groups(plan: PipelinePlan) -> list[GroupPlan]:
 # What it would run.
 
 
-def plan_of(spec: DagSpec, *, has_values: bool) -> PipelinePlan:
+def plan_of(spec: DagSpec, travels: Sequence[str] = (), *, has_values: bool) -> PipelinePlan:
     """Of a spec that was checked."""
     return PipelinePlan(
         spec.name,
@@ -131,6 +140,7 @@ def plan_of(spec: DagSpec, *, has_values: bool) -> PipelinePlan:
         spec.schedule,
         spec.bundle,
         [FanOutPlan(task.id, task.for_each, task.max_parallel) for task in spec.tasks if task.for_each],
+        list(travels),
     )
 
 
@@ -200,7 +210,7 @@ def plan_text(plan: PipelinePlan) -> str:
     lines += [f"param {tame(param_text(param))}" for param in plan.params]
     lines += map(tame, fan_out_texts(plan.fan_outs))
     if plan.bundle is not None:
-        lines += map(tame, bundle_text(plan.bundle, {group.handler for group in plan.groups}))
+        lines += map(tame, bundle_text(plan.bundle, {group.handler for group in plan.groups}, plan.travels))
     rows = [
         (str(number), f"{layer.tasks:,}", names_text(layer.first, layer.tasks))
         for number, layer in enumerate(islice(plan.layers, LAYERS_SHOWN), 1)
@@ -228,10 +238,11 @@ def fan_out_texts(fan_outs: Sequence[FanOutPlan]) -> list[str]:
     return [*lines, f"… and {counted_text(more, 'task')} more that are fanned out"] if more > 0 else lines
 
 
-def bundle_text(bundle: CodeBundle, wanted: Collection[str]) -> list[str]:
+def bundle_text(bundle: CodeBundle, wanted: Collection[str], travels: Sequence[str]) -> list[str]:
     """What travels, and what does not fit the handlers that tasks name."""
     brought = sorted(bundle.handlers)
-    files = names_text(bundle.files[:NAMES_SHOWN], len(bundle.files))
+    every = list(dict.fromkeys([*bundle.files, *travels]))
+    files = names_text(every[:NAMES_SHOWN], len(every))
     handlers = names_text(brought[:NAMES_SHOWN], len(brought))
     lines = [f"travels with it: {files} ({bytes_text(bundle.size_bytes)}), handlers {handlers}"]
     unused = [name for name in brought if name not in wanted]

@@ -173,10 +173,12 @@ def check(
     if pipeline is not None:
         from talka.cli.pipeline_check import check_pipeline
         from talka.cli.pipelines import with_code
+        from talka.engine.bundle import names_in
 
         asks = settings.origins.get("to") == "--to"
-        pipeline, _ = with_code(pipeline, with_files, settings)
-        return check_pipeline(pipeline, settings, file, asks=asks, has_values=bool(param))
+        pipeline, code = with_code(pipeline, with_files, settings)
+        travels = names_in(code) if code else ()
+        return check_pipeline(pipeline, settings, file, travels=travels, asks=asks, has_values=bool(param))
     if with_files:
         raise BadSetting(f"--with is for pipelines, and {target} is a load test, which travels anyway: leave it out")
     if settings.origins.get("workers_have") == "--workers-have":

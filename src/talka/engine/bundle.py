@@ -134,6 +134,12 @@ def pack_handlers(
     return PackedHandlers(content, hashlib.sha256(content).hexdigest(), tuple(packer.given))
 
 
+def names_in(content: bytes) -> list[str]:
+    """The files of a bundle that was packed here."""
+    with ZipFile(io.BytesIO(content)) as archive:
+        return [info.filename for info in archive.infolist() if not info.is_dir()]
+
+
 class Packer:
     """Collects the files of one bundle, each under its place below the root of the test's imports."""
 
