@@ -94,8 +94,15 @@ def test_nothing_given_up_is_a_sentence(command: Any, cluster: FakeClient) -> No
 def test_dead_letter_is_shown_with_every_attempt_and_what_to_do(command: Any, cluster: FakeClient) -> None:
     code, out, err = command("dead-letters", "show", "job1/a/b")
     assert code == 0 and "task       a/b" in out and "ATTEMPT" in out
-    assert "talka dead-letters replay job1/a/b" in err
+    assert "talka dead-letters replay job1/a/b runs it again" in err
     assert json.loads(command("dead-letters", "show", "job2/load", "--json").out)["job"] == "job2"
+
+
+def test_an_element_is_named_so_that_a_shell_leaves_it_alone(command: Any, cluster: FakeClient) -> None:
+    cluster.letters = [letter("job1", "clean[3]")]
+    err = command("dead-letters", "show", "job1/clean[3]").err
+    assert "talka dead-letters replay 'job1/clean[3]' runs it again" in err
+    assert "talka jobs show job1 --task 'clean[4]' shows" in command("dead-letters", "show", "job1/clean[4]").err
 
 
 def test_letter_that_is_none_is_a_sentence(command: Any, cluster: FakeClient) -> None:

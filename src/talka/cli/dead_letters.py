@@ -1,5 +1,6 @@
 """The commands `talka dead-letters …`: tasks of pipelines that were given up, and another try for them."""
 
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -84,12 +85,12 @@ def show(letter: str, as_json: bool, **where: Any) -> int:
     found = asked(where, lambda client: letters_of(client, 1, job=job, task=task))
     if not found:
         raise Invalid(
-            f"{letter} is not a dead letter: talka dead-letters lists them, talka jobs show {job} --task {task} shows "
-            "the task as it is"
+            f"{letter} is not a dead letter: talka dead-letters lists them, talka jobs show {job} --task {quote(task)}"
+            " shows the task as it is"
         )
     say(json_of(found[0]) if as_json else letter_text(found[0]))
     if not as_json:
-        tell(f"talka dead-letters replay {letter} runs it again; --config JSON gives it another config")
+        tell(f"talka dead-letters replay {quote(letter)} runs it again; --config JSON gives it another config")
     return 0
 
 
