@@ -242,6 +242,23 @@ def test_all_files_that_travel_are_named_those_with_handlers_first(
     sys.modules.pop("a_help", None)
 
 
+def test_variables_that_do_not_travel_are_told(
+    file: str, handlers: str, folder: Path, command: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["DB_URL", "HOME", *(f"SETTING_{number}" for number in range(11))]
+    for name in names:
+        monkeypatch.setenv(name, "here")
+    reads = "".join(f"os.getenv('{name}')\n" for name in [*names, "NOT_SET_HERE"])
+    (folder / handlers).write_text("import os\n" + reads + HANDLERS)
+    code, _, err = command("check", file, "--with", handlers)
+    told = err.splitlines()
+    assert code == 0 and told[1] == (
+        "check_etl.py:2: reads the variable DB_URL, which is set here and does not travel: workers must have it"
+        " (talka worker --core-env DB_URL)"
+    )
+    assert len(told) == 12 and told[-1] == "and 2 variables more" and "HOME" not in err and "NOT_SET" not in err
+
+
 def test_who_accepts_code_is_asked_of_handlers_that_travel(
     file: str, handlers: str, command: Any, cluster: FakeClient
 ) -> None:

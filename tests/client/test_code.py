@@ -11,6 +11,7 @@ from talka.client import sync
 from talka.client.code import with_files
 from talka.client.ordering import SubmittedByImport
 from talka.client.requests import BundleMissing
+from talka.engine.bundle import VariableRead
 from talka.engine.loader import being_imported
 from talka.work.dags.dag import CodeBundle, DagSpec, TaskSpec
 from talka.work.dags.pipeline import Dag
@@ -58,6 +59,19 @@ def test_what_is_wrong_with_handlers_is_said_here(tmp_path: Path, name: str, tex
     with pytest.raises(BadWorkflows) as refusal:
         with_files(SPEC, [name])
     assert str(refusal.value.problems[0]).startswith(problem)
+
+
+def test_variables_that_handlers_read_and_that_do_not_travel_are_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DB_URL", "here")
+    monkeypatch.setenv("HOME", "/home/ann")
+    (tmp_path / "mine.py").write_text(
+        "import os\nos.environ['DB_URL'], os.getenv('NOT_SET_HERE'), os.getenv('HOME')\n" + MINE
+    )
+    notes: list[VariableRead] = []
+    with_files(SPEC, ["mine.py"], note=notes.append)
+    assert notes == [("DB_URL", "mine.py", 2), ("HOME", "mine.py", 2)]
 
 
 def test_a_file_that_submits_itself_while_it_is_imported_is_refused(tmp_path: Path) -> None:

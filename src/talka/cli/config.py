@@ -336,8 +336,11 @@ def core_environment(named: Iterable[str]) -> dict[str, str]:
             raise BadSetting(
                 f"--core-env {name} is not possible: there is no such variable here; set it, or leave it out"
             )
-    wanted = CORE_VARIABLES.union(names)
-    return {name: text for name, text in os.environ.items() if name in wanted or name.startswith(CORE_PREFIXES)}
+    return {name: text for name, text in os.environ.items() if name in names or is_for_cores(name)}
+
+
+def is_for_cores(name: str) -> bool:
+    return name in CORE_VARIABLES or name.startswith(CORE_PREFIXES)
 
 
 def own_environment() -> dict[str, str]:

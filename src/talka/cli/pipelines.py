@@ -7,13 +7,13 @@ import contextlib
 import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from talka.cli import dag_text
 from talka.cli.any_job import KindCommands, ResultWanted, watching_text
-from talka.cli.config import BadSetting, CliSettings, wants_color, wants_live_view
+from talka.cli.config import BadSetting, CliSettings, is_for_cores, wants_color, wants_live_view
 from talka.cli.connection import answered, asked, client_of, submitted
 from talka.cli.dag_text import DagResult, TaskReport
 from talka.cli.jobs import file_and_names, is_url
@@ -30,6 +30,7 @@ from talka.engine.loader import NoSuchFile, import_file, workflows_of
 from talka.errors import Invalid, TalkaError
 from talka.nodes.local import signals_to
 from talka.report.tame import tame_json
+from talka.report.text import counted_text
 from talka.units import SECOND
 from talka.wire.task_views import AttemptView, DagFacts, GraphView, LogPage, RetryRequest, StreamText, TaskView
 from talka.work.dags.dag import NULL, DagSpec, ParamValue
@@ -38,6 +39,9 @@ from talka.work.durations import shown
 from talka.work.lifecycle import TaskState, is_final
 from talka.work.outcome import ExitCode
 from talka.work.specs import BadWorkflows
+
+if TYPE_CHECKING:
+    from talka.engine.bundle import VariableRead
 
 NAMED: Final[dict[type[ast.AST], str]] = {ast.Name: "id", ast.Attribute: "attr", ast.alias: "name"}
 """Nodes of a syntax tree that mention a name, and the field that holds it."""
@@ -55,6 +59,7 @@ ATTEMPTS_SHOWN: Final = 50
 """Of one task, the last."""
 OUTPUTS_SHOWN: Final = 3
 """Attempts at one task whose output is shown with it, the last."""
+READS_SHOWN: Final = 10
 RUNNING_SHOWN: Final = 8
 RUNNING_EVERY_S: Final = 2.0
 LOGS_EVERY_S: Final = 1.0
@@ -158,9 +163,23 @@ def with_code(spec: DagSpec, files: Sequence[str], settings: CliSettings) -> tup
         return spec, b""
     from talka.client.code import with_files
 
+    reads: list[VariableRead] = []
     # What the user's files print when they are imported must not mix with the result.
     with contextlib.redirect_stdout(sys.stderr):
-        return with_files(spec, files, workers_have=settings.workers_have)
+        found = with_files(spec, files, workers_have=settings.workers_have, note=reads.append)
+    tell_reads([read for read in reads if not is_for_cores(read.variable)])
+    return found
+
+
+def tell_reads(reads: "Sequence[VariableRead]") -> None:
+    """What handlers that travel read here, and may not find on workers."""
+    for read in reads[:READS_SHOWN]:
+        tell(
+            f"{read.file}:{read.line}: reads the variable {read.variable}, which is set here and does not travel:"
+            f" workers must have it (talka worker --core-env {read.variable})"
+        )
+    if (more := len(reads) - READS_SHOWN) > 0:
+        tell(f"and {counted_text(more, 'variable')} more")
 
 
 def submit_pipeline(

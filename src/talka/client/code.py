@@ -1,12 +1,12 @@
 """Files with handlers that travel with a pipeline: imported and checked here, and packed."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from talka.client.ordering import SubmittedByImport
-from talka.engine.bundle import pack_handlers
+from talka.engine.bundle import VariableRead, pack_handlers
 from talka.engine.handlers.handler_core import load_handlers
 from talka.engine.loader import being_imported
 from talka.work.dags.dag import CodeBundle, DagSpec
@@ -15,10 +15,16 @@ from talka.work.specs import SpecProblem
 
 
 def with_files(
-    spec: DagSpec, files: Sequence[str | os.PathLike[str]], *, workers_have: Sequence[str] = ()
+    spec: DagSpec,
+    files: Sequence[str | os.PathLike[str]],
+    *,
+    workers_have: Sequence[str] = (),
+    note: Callable[[VariableRead], None] | None = None,
 ) -> tuple[DagSpec, bytes]:
     """The job with handlers that travel with it, and the bundle that has to be there before it. Files that are no
     Python travel along, as data; `workers_have` names modules or distributions that are installed on every worker.
+
+    Whoever is interested gets a `note` of each variable that is set here, is read and does not travel.
 
     Raises `BadWorkflows` with file and line: of what is wrong with handlers, and of all that workers would miss.
     """
@@ -32,6 +38,9 @@ def with_files(
         text = f"no task of {spec.name} names one of its handlers: there are {', '.join(sorted(handlers))}"
         raise BadHandlers([SpecProblem(text, python[0])])
     packed = pack_handlers(paths, allow_modules=workers_have)
+    if note is not None:
+        for read in packed.reads:
+            note(read)
     bundle = CodeBundle(
         digest=packed.digest,
         size_bytes=len(packed.content),

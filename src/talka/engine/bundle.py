@@ -13,7 +13,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
@@ -104,6 +104,12 @@ def finished(packer: "Packer", limits: BundleLimits) -> bytes:
     return content
 
 
+class VariableRead(NamedTuple):
+    variable: str
+    file: str
+    line: int
+
+
 class PackedHandlers(NamedTuple):
     """Files with handlers, and what they need."""
 
@@ -111,6 +117,8 @@ class PackedHandlers(NamedTuple):
     digest: str
     files: tuple[str, ...]
     """Those with handlers, inside."""
+    reads: tuple[VariableRead, ...]
+    """Variables that are set here and do not travel."""
 
 
 def pack_handlers(
@@ -131,7 +139,8 @@ def pack_handlers(
             packer.add_data_file(path)
     packer.problems += missing_modules(packer, scans, allow_modules)
     content = finished(packer, limits)
-    return PackedHandlers(content, hashlib.sha256(content).hexdigest(), tuple(packer.given))
+    reads = tuple(variables_set_here(packer, scans, os.environ))
+    return PackedHandlers(content, hashlib.sha256(content).hexdigest(), tuple(packer.given), reads)
 
 
 def names_in(content: bytes) -> list[str]:
@@ -390,15 +399,24 @@ def unsent_variables(
 ) -> list[SpecProblem]:
     return [
         SpecProblem(
-            f"reads the variable {variable}, which is set here and would not be on workers: "
-            f"send it with --env {variable}, or unset it",
-            packer.shown(name),
-            line,
+            f"reads the variable {read.variable}, which is set here and would not be on workers: "
+            f"send it with --env {read.variable}, or unset it",
+            read.file,
+            read.line,
         )
-        for name, found in scans.items()
-        for variable, line in found.variables.items()
-        if variable in environment and variable not in sent
+        for read in variables_set_here(packer, scans, environment)
+        if read.variable not in sent
     ]
+
+
+def variables_set_here(
+    packer: Packer, scans: Mapping[str, "SourceReader"], environment: Mapping[str, str]
+) -> Iterator[VariableRead]:
+    """Those that the sources read."""
+    for name, found in scans.items():
+        for variable, line in found.variables.items():
+            if variable in environment:
+                yield VariableRead(variable, packer.shown(name), line)
 
 
 def is_everywhere(top: str) -> bool:
