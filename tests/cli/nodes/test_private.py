@@ -183,6 +183,15 @@ def test_a_token_is_found_by_its_address_alone_and_while_it_is_announced(home: P
     assert found_token([ADDRESS]) is None
 
 
+@pytest.mark.parametrize("address", ["", "http://", "/", ".", ".."])
+def test_what_is_no_address_has_no_token_nor_a_complaint_about_the_folder_of_those_that_have(
+    home: Path, address: str
+) -> None:
+    _, file = drawn_tokens(home)
+    with announced(ADDRESS, file):
+        assert found_token([address]) is None
+
+
 def test_what_was_left_at_its_place_is_replaced(home: Path) -> None:
     _, file = drawn_tokens(home)
     place_of(ADDRESS).parent.mkdir(parents=True)

@@ -82,6 +82,8 @@ def found_token(addresses: Sequence[str]) -> str | None:
     if len(addresses) != 1:  # it is shown to nobody else
         return None
     place = place_of(addresses[0])
+    if place.name in ("..", place_of("").name):  # it is no address: whoever connects says so
+        return None
     try:
         descriptor = os.open(place, READING)
     except OSError:
