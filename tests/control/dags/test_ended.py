@@ -83,6 +83,8 @@ def test_one_that_took_too_long_or_failed_says_what_was_put_down() -> None:
     [
         ([], "there is no worker"),
         (["handler", "handler"], 'no worker has the handler "etl"'),
+        (["code", "handler"], "no worker takes the code of its job (--accept-code)"),
+        (["code", "capability"], "no worker has gpu and ssd"),
         (["handler", "capability"], "no worker has gpu and ssd"),
         (["capability", "memory"], "no worker has 8,000 bytes of memory"),
         (["capability", "slots"], "every worker that can run it has all it may have at a time"),
@@ -90,7 +92,7 @@ def test_one_that_took_too_long_or_failed_says_what_was_put_down() -> None:
         (["draining"], "w1: text of draining"),
         (["slots", ""], "it was about to be given out"),
     ],
-    ids=["none", "handler", "capability", "memory", "slots", "limit", "draining", "nothing"],
+    ids=["none", "handler", "code", "code-of-one", "capability", "memory", "slots", "limit", "draining", "nothing"],
 )
 def test_what_was_in_the_way_is_told_of_the_worker_that_came_nearest(constraints: list[str], text: str) -> None:
     needs = Needs("etl", ("gpu", "ssd"), 8_000)

@@ -6,7 +6,7 @@ import msgspec
 
 from talka.control.tasks.delivery import unsigned
 from talka.wire.tasks import AssignTasks, HandedBundle, TaskResult
-from talka.work.dags.dag import CodeBundle, DagSettings, KeptSettings, bundle_of, with_bundle
+from talka.work.dags.dag import CodeBundle, DagSettings, KeptSettings, Timeouts, bundle_of, with_bundle
 from talka.work.lifecycle import TaskState
 
 Play = Any
@@ -143,3 +143,11 @@ def test_settings_with_a_bundle_come_back_whole() -> None:
     again = msgspec.json.decode(msgspec.json.encode(kept), type=KeptSettings)
     assert again == kept
     assert (again.on_failure, again.timeout, bundle_of(again)) == ("continue", "1h", TWO)
+
+
+def test_one_that_nobody_takes_the_code_of_waits_as_long_as_it_may_and_says_so(play: Play) -> None:
+    play.beat("own", handlers=("h",))
+    play.submit({"a": {"timeouts": Timeouts(queue=15.0)}}, bundle=ONE)
+    play.pass_time(20)
+    assert play.row(0).state is TaskState.TIMEOUT
+    assert play.row(0).error == "waited 15 s in the queue: no worker takes the code of its job (--accept-code)"

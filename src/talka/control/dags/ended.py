@@ -13,8 +13,20 @@ from talka.work.dags.records import TaskRow
 from talka.work.durations import format_duration
 from talka.work.lifecycle import TaskState
 
-NEAREST: Final = ("", "rate", "limit", "slots", "cores", "quarantine", "draining", "memory", "capability", "handler")
-"""Constraints, the one first that keeps a task least from running."""
+NEAREST: Final = (
+    "",
+    "rate",
+    "limit",
+    "slots",
+    "cores",
+    "quarantine",
+    "draining",
+    "memory",
+    "capability",
+    "code",
+    "handler",
+)
+"""All constraints that a dispatcher tells, the one first that keeps a task least from running."""
 
 
 class FannedOut(msgspec.Struct):
@@ -68,6 +80,8 @@ def in_the_way(needs: Needs, reasons: Sequence[Reason]) -> str:
     match nearest.constraint:
         case "handler":
             return f'no worker has the handler "{needs.handler}"'
+        case "code":
+            return "no worker takes the code of its job (--accept-code)"
         case "capability":
             return f"no worker has {' and '.join(needs.capabilities)}"
         case "memory":
