@@ -350,6 +350,19 @@ def test_a_cause_is_said_once_where_the_error_begins_with_it() -> None:
         assert text.count("IndexError") == 1, text
 
 
+def test_a_cause_is_not_said_where_the_state_is_the_same_word() -> None:
+    waited = task_of("load", TaskState.TIMEOUT, 0, cause="timeout", error="waited 15 s in the queue")
+    texts = [
+        dag_summary(facts(JobState.FAILED, counts={"timeout": 1}), [], [waited]).partition("GIVEN UP")[2],
+        task_text(waited),
+        *(" ".join(line) for line in dag_sheet(facts(tasks=1), [waited]).lines),
+    ]
+    for text in texts:
+        assert text.count("timeout") == 1, text
+    skipped = task_of("load", TaskState.SKIPPED, 0, cause="skipped", error="by ann")
+    assert dag_sheet(facts(tasks=1), [skipped]).lines[0][-1] == "by ann"
+
+
 def test_slowest_tasks_come_first_and_those_without_times_not_at_all() -> None:
     tasks = [task("a", seconds=1), task("b"), task("c", seconds=5), task("d", seconds=5)]
     assert [found.id for found in slowest_of(tasks, 2)] == ["c", "d"]

@@ -11,6 +11,7 @@ from talka.cli.live.layout import FrameView, Line, Part, Size, Style, bar, clock
 from talka.cli.output import facts_rows, table
 from talka.client.kinds import AnyJob
 from talka.client.sheets import (
+    cause_of,
     counts_text,
     ended_count,
     instant,
@@ -91,7 +92,7 @@ def exit_code_of(facts: DagFacts | AnyJob) -> int:
 
 
 def task_text(task: TaskView) -> str:
-    cause = "" if task.error.startswith(task.cause) else f" ({task.cause})"
+    cause = "" if task.error.startswith(cause_of(task)) else f" ({task.cause})"
     rows = [
         ("task", task.id),
         ("state", f"{task.state}{cause}"),
@@ -425,7 +426,7 @@ def show_failed(page: TextPage, facts: DagFacts, failed: Sequence[TaskView]) -> 
     page.section("GIVEN UP")
     for task in failed[:FAILED_SHOWN]:
         tries = counted_text(task.attempts, "attempt") if task.attempts else "never run"
-        cause = "" if task.error.startswith(task.cause) else f", {task.cause}"
+        cause = "" if task.error.startswith(cause_of(task)) else f", {task.cause}"
         page.line("  ", (f"✗ {task.id}", "red"), f"  {task.state}, {tries}{cause}")
         if task.error:
             page.sentence(one_line(task.error, ERROR_COLUMNS), indent=4)

@@ -23,7 +23,7 @@ from talka.cli.output import CannotWrite, ResultFile, columns_of, json_of, say, 
 from talka.cli.remote import LeftRunning, Signal, ended, goes_on, to_its_end
 from talka.client.client import Client
 from talka.client.kinds import AnyJob
-from talka.client.requests import PAGE_LIMIT, NotEnded
+from talka.client.requests import PAGE_LIMIT, NoSuchAttempt, NotEnded
 from talka.clock import monotonic_ns
 from talka.engine.handlers.pipeline_file import dags_of, read_pipeline
 from talka.engine.loader import NoSuchFile, import_file, workflows_of
@@ -473,6 +473,10 @@ def show_logs(where: dict[str, Any], id: str, task: str, wanted: LogsWanted, *, 
     has ended."""
 
     async def ask(client: Client) -> int:
+        if wanted.attempt and not wanted.follow:  # one that is followed may be yet to come
+            numbers = [one.attempt for one in await attempts_of(client, id, task)]
+            if wanted.attempt not in numbers:
+                raise NoSuchAttempt.named(id, task, wanted.attempt)
         shown = WordsShown(client, id, task, wanted)
         cursor = ""
         while True:

@@ -75,7 +75,7 @@ def dag_sheet(facts: DagFacts, tasks: Sequence[TaskView]) -> JobSheet:
             str(task.attempts or ""),
             task.worker.partition("#")[0],
             took_text(task.started_at, task.ended_at),
-            one_line(": ".join(part for part in (why_text(task.cause, task.error), elements_text(task)) if part)),
+            one_line(": ".join(part for part in (why_text(cause_of(task), task.error), elements_text(task)) if part)),
         ]
         for task in tasks
     ]
@@ -166,6 +166,11 @@ def took_text(started_at: str, ended_at: str) -> str:
     if seconds == 0:
         return "< 1 ms"  # instants are kept in milliseconds
     return seconds_text(seconds) if seconds >= 1 else time_text(seconds * 1000)
+
+
+def cause_of(task: TaskView) -> str:
+    """Where its state does not say it."""
+    return task.cause if task.cause != task.state else ""
 
 
 def why_text(cause: str, error: str) -> str:

@@ -835,7 +835,7 @@ def test_an_attempt_that_does_not_stop_is_ended_with_its_process_and_its_neighbo
 
     assert rig.outcomes == [(1, "timeout", "timeout"), (2, "died", "neighbour")]
     assert [result.alone for result in rig.results] == [False, False]
-    assert rig.results[0].error == "it ran longer than 50 ms, did not stop when asked, and was ended with its process"
+    assert rig.results[0].error == "it ran longer than 50ms, did not stop when asked, and was ended with its process"
     assert rig.results[0].took_us == 2_050_000
     assert rig.count("handler_cores_died_total") == 0
 

@@ -192,7 +192,7 @@ async def test_output_over_the_limit_fails_at_once() -> None:
     result = await ran("yes")
 
     assert (result.outcome, result.cause) == ("failed", "output")
-    assert f"more than the {OUTPUT_LIMIT_BYTES} bytes" in result.error
+    assert f"more than the {OUTPUT_LIMIT_BYTES // 1024} KiB" in result.error
 
 
 async def test_text_that_gets_too_long_as_json_fails() -> None:
@@ -261,7 +261,7 @@ async def test_command_that_is_stopped_ends_with_its_children(place: Path) -> No
     result = await task
 
     assert (result.outcome, result.cause) == ("timeout", "timeout")
-    assert "longer than the 70 ms" in result.error
+    assert "longer than the 70ms that" in result.error
     await happens(lambda: is_gone(child))
 
 

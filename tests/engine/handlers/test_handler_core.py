@@ -703,7 +703,9 @@ def test_text_of_one_language_is_not_touched() -> None:
 # How it is stopped.
 
 
-@pytest.mark.parametrize(("reason", "says"), [("cancelled", "was cancelled"), ("timeout", "longer than the 500 ms")])
+@pytest.mark.parametrize(
+    ("reason", "says"), [("cancelled", "was cancelled"), ("timeout", "longer than the 500ms that")]
+)
 async def test_coroutine_that_is_stopped_ends_with_the_reason(reason: Any, says: str) -> None:
     began = asyncio.Event()
 

@@ -8,8 +8,10 @@ from enum import IntEnum
 from typing import Final, Literal, TypeAlias
 
 from talka.control.worker.effects import ExitFacts
+from talka.units import MILLISECOND
 from talka.wire.output_tail import NO_TAILS, STREAM_LIMIT_BYTES, OutputTail, Stream, StreamTail
 from talka.wire.tasks import ERROR_LIMIT, HandedTask, Outcome, TaskResult
+from talka.work.durations import format_duration
 
 WORD_LIMIT: Final = 200
 KillReason: TypeAlias = Literal["neighbour", "lease", "load"]
@@ -133,7 +135,8 @@ def last_word(now: int, core: CoreState, attempt: HandlerAttempt, facts: ExitFac
         outcome = cause = attempt.verdict
         text = "it was stopped, and ended with its process"
         if attempt.verdict == "timeout":
-            text = f"it ran longer than {attempt.limit_ms} ms, did not stop when asked, and was ended with its process"
+            limit = format_duration(attempt.limit_ms * MILLISECOND)
+            text = f"it ran longer than {limit}, did not stop when asked, and was ended with its process"
     elif core.reason == "lease":
         outcome, cause, text = "refused", "lease", "its worker lost its lease and ended it"
     elif core.reason == "neighbour":

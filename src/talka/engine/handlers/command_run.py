@@ -163,7 +163,8 @@ class CommandRun(asyncio.SubprocessProtocol):
         if attempt.reason is not None:
             return attempt.stopped()
         if self._is_too_long:
-            text = f"it wrote more than the {OUTPUT_LIMIT_BYTES} bytes that an output may have: write where it is"
+            limit = OUTPUT_LIMIT_BYTES // 1024
+            text = f"it wrote more than the {limit} KiB that an output may have: print where it is, not what it is"
             return attempt.result("failed", text, "output")
         line = last_line(attempt)
         last = f": {line}" if line else ""

@@ -19,6 +19,7 @@ from talka.units import MICROSECOND, MILLISECOND
 from talka.wire.output_tail import NO_TAILS, Stream, StreamTail
 from talka.wire.tasks import ERROR_LIMIT, LOG_LINE_LIMIT, HandedTask, Outcome, TaskLine, TaskResult
 from talka.work.dags.dag import OUTPUT_LIMIT_BYTES
+from talka.work.durations import format_duration
 
 DETAILS_LIMIT_BYTES: Final = 64 * 1024
 """Of what is given to one heartbeat: it is kept with the task."""
@@ -176,7 +177,7 @@ class HandlerRun:
     def completed(self, output: bytes) -> TaskResult:
         if len(output) > OUTPUT_LIMIT_BYTES:
             text = (
-                f"its output of {len(output)} bytes is over the limit of {OUTPUT_LIMIT_BYTES}: "
+                f"its output of {len(output):,} bytes is over the limit of {OUTPUT_LIMIT_BYTES // 1024} KiB: "
                 "return where it is, not what it is"
             )
             return self.result("failed", text, "output")
@@ -197,7 +198,8 @@ class HandlerRun:
         """It ended because it was told to."""
         assert self.reason is not None
         if self.reason == "timeout":
-            why = f"it took longer than the {self.handed.attempt_ms} ms that an attempt may"
+            limit = format_duration(self.handed.attempt_ms * MILLISECOND)
+            why = f"it took longer than the {limit} that an attempt may"
         else:
             why = "it was cancelled"
         return self.result(self.reason, f"{why}; {text}" if text else why, self.reason)
