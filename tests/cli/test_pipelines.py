@@ -106,6 +106,7 @@ class FakeClient:
         self.log_pages = [LogPage([])]
         self.graph = GraphView(self.tasks, [])
         self.found_schedules: list[ScheduleView] = []
+        self.next_at, self.next_in_zone = "2226-03-31T01:30:00.000Z", "2226-03-31T03:30:00+02:00"
         self.runs: list[BackfillRun] = []
         self.addresses: list[str] = []
         self.tried: list[list[AttemptView]] = [[]]
@@ -223,7 +224,7 @@ class FakeClient:
 
     async def resume_schedule(self, name: str) -> ScheduleView:
         self.note("resume_schedule", name)
-        return BERLIN
+        return msgspec.structs.replace(BERLIN, next_at=self.next_at, next_in_zone=self.next_in_zone)
 
     async def run_schedule(self, name: str, key: str = "") -> DagFacts:
         self.note("run_schedule", name, key)
@@ -855,13 +856,21 @@ def test_a_schedule_is_listed_with_its_zone_its_next_instant_there_and_in_utc_an
     assert listed | wanted == listed and listed["next_at"] == "2026-03-29T01:30:00.000Z"
 
 
+def test_a_schedule_that_was_due_while_it_was_paused_is_caught_up_with(command: Any, cluster: FakeClient) -> None:
+    cluster.next_at, cluster.next_in_zone = BERLIN.next_at, BERLIN.next_in_zone
+    assert command("jobs", "schedules", "resume", "etl").out == (
+        "etl is followed again, and what was due from 2026-03-29 03:30:00 +02:00 Europe/Berlin, 2026-03-29 01:30:00 UTC"
+        " on is caught up with (catch_up: all)\n"
+    )
+
+
 def test_a_schedule_is_paused_resumed_and_run_now(command: Any, cluster: FakeClient) -> None:
     assert command("jobs", "schedules", "pause", "etl").out == (
         "etl is paused: talka jobs schedules resume etl goes on with it\n"
     )
     assert json.loads(command("jobs", "schedules", "pause", "etl", "--json").out)["paused"] is True
     assert command("jobs", "schedules", "resume", "etl").out == (
-        "etl is followed again, next at 2026-03-29 03:30:00 +02:00 Europe/Berlin, 2026-03-29 01:30:00 UTC\n"
+        "etl is followed again, next at 2226-03-31 03:30:00 +02:00 Europe/Berlin, 2226-03-31 01:30:00 UTC\n"
     )
     assert command("jobs", "schedules", "run-now", "etl", "--key", "k").out == f"{cluster.facts.id}\n"
     assert json.loads(command("jobs", "schedules", "run-now", "etl", "--json").out)["id"] == cluster.facts.id

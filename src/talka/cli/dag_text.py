@@ -23,7 +23,7 @@ from talka.client.sheets import (
 )
 from talka.report.tame import tame
 from talka.report.text import TextPage, bytes_text, counted_text, cut, rate_text, sign
-from talka.units import SECOND
+from talka.units import MILLISECOND, SECOND
 from talka.wire.output_tail import STREAM_LIMIT_BYTES
 from talka.wire.task_views import (
     AttemptView,
@@ -39,6 +39,7 @@ from talka.wire.task_views import (
     TaskView,
     WhyView,
 )
+from talka.wire.views import instant_text
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.outcome import ExitCode
 
@@ -205,6 +206,16 @@ def next_text(schedule: ScheduleView) -> str:
     if schedule.timezone and schedule.next_in_zone:
         return f"{zoned(schedule.next_in_zone)} {schedule.timezone}, {instant(schedule.next_at)}"
     return instant(schedule.next_at)
+
+
+def resumed_text(schedule: ScheduleView, now_ns: int) -> str:
+    """Of one that is followed again. `now_ns`: by the clock of the day."""
+    if schedule.next_at and schedule.next_at <= instant_text(now_ns // MILLISECOND):
+        return (
+            f"{schedule.name} is followed again, and what was due from {next_text(schedule)} on is caught up with"
+            f" (catch_up: {schedule.catch_up})"
+        )
+    return f"{schedule.name} is followed again, next at {next_text(schedule)}"
 
 
 def zoned(text: str) -> str:

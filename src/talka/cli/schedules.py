@@ -73,10 +73,11 @@ def pause(name: str, as_json: bool, **where: Any) -> int:
 @json_option
 @api_options
 def resume(name: str, as_json: bool, **where: Any) -> int:
-    from talka.cli.dag_text import next_text
+    from talka.cli.dag_text import resumed_text
+    from talka.clock import realtime_ns
 
     found = asked(where, lambda client: client.resume_schedule(name))
-    return changed(found, as_json, f"{name} is followed again, next at {next_text(found)}")
+    return changed(found, as_json, resumed_text(found, realtime_ns()))
 
 
 @command(

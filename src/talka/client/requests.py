@@ -154,7 +154,7 @@ class NoSuchSchedule(Invalid):
 
     @classmethod
     def named(cls, name: str) -> Self:
-        return cls(f"there is no schedule {name}")
+        return cls(f"there is no schedule {name}: talka jobs schedules lists those there are")
 
 
 class NoDags(Invalid):

@@ -66,8 +66,9 @@ def test_whoever_skipped_a_task_is_put_down() -> None:
 def test_one_that_was_cancelled_says_why_its_job_was() -> None:
     reason = "wrong day (cancelled by ann)"
     assert said(TaskState.CANCELLED, reason) == f"cancelled at {AT} with its job, before it ran: {reason}"
-    ran = {"worker": "w#1#1", "attempts": 1, "error": "Task a failed."}
-    assert said(TaskState.CANCELLED, "later", **ran) == f"cancelled at {AT} with its job, while it ran: Task a failed."
+    ran = {"worker": "w#1#1", "attempts": 2, "error": "Task a failed."}
+    why = "attempt 2 was its last: Task a failed."  # it ran, or waited for another: the row is the same
+    assert said(TaskState.CANCELLED, "later", **ran) == f"cancelled at {AT} with its job, {why}"
     assert said(TaskState.CANCELLED) == f"cancelled at {AT} with its job, before it ran"
 
 

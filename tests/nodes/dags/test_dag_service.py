@@ -1309,7 +1309,7 @@ async def test_a_schedule_is_run_now_for_this_moment_and_its_next_instant_stays(
     assert (view.paused, view.last_job, view.next_in_zone) == (True, other.id, "2026-11-19T02:30:00+01:00")
     assert view.last_in_zone == "2026-11-18T12:00:00+01:00"
     for ask in (node.jobs.pause_schedule, node.jobs.resume_schedule):
-        with pytest.raises(NoSuchSchedule, match="there is no schedule weekly"):
+        with pytest.raises(NoSuchSchedule, match="there is no schedule weekly: talka jobs schedules lists"):
             await ask("weekly")
     with pytest.raises(NoSuchSchedule):
         await node.jobs.run_schedule("weekly", "", "")

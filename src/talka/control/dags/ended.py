@@ -61,7 +61,8 @@ def _happened(task: TaskRow, reason: str) -> str:
             return f"skipped at {at}: {task.error}"
         case TaskState.CANCELLED:
             why = task.error or reason
-            ran = "while it ran" if task.worker and task.attempts else "before it ran"
+            # Whether that one ran or it waited to be tried again cannot be told from what is kept.
+            ran = f"attempt {task.attempts} was its last" if task.attempts else "before it ran"
             return f"cancelled at {at} with its job, {ran}{f': {why}' if why else ''}"
         case _:
             return task.error or task.cause or f"{task.state} at {at}"

@@ -56,5 +56,6 @@ def standing(task: DagTask, now: int) -> str:
         return "it is about to be fanned out"
     if task.ready_at > now:
         what = "to be tried again" if task.fence else "for its delay to be over"
-        return f"it waits {what} in {(task.ready_at - now) / SECOND:.1f} s"
+        ended = f": attempt {task.attempts} ended with {task.error}" if task.fence and task.error else ""
+        return f"it waits {what} in {(task.ready_at - now) / SECOND:.1f} s{ended}"
     return "it is about to be ready"
