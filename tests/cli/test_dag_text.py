@@ -283,6 +283,14 @@ def test_summary_says_what_failed_why_and_what_to_do() -> None:
     assert "more" not in text
 
 
+def test_commands_that_name_an_element_can_be_pasted_into_a_shell() -> None:
+    element = task_of("clean[3]", TaskState.DEAD, 1, error="E: no")
+    text = dag_summary(facts(JobState.FAILED, counts={"dead": 1}), [], [element])
+    assert [f"--{flag} 'clean[3]' " in text for flag in ("why", "task", "logs")] == [True] * 3
+    report = TaskReport("clean[3]", TaskState.DEAD, wrote=[OutputView(1, [StreamText("stdout", 3, 3, "one")], True)])
+    assert "talka jobs show job1 --logs 'clean[3]' shows" in tried_text("job1", report)
+
+
 def test_summary_names_some_of_many_failures_and_counts_the_rest() -> None:
     failed = [task(f"t{number}", TaskState.FAILED) for number in range(FAILED_SHOWN)]
     text = dag_summary(facts(JobState.FAILED, counts={"failed": FAILED_SHOWN + 7}), [], failed)
