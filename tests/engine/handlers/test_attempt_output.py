@@ -4,6 +4,7 @@ fail."""
 # ruff: noqa: T201 - this is about what handlers print
 
 import asyncio
+import contextlib
 import gc
 import io
 import logging
@@ -15,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from talka.engine.handlers.attempt_output import AttemptOutput, route_streams, routed, traceback_of
+from talka.engine.handlers import attempt_output
+from talka.engine.handlers.attempt_output import AttemptOutput, UsualStreams, route_streams, routed, traceback_of
 from talka.engine.handlers.handler_run import HandlerRun
 from talka.wire.output_tail import STREAM_LIMIT_BYTES, StreamTail, Wrote
 from talka.wire.tasks import HandedTask, Said, TaskLine, TaskResult
@@ -112,6 +114,66 @@ async def test_an_attempt_that_has_ended_is_forgotten_without_the_collector() ->
         assert seen[0]() is None, "of many that take no time it would have most of the work"
     finally:
         gc.enable()
+
+
+@KINDS
+async def test_a_handler_that_closes_its_streams_takes_them_from_nobody(kind: str) -> None:
+    def close(task: HandlerTask) -> None:
+        with sys.stdout as stdout:
+            stdout.write("half a line")
+        sys.stdout.buffer.close()
+        sys.stderr.close()
+
+    def speak(task: HandlerTask) -> None:
+        print("out")
+        print("error", file=sys.stderr)
+
+    bench = RoutedBench(close=of(kind, close), speak=of(kind, speak))
+    closed = await bench.result_of("close")
+    assert (closed.outcome, texts(closed)) == ("completed", {"stdout": "half a line"})
+    assert texts(await bench.result_of("speak")) == {"stdout": "out\n", "stderr": "error\n"}
+    assert not sys.stdout.closed
+
+
+@KINDS
+async def test_streams_that_a_handler_replaced_are_there_again_for_one_that_begins_alone(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def replace(task: HandlerTask) -> None:
+        print("before")
+        sys.stdout = io.StringIO()
+        print("captured")
+
+    def speak(task: HandlerTask) -> None:
+        print("out")
+
+    bench = RoutedBench(replace=of(kind, replace), speak=of(kind, speak))
+    monkeypatch.setattr(attempt_output, "usual", UsualStreams(bench.core.sole))
+    assert texts(await bench.result_of("replace")) == {"stdout": "before\n"}
+    assert texts(await bench.result_of("speak")) == {"stdout": "out\n"}
+
+
+async def test_streams_that_an_attempt_under_way_replaced_are_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    captured, goes_on = io.StringIO(), asyncio.Event()
+
+    async def capture(task: HandlerTask) -> str:
+        with contextlib.redirect_stdout(captured):
+            await goes_on.wait()
+            print("captured")
+        return captured.getvalue()
+
+    async def quiet(task: HandlerTask) -> None:
+        goes_on.set()
+
+    bench = RoutedBench(capture=capture, quiet=quiet)
+    monkeypatch.setattr(attempt_output, "usual", UsualStreams(bench.core.sole))
+    await bench.result_of("quiet")
+    goes_on.clear()
+    fence = bench.hand("capture")
+    bench.hand("quiet")
+    await bench.heard.until(lambda: len(bench.heard.results) == 3)
+    (captured_by,) = (result for result in bench.heard.results if result.fence == fence)
+    assert captured_by.output == b'"captured\\n"'
 
 
 async def test_what_is_printed_outside_of_attempts_goes_where_it_went() -> None:

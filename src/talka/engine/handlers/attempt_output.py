@@ -82,6 +82,9 @@ class RoutedBuffer(io.RawIOBase):
     def fileno(self) -> int:
         return self._own.fileno()
 
+    def close(self) -> None:
+        """Nothing is closed: the attempts that follow in this process write to it too."""
+
     def write(self, data: Any) -> int:
         content = bytes(data)
         attempt = current.get()
@@ -95,14 +98,41 @@ class RoutedBuffer(io.RawIOBase):
         return len(content)
 
 
+class RoutedText(io.TextIOWrapper):
+    def close(self) -> None:
+        """As its buffer. `with sys.stdout:` is what programs write that print to a file or to the terminal."""
+
+
 def routed(stream: Stream, own: TextIO, sole: Callable[[], "HandlerRun | None"]) -> TextIO:
     buffer = RoutedBuffer(stream, own, sole)
-    return io.TextIOWrapper(buffer, encoding="utf-8", errors="backslashreplace", write_through=True)
+    return RoutedText(buffer, encoding="utf-8", errors="backslashreplace", write_through=True)
+
+
+class UsualStreams:
+    """`sys.stdout` and `sys.stderr` as they are when the first attempt begins, so also what the user's files put in
+    their place. What an attempt puts there and leaves is gone for the next one."""
+
+    def __init__(self, sole: Callable[[], "HandlerRun | None"] = lambda: None) -> None:
+        self._sole = sole
+        self._streams: tuple[TextIO, TextIO] | None = None
+
+    def begins(self, attempt: "HandlerRun") -> None:
+        if self._streams is None:
+            self._streams = sys.stdout, sys.stderr
+        stdout, stderr = self._streams
+        # Others that run here may have replaced them for a while.
+        if (sys.stdout is not stdout or sys.stderr is not stderr) and self._sole() is attempt:
+            sys.stdout, sys.stderr = stdout, stderr
+
+
+usual = UsualStreams()
 
 
 def route_streams(sole: Callable[[], "HandlerRun | None"]) -> None:
     """From now on. Before the user's files are imported: what they set up for logging keeps the stream it finds."""
+    global usual
     sys.stdout, sys.stderr = routed("stdout", sys.stdout, sole), routed("stderr", sys.stderr, sole)
+    usual = UsualStreams(sole)
 
 
 def traceback_of(error: BaseException, own_file: str) -> bytes:

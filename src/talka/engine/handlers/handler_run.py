@@ -12,6 +12,7 @@ from typing import Final, Literal, Protocol
 import msgspec
 
 from talka.clock import monotonic_ns, realtime_ns
+from talka.engine.handlers import attempt_output
 from talka.engine.handlers.attempt_memory import MemoryMeter
 from talka.engine.handlers.attempt_output import AttemptOutput, current, stack_of, traceback_of
 from talka.errors import Invalid, sendable, text_of
@@ -134,6 +135,7 @@ class HandlerRun:
     def begin(self) -> None:
         """Its function is about to run."""
         self.began_ns = monotonic_ns()
+        attempt_output.usual.begins(self)
         if self.meter is not None:
             self._is_metered = True
             self.meter.begin(self.fence)
