@@ -440,7 +440,8 @@ def live(row: TaskRow) -> LiveTask:
     waits = struct.pack(f"<{len(row.depends_on)}I", *row.depends_on)
     state = TASK_STATES.index(row.state)
     of_attempts = (row.attempts, row.fence, row.worker, row.ready_ms, row.deaths)
-    return LiveTask(row.index, state, row.id, waits, *of_attempts, gist.handler, gist.priority, row.failures)
+    so_far = (row.failures, row.started_ms, row.cause, row.error)
+    return LiveTask(row.index, state, row.id, waits, *of_attempts, gist.handler, gist.priority, *so_far)
 
 
 # What each change does.

@@ -97,6 +97,9 @@ class Rows:
                 "h",
                 5,
                 row.failures,
+                row.started_ms,
+                row.cause,
+                row.error,
             )
             for row in self.tasks
         ]

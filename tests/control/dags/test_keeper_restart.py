@@ -12,7 +12,7 @@ from talka.control.tasks import delivery
 from talka.errors import Invalid
 from talka.wire.tasks import AskHeld, HandlerProgress, Held, Recall, TaskProgress
 from talka.work.dags.dag import EMPTY, Limit, Retry
-from talka.work.dags.records import Complete, DropJob
+from talka.work.dags.records import ClaimTask, Complete, DropJob, PutAttempt
 from talka.work.lifecycle import JobState, TaskState
 from tests.control.dag_play import DagPlay
 
@@ -124,6 +124,34 @@ def test_a_job_that_was_being_cancelled_recalls_what_runs(play: Play) -> None:
     assert [recall.fences for recall in play.said(Recall)] == [(fence,), (fence,)]
     play.result(fence, "cancelled")
     assert [(one.state, one.reason) for one in play.ended] == [(JobState.CANCELLED, "enough")]
+
+
+def test_an_attempt_that_was_lost_with_its_worker_is_told_from_when_it_began_also_after_a_restart(play: Play) -> None:
+    play.beat("w")
+    play.submit({"a": ""})
+    began_ms = play.changes(ClaimTask)[0].at_ms
+    play.restart(seconds=40)
+    play.go_on()
+    play.lose("w")
+    (attempt,) = [change.row for change in play.changes(PutAttempt)]
+    assert (attempt.outcome, attempt.started_ms, attempt.ended_ms) == ("lost", began_ms, began_ms + 40_000)
+
+
+def test_what_the_last_attempt_ended_with_is_known_after_a_restart(play: Play) -> None:
+    play.beat("w")
+    id = play.submit({"a": "", "b": ""}, on_failure="continue", retry=Retry(max=0))
+    play.result(play.fence("a"), "failed", error="KeyError: 'x' (etl.py:7)", cause="KeyError")
+    running = play.fence("b")
+    other = play.submit({"c": ""}, retry=Retry(max=1, backoff="60s"))
+    play.result(play.fence("c"), "failed", error="OSError: no (etl.py:9)", cause="OSError")
+    play.restart()
+    play.go_on()
+    assert "attempt 1 ended with OSError: no (etl.py:9)" in play.why(other, "c").text
+    play.beat("w")
+    play.result(running)
+    assert [(one.job, one.reason) for one in play.ended] == [
+        (id, "1 of 2 tasks did not complete. Task a failed: KeyError: 'x' (etl.py:7)")
+    ]
 
 
 def test_a_delay_is_not_begun_again(play: Play) -> None:

@@ -299,10 +299,11 @@ async def test_live_tasks_have_what_a_manager_must_know_page_by_page(store: Stor
     await store.apply([PutTasks((task(5, depends_on=(1, 258)),)), PutTasks((task(0, 2),)), claim(3, 9)])
     pages = [await store.live_tasks(1, after, 2) for after in (-1, 1, 3, 5)]
     assert [[one.index for one in page] for page in pages] == [[0, 1], [2, 3], [4, 5], []]
-    assert pages[1][1] == LiveTask(3, 2, "t3", b"", 1, 9, "ada#1", 0, 0, "sum", 4, 0)
+    assert pages[1][1] == LiveTask(3, 2, "t3", b"", 1, 9, "ada#1", 0, 0, "sum", 4, 0, NOON_MS)
     assert pages[2][1].depends_on == bytes([1, 0, 0, 0, 2, 1, 0, 0])
-    await store.apply([Release(1, 3, 9, 88, 2, deaths=1, failures=2)])
-    assert await store.live_tasks(1, 2, 1) == [LiveTask(3, 0, "t3", b"", 2, 9, "ada#1", 88, 1, "sum", 4, 2)]
+    await store.apply([Release(1, 3, 9, 88, 2, deaths=1, cause="exit", error="it broke", failures=2)])
+    so_far = (2, NOON_MS, "exit", "it broke")
+    assert await store.live_tasks(1, 2, 1) == [LiveTask(3, 0, "t3", b"", 2, 9, "ada#1", 88, 1, "sum", 4, *so_far)]
 
 
 async def test_tasks_are_listed_and_counted_by_state(store: Store) -> None:

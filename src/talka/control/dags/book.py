@@ -130,8 +130,11 @@ class DagBook(ABC):
                 task.deaths, task.alone = one.deaths, one.deaths > 0
             if one.ready_ms:
                 task.ready_at = max(1, now + (one.ready_ms - wall_ms) * MILLISECOND)
+            if one.error:
+                task.cause, task.error = one.cause, one.error
             if state is _ASSIGNED or state is _RUNNING:
                 task.worker = one.worker
+                task.started_at = max(1, now + (one.started_ms - wall_ms) * MILLISECOND)
             while len(tasks) < one.index:
                 tasks.append(GONE)
             tasks.append(task)

@@ -368,7 +368,7 @@ ORDER BY key;
 
 -- name: live_tasks
 SELECT key & 4294967295, state, id, depends_on, attempts, fence, worker, ready_ms, deaths, handler, priority,
-    failures
+    failures, started_ms, cause, error
 FROM talka_tasks
 WHERE key > :after AND key <= :last
 ORDER BY key

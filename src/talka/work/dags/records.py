@@ -99,6 +99,11 @@ class LiveTask(msgspec.Struct, frozen=True, array_like=True):
     handler: str
     priority: int
     failures: int = 0
+    started_ms: int = 0
+    """When the attempt was given out that is under way, or was last."""
+    cause: str = ""
+    error: str = ""
+    """Of its end, or of its last failed attempt."""
 
 
 class FanRow(msgspec.Struct, frozen=True):
