@@ -104,6 +104,9 @@ class Machine:
     def act(self, now: int, effects: list[Any]) -> list[Any]:
         return effects
 
+    def tick(self, now: int) -> list[Any]:
+        return ["slip"]
+
     def on_persisted(self, now: int, ticket: int) -> list[Any]:
         self.told.append(("kept", ticket))
         return []
@@ -155,6 +158,18 @@ async def test_after_a_slip_effects_are_carried_out_again(node: Node) -> None:
         node.runtime.do(["a", "slip", "c"])
     node.runtime.do(["d"])
     assert node.done == ["a", "slip", "d"]
+
+
+async def test_a_mistake_in_what_was_due_ends_the_node(node: Node) -> None:
+    """It would be due again at once, and nothing else that is due at some instant would be done any more."""
+    loop = asyncio.get_running_loop()
+    told: list[Any] = []
+    loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
+    node.machine.next_tick_at = 0
+    node.runtime.timer.follow()
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.wait_for(node.runtime.stopped(), LIMIT_S)
+    assert told and node.done[0] == "slip"
 
 
 async def settled(node: Node) -> None:

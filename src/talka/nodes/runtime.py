@@ -189,8 +189,11 @@ class NodeRuntime(Generic[PartEffect]):
     def _on_chore_over(self, chore: "asyncio.Task[None]") -> None:
         self._chores.discard(chore)
         if not chore.cancelled() and (error := chore.exception()) is not None:
-            self._mistake = self._mistake or error
-            self.stopping.set()
+            self._fail_by_mistake(error)
+
+    def _fail_by_mistake(self, error: BaseException) -> None:
+        self._mistake = self._mistake or error
+        self.stopping.set()
 
     async def stopped(self) -> None:
         """Until it is to stop, or cannot go on."""
@@ -245,7 +248,12 @@ class NodeRuntime(Generic[PartEffect]):
             self.datagrams.drain()
         now = boottime_ns()
         if now >= self.member.next_tick_at:
-            self.do(self.member.tick(now))
+            try:
+                self.do(self.member.tick(now))
+            except Exception as error:
+                # It would be due again at once and fail again, and all else that is due at some instant with it.
+                self._fail_by_mistake(error)
+                raise
 
     # -- what is to be done
 
