@@ -100,11 +100,11 @@ def test_a_worker_gets_what_keeps_it_busy_for_a_moment_and_more_as_tasks_end() -
 
 @pytest.mark.parametrize(
     ("length_ns", "per_core"),
-    [(0, 256), (10_000, 256), (MILLISECOND, 20), (7 * MILLISECOND, 3), (SECOND, 2), (None, 8)],
+    [(0, 1024), (10_000, 1024), (MILLISECOND, 20), (7 * MILLISECOND, 3), (SECOND, 2), (None, 8)],
 )
 def test_short_tasks_are_given_in_hundreds_and_long_ones_in_pairs(length_ns: int | None, per_core: int) -> None:
     dispatcher = with_workers(worker(cores=3), length_ns=length_ns)
-    dispatcher.put(0, tasks_of(new_job(), 1000))
+    dispatcher.put(0, tasks_of(new_job(), 4000))
     assert len(dispatcher.assign(0)) == 3 * per_core
 
 
@@ -230,10 +230,10 @@ def test_outputs_of_those_before_it_count_among_the_bytes_of_a_task() -> None:
     assert len(dispatcher.assign(0)) == 3
 
 
-@pytest.mark.parametrize(("length_ns", "per_core"), [(0, 256), (SECOND, 32), (None, 32)])
+@pytest.mark.parametrize(("length_ns", "per_core"), [(0, 1024), (SECOND, 32), (None, 32)])
 def test_handlers_that_wait_run_side_by_side_however_long_they_take(length_ns: int | None, per_core: int) -> None:
     dispatcher = with_workers(msgspec.structs.replace(worker(cores=3), plain=()), length_ns=length_ns)
-    dispatcher.put(0, tasks_of(new_job(), 1000))
+    dispatcher.put(0, tasks_of(new_job(), 4000))
     assert len(dispatcher.assign(0)) == 3 * per_core
 
 

@@ -320,7 +320,7 @@ def test_what_an_earlier_life_gave_out_holds_its_room_and_its_limits() -> None:
 
 def test_a_source_that_is_over_is_drawn_from_no_more() -> None:
     dispatcher = with_workers(1)
-    big = source(1_000)
+    big = source(10_000)
     dispatcher.offer(0, big)
     (one,) = drawn(dispatcher)
     dispatcher.withdraw(0, big)
@@ -349,8 +349,8 @@ def test_one_that_gives_more_than_it_was_asked_for_is_told() -> None:
             return 0, most + 1
 
     dispatcher = with_workers(1)
-    dispatcher.offer(0, Greedy(1_000, SAME))
-    with pytest.raises(AssertionError, match=r"asked for 256 tasks at the most, and gave 257"):
+    dispatcher.offer(0, Greedy(10_000, SAME))
+    with pytest.raises(AssertionError, match=r"asked for 1024 tasks at the most, and gave 1025"):
         dispatcher.assign(0)
 
 

@@ -176,7 +176,7 @@ class DagBook(ABC):
 
     def counts(self) -> dict[str, int]:
         """Tasks by state, where there are any."""
-        return {state.value: count for state, count in self._counts.items() if count}
+        return {str(state): count for state, count in self._counts.items() if count}
 
     def index_by_id(self) -> Mapping[str, int]:
         """Kept until the job is started. It is large."""

@@ -10,7 +10,6 @@ Decision: docs/decisions/0049-fan-out-over-a-result.md.
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 
 import msgspec
 
@@ -71,7 +70,7 @@ class FanBook(DagBook):
         super().__init__(row, settings, clock, partition, output_bytes)
         self._fans: dict[int, Fan] = {}
         """By the index of the task."""
-        self._asks = count(1)
+        self._asks = 0
 
     # -- tasks come in
 

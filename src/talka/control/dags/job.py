@@ -340,7 +340,8 @@ class DagJob(FanBook):
             self._close(now, step, task, TaskState.COMPLETED, "", "")
             self._release_all(self.dependents_of(task.index))
         elif not fan.asked:
-            fan.asked = next(self._asks)
+            self._asks += 1
+            fan.asked = self._asks
             step.fan_out.append(task)
 
     # -- time

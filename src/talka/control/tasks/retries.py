@@ -67,10 +67,16 @@ def _usual(settings: DagSettings) -> Policy:
     return policy_of(TaskSpec(id="-", handler="-"), settings)
 
 
+@lru_cache(maxsize=4096)
+def _plain_needs(handler: str, partition: int, bundle: str, is_plain: bool) -> Needs:
+    """The same for the tasks of all jobs: there may be thousands of jobs of one task."""
+    return Needs(handler, partition=partition, bundle=bundle, is_plain=is_plain)
+
+
 class Terms:
     """Needs and policies of the tasks of one job, each kept once however many tasks share it."""
 
-    __slots__ = ("_alone", "_brought", "_job", "_needs", "_partition", "_plain", "_policies", "_settings", "usual")
+    __slots__ = ("_alone", "_brought", "_job", "_needs", "_partition", "_policies", "_settings", "usual")
 
     def __init__(self, settings: DagSettings, partition: int = 0, job: str = "") -> None:
         """`partition`: of the job, whose id is `job`."""
@@ -84,23 +90,16 @@ class Terms:
             self._brought = {name: (bundle.digest, name in bundle.plain) for name in bundle.handlers}
         self.usual = _usual(settings)
         """Of a task that says nothing of its own."""
-        self._plain: dict[str, Needs] = {}
-        """By handler, of tasks that ask for nothing else: nearly all."""
         self._needs: dict[Needs, Needs] = {}
         self._alone: dict[Needs, Needs] = {}
-        self._policies: dict[tuple[Retry | None, Timeouts | None, Duration], Policy] = {(None, None, 0.0): self.usual}
+        self._policies: dict[tuple[Retry | None, Timeouts | None, Duration], Policy] = {}
 
     def learn(self, task: DagTask, spec: TaskSpec) -> None:
         """Let the task have what its spec says."""
         task.key = spec.key
-        policy = self._policies.get((spec.retry, spec.timeouts, spec.delay))
-        if policy is None:
-            policy = self._policies[spec.retry, spec.timeouts, spec.delay] = policy_of(spec, self._settings)
-        task.policy = policy
+        task.policy = self._policy_of(spec)
         if not (spec.capabilities or spec.min_memory or spec.limits or spec.bounds is not None or spec.max_parallel):
-            needs = self._plain.get(spec.handler)
-            if needs is None:
-                needs = self._plain[spec.handler] = self._kept(self.needs_of(spec.handler))
+            needs = self.needs_of(spec.handler)
         else:
             memory_bytes = bytes_of(spec.min_memory, "min_memory")
             is_bounded = spec.bounds is not None
@@ -125,9 +124,17 @@ class Terms:
             self.isolate(task)
 
     def needs_of(self, handler: str) -> Needs:
-        """Of a task of which no more is known."""
+        """Of a task of which no more is known, or that asks for nothing else: nearly all."""
         digest, is_plain = self._brought.get(handler, ("", True))
-        return Needs(handler, partition=self._partition, bundle=digest, is_plain=is_plain)
+        return _plain_needs(handler, self._partition, digest, is_plain)
+
+    def _policy_of(self, spec: TaskSpec) -> Policy:
+        if spec.retry is None and spec.timeouts is None and not spec.delay:
+            return self.usual
+        policy = self._policies.get((spec.retry, spec.timeouts, spec.delay))
+        if policy is None:
+            policy = self._policies[spec.retry, spec.timeouts, spec.delay] = policy_of(spec, self._settings)
+        return policy
 
     def isolate(self, task: DagTask) -> None:
         """From now on it runs in a process with nothing else."""

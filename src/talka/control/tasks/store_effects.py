@@ -14,7 +14,7 @@ from talka.work.dags.records import Change, TaskKey
 from talka.work.lifecycle import JobState
 
 
-class Commit(msgspec.Struct, frozen=True):
+class Commit(msgspec.Struct, frozen=True, gc=False):
     """Make these changes durable, after all that were asked for before, together with those asked for meanwhile. Answer
     with `on_committed`; one that fails is tried again until it holds."""
 
@@ -24,7 +24,7 @@ class Commit(msgspec.Struct, frozen=True):
     """Whose they are: they are made under its lease, and its keeper is answered."""
 
 
-class ReadOutputs(msgspec.Struct, frozen=True):
+class ReadOutputs(msgspec.Struct, frozen=True, gc=False):
     """Read what memory does not hold: specs of tasks that are to be given out, outputs of those they depend on. Answer
     with `on_fetched`."""
 
@@ -35,7 +35,7 @@ class ReadOutputs(msgspec.Struct, frozen=True):
     """Whose keeper is answered."""
 
 
-class RaiseEpoch(msgspec.Struct, frozen=True):
+class RaiseEpoch(msgspec.Struct, frozen=True, gc=False):
     """Let the partition have this epoch in the store, if its own is below, and answer with `on_epoch`: `worker`
     remembers the one before. Until then it is given nothing."""
 
@@ -49,20 +49,20 @@ class RaiseEpoch(msgspec.Struct, frozen=True):
     """Whose epoch it is: those of others stay as they are."""
 
 
-class WorkerDropped(msgspec.Struct, frozen=True):
+class WorkerDropped(msgspec.Struct, frozen=True, gc=False):
     """News: a worker held attempts of another store, or of another life of this one, and has forgotten them."""
 
     worker: str
     dropped: Dropped
 
 
-class WorkerTooOld(msgspec.Struct, frozen=True):
+class WorkerTooOld(msgspec.Struct, frozen=True, gc=False):
     """News, once for each: a worker does not tell whose attempts are that it tells of, and is given none."""
 
     worker: str
 
 
-class CallAnswered(msgspec.Struct, frozen=True):
+class CallAnswered(msgspec.Struct, frozen=True, gc=False):
     """News: what was asked under this number is durable, or cannot be."""
 
     call: int
@@ -70,7 +70,7 @@ class CallAnswered(msgspec.Struct, frozen=True):
     error: TalkaError | None = None
 
 
-class DagEnded(msgspec.Struct, frozen=True):
+class DagEnded(msgspec.Struct, frozen=True, gc=False):
     """News: a job has ended, and that is on record."""
 
     job: str

@@ -20,7 +20,7 @@ from talka.wire.jobs import WorkerFacts
 AHEAD_NS: Final = 20_000_000
 """So much work lies ready for a core: longer than it takes to hear of an end and to hand the next task."""
 FEWEST_PER_CORE: Final = 2
-MOST_PER_CORE: Final = 256
+MOST_PER_CORE: Final = 1024
 SIDE_BY_SIDE: Final = 32
 """Of handlers that are no plain functions at least: while one waits for something, others go on."""
 UNKNOWN_PER_CORE: Final = 8

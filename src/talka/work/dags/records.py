@@ -22,7 +22,7 @@ TaskKey: TypeAlias = tuple[int, int]
 NoticeState: TypeAlias = Literal["waiting", "sent", "given_up"]
 
 
-class JobRow(msgspec.Struct, frozen=True, kw_only=True):
+class JobRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     number: int
     id: str
     name: str
@@ -46,7 +46,7 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
     """Of what its attempts wrote, that is kept."""
 
 
-class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
+class TaskRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Everything of a task."""
 
     job: int
@@ -82,7 +82,7 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
     """Of the attempt that ended it; 0: not measured."""
 
 
-class LiveTask(msgspec.Struct, frozen=True, array_like=True):
+class LiveTask(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a manager must know of a task to go on with its job: one of millions, so little."""
 
     index: int
@@ -106,7 +106,7 @@ class LiveTask(msgspec.Struct, frozen=True, array_like=True):
     """Of its end, or of its last failed attempt."""
 
 
-class FanRow(msgspec.Struct, frozen=True):
+class FanRow(msgspec.Struct, frozen=True, gc=False):
     """A task that is fanned out: its elements are tasks of the same job, one after the other."""
 
     index: int
@@ -115,7 +115,7 @@ class FanRow(msgspec.Struct, frozen=True):
     count: int
 
 
-class AttemptRow(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One attempt that did not complete its task; the one that did is in the task's own row, and here once that is run
     again."""
 
@@ -136,7 +136,7 @@ class AttemptRow(msgspec.Struct, frozen=True, kw_only=True):
     """As `wire.tasks.Outcome`, or lost. Empty: put down by a version that did not tell it."""
 
 
-class StreamRow(msgspec.Struct, frozen=True, kw_only=True):
+class StreamRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The end of what an attempt wrote to one stream."""
 
     job: int
@@ -153,7 +153,7 @@ class StreamRow(msgspec.Struct, frozen=True, kw_only=True):
     """Empty where only sizes were asked for."""
 
 
-class EventRow(msgspec.Struct, frozen=True, kw_only=True):
+class EventRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Something people may want to know of a job. When it was started and ended is in its own row, the ends of tasks in
     theirs; neither is repeated here."""
 
@@ -167,7 +167,7 @@ class EventRow(msgspec.Struct, frozen=True, kw_only=True):
     """Given by the store, growing."""
 
 
-class LogRow(msgspec.Struct, frozen=True, kw_only=True):
+class LogRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     job: int
     index: int
     attempt: int
@@ -176,7 +176,7 @@ class LogRow(msgspec.Struct, frozen=True, kw_only=True):
     number: int = 0
 
 
-class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
+class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     name: str
     cron: str
     spec: bytes
@@ -194,7 +194,7 @@ class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
     ran_job: str = ""
 
 
-class NoticeRow(msgspec.Struct, frozen=True, kw_only=True):
+class NoticeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The end of a job, to be told to somebody."""
 
     id: str
@@ -214,17 +214,17 @@ class NoticeRow(msgspec.Struct, frozen=True, kw_only=True):
 # is another: the number of rows that were changed is answered, and whoever asked counts the rest as refused.
 
 
-class PutJob(msgspec.Struct, frozen=True):
+class PutJob(msgspec.Struct, frozen=True, gc=False):
     """A new job. Its tasks follow in `PutTasks`, possibly in later batches while its state is SUBMITTED."""
 
     row: JobRow
 
 
-class PutTasks(msgspec.Struct, frozen=True):
+class PutTasks(msgspec.Struct, frozen=True, gc=False):
     rows: tuple[TaskRow, ...]
 
 
-class MoveJob(msgspec.Struct, frozen=True):
+class MoveJob(msgspec.Struct, frozen=True, gc=False):
     job: int
     state: JobState
     at_ms: int
@@ -233,7 +233,7 @@ class MoveJob(msgspec.Struct, frozen=True):
     counts: dict[str, int] | None = None
 
 
-class ClaimTask(msgspec.Struct, frozen=True):
+class ClaimTask(msgspec.Struct, frozen=True, gc=False):
     """An attempt is given out: ASSIGNED, unless the row has a higher fence already."""
 
     job: int
@@ -244,7 +244,7 @@ class ClaimTask(msgspec.Struct, frozen=True):
     at_ms: int
 
 
-class Complete(msgspec.Struct, frozen=True):
+class Complete(msgspec.Struct, frozen=True, gc=False):
     """The end of a task. Only under its fence; 0: whatever it is (a task that is not given out: skipped, cancelled)."""
 
     job: int
@@ -265,7 +265,7 @@ class Complete(msgspec.Struct, frozen=True):
     """Of the attempt that ended it; 0: not measured, or none did."""
 
 
-class ClaimRange(msgspec.Struct, frozen=True):
+class ClaimRange(msgspec.Struct, frozen=True, gc=False):
     """Attempts at `count` tasks in a row are given out to one worker, under as many fences in a row: the same as a
     `ClaimTask` for each. Rows that have a higher fence or have ended stay as they are."""
 
@@ -285,7 +285,7 @@ class ClaimRange(msgspec.Struct, frozen=True):
             yield ClaimTask(self.job, self.first + n, self.attempt, self.fence + n, self.worker, self.at_ms)
 
 
-class CompleteRange(msgspec.Struct, frozen=True):
+class CompleteRange(msgspec.Struct, frozen=True, gc=False):
     """The same end of `count` tasks in a row, each under its own fence: the same as a `Complete` for each. Rows with
     another fence stay as they are."""
 
@@ -309,7 +309,7 @@ class CompleteRange(msgspec.Struct, frozen=True):
             yield Complete(self.job, self.first + n, fence, self.state, self.at_ms, *end)
 
 
-class Release(msgspec.Struct, frozen=True):
+class Release(msgspec.Struct, frozen=True, gc=False):
     """Not running any more and to be tried again: PENDING, from `ready_ms` on. Only under its fence; 0: whatever."""
 
     job: int
@@ -323,7 +323,7 @@ class Release(msgspec.Struct, frozen=True):
     failures: int = 0
 
 
-class Extend(msgspec.Struct, frozen=True):
+class Extend(msgspec.Struct, frozen=True, gc=False):
     """A handler's checkpoint, only under its fence."""
 
     job: int
@@ -332,7 +332,7 @@ class Extend(msgspec.Struct, frozen=True):
     checkpoint: bytes
 
 
-class Reset(msgspec.Struct, frozen=True):
+class Reset(msgspec.Struct, frozen=True, gc=False):
     """Run again: PENDING, no output, optionally with another spec. Its attempts stay, and those to come are counted on;
     the one that completed it is put with them."""
 
@@ -341,7 +341,7 @@ class Reset(msgspec.Struct, frozen=True):
     spec: bytes = b""
 
 
-class FanOut(msgspec.Struct, frozen=True):
+class FanOut(msgspec.Struct, frozen=True, gc=False):
     """A task is fanned out, and has these elements, which are put in the same batch; the job has so many tasks now.
     Of one that is fanned out already nothing is done."""
 
@@ -352,7 +352,7 @@ class FanOut(msgspec.Struct, frozen=True):
     tasks: int
 
 
-class DropElements(msgspec.Struct, frozen=True):
+class DropElements(msgspec.Struct, frozen=True, gc=False):
     """A task is fanned out no more: its elements go, with all that belongs to them. The job has so many tasks now."""
 
     job: int
@@ -362,19 +362,19 @@ class DropElements(msgspec.Struct, frozen=True):
     tasks: int
 
 
-class PutAttempt(msgspec.Struct, frozen=True):
+class PutAttempt(msgspec.Struct, frozen=True, gc=False):
     row: AttemptRow
 
 
-class PutEvent(msgspec.Struct, frozen=True):
+class PutEvent(msgspec.Struct, frozen=True, gc=False):
     row: EventRow
 
 
-class PutLogs(msgspec.Struct, frozen=True):
+class PutLogs(msgspec.Struct, frozen=True, gc=False):
     rows: tuple[LogRow, ...]
 
 
-class PutStreams(msgspec.Struct, frozen=True):
+class PutStreams(msgspec.Struct, frozen=True, gc=False):
     """What one attempt wrote. A stream that is there already is replaced."""
 
     rows: tuple[StreamRow, ...]
@@ -382,19 +382,19 @@ class PutStreams(msgspec.Struct, frozen=True):
     """Of the job, all that is kept, with these."""
 
 
-class PutSchedule(msgspec.Struct, frozen=True):
+class PutSchedule(msgspec.Struct, frozen=True, gc=False):
     row: ScheduleRow
 
 
-class DropSchedule(msgspec.Struct, frozen=True):
+class DropSchedule(msgspec.Struct, frozen=True, gc=False):
     name: str
 
 
-class PutNotice(msgspec.Struct, frozen=True):
+class PutNotice(msgspec.Struct, frozen=True, gc=False):
     row: NoticeRow
 
 
-class MoveNotice(msgspec.Struct, frozen=True):
+class MoveNotice(msgspec.Struct, frozen=True, gc=False):
     """What became of a try, unless the notice was settled already."""
 
     id: str
@@ -404,7 +404,7 @@ class MoveNotice(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-class DropJob(msgspec.Struct, frozen=True):
+class DropJob(msgspec.Struct, frozen=True, gc=False):
     """A submission that was broken off, or a job that is kept no longer, with all that belongs to it."""
 
     job: int
