@@ -201,7 +201,7 @@ class FakeClient:
 
     async def retry_plan(self, id: str, request: RetryRequest) -> RetryPlan:
         self.note("retry_plan", id, request)
-        return RetryPlan([RetryTask("load", TaskState.DEAD), RetryTask("report", TaskState.SKIPPED)], 1)
+        return RetryPlan([RetryTask("load", TaskState.DEAD, 1500), RetryTask("report", TaskState.SKIPPED)], 1)
 
     async def skip_dag(self, id: str, request: SkipRequest) -> DagFacts:
         self.note("skip_dag", id, request)
@@ -803,11 +803,13 @@ def test_tasks_are_run_again_with_another_config(command: Any, cluster: FakeClie
 def test_what_would_be_run_again_from_a_task_on_is_listed_and_nothing_is_run(command: Any, cluster: FakeClient) -> None:
     code, out, _ = command("jobs", "retry", "job1", "--from", "load", "--dry-run")
     assert code == 0
-    assert [line.split() for line in out.splitlines()[1:3]] == [["load", "dead"], ["report", "skipped"]]
+    load, report = out.splitlines()[1:3]
+    assert load.split(maxsplit=2) == ["load", "dead", "others take the place of its 1,500 elements"]
+    assert report.split() == ["report", "skipped"]
     assert "… and 1 more" in out and "3 tasks would be run again. Nothing was changed." in out
     document = json.loads(command("jobs", "retry", "job1", "--from", "load", "--dry-run", "--json").out)
     assert document == {
-        "tasks": [{"id": "load", "state": "dead"}, {"id": "report", "state": "skipped"}],
+        "tasks": [{"id": "load", "state": "dead", "elements": 1500}, {"id": "report", "state": "skipped"}],
         "left_out": 1,
     }
     assert cluster.asked == [("retry_plan", "job1", RetryRequest(("load",)))] * 2

@@ -173,7 +173,13 @@ def why_text(task: str, why: WhyView) -> str:
 
 def retry_text(plan: RetryPlan) -> str:
     count = len(plan.tasks) + plan.left_out
-    rows = table(("TASK", "NOW"), [(task.id, task.state) for task in plan.tasks])
+    rows = table(
+        ("TASK", "NOW", ""),
+        [
+            (task.id, task.state, f"others take the place of its {task.elements:,} elements" if task.elements else "")
+            for task in plan.tasks
+        ],
+    )
     more = f"\n… and {plan.left_out:,} more" if plan.left_out else ""
     return f"{rows}{more}\n\n{counted_text(count, 'task')} would be run again. Nothing was changed."
 

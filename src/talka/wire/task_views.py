@@ -329,12 +329,13 @@ class RetryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """New configs by task id."""
 
 
-class RetryTask(msgspec.Struct, frozen=True):
-    """A task that a retry would run again."""
+class RetryTask(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A task that a retry would run again. One that is fanned out anew loses the `elements` that it has."""
 
     id: str
     state: TaskState
     """As it is now."""
+    elements: int = 0
 
 
 class RetryPlan(msgspec.Struct, frozen=True):

@@ -1000,9 +1000,9 @@ async def test_a_task_that_is_fanned_out_is_shown_with_its_elements_while_it_run
     assert [letter.handler for letter in (await node.jobs.dead_letters("", 9)).items] == ["h"]
     assert (await node.jobs.dag_graph(facts.id)).left_out == 0
     failed = await node.jobs.retry_plan(facts.id, RetryRequest())
-    assert [task.id for task in failed.tasks] == ["clean", "load", "clean[1]"]
+    assert [(task.id, task.elements) for task in failed.tasks] == [("clean", 0), ("load", 0), ("clean[1]", 0)]
     anew = await node.jobs.retry_plan(facts.id, RetryRequest(("extract",)))
-    assert [task.id for task in anew.tasks] == ["extract", "clean", "load"]
+    assert [(task.id, task.elements) for task in anew.tasks] == [("extract", 0), ("clean", 2), ("load", 0)]
     replayed = await node.jobs.replay(f"{facts.id}/clean[1]", msgspec.Raw(b'{"fixed":true}'))
     assert replayed.state is JobState.RUNNING
     again = await node.handed("clean[1]", 2)

@@ -321,7 +321,12 @@ class DagReading:
             job = ended_job(row, live, await self._store.fans(row.number))
         limit = self._reading.retry
         tasks = job.again(request.tasks, request.config)
-        return RetryPlan([RetryTask(task.id, task.state) for task in tasks[:limit]], max(0, len(tasks) - limit))
+        kept = {task.fan for task in tasks}  # else their elements make room for others
+        shown = [
+            RetryTask(task.id, task.state, 0 if task.index in kept else len(job.elements_of(task) or ()))
+            for task in tasks[:limit]
+        ]
+        return RetryPlan(shown, max(0, len(tasks) - limit))
 
     async def task_logs(self, id: str, task: str, cursor: str, limit: int) -> LogPage:
         row, found = await self._task(id, task)
