@@ -80,6 +80,11 @@ def test_an_instant_is_told_to_the_millisecond_in_utc() -> None:
     assert instant_text(1_790_000_000_007) == "2026-09-21T14:13:20.007Z"
 
 
+def test_an_instant_outside_of_all_years_that_a_worker_told_is_the_nearest_there_is() -> None:
+    assert instant_text(-(2**62)) == "0001-01-01T00:00:00.000Z"
+    assert instant_text(2**62) == "9999-12-31T23:59:59.999Z"
+
+
 @given(earlier=st.integers(1, 10**13), later=st.integers(1, 10**13))
 @quick
 def test_instants_sort_as_their_texts_do(earlier: int, later: int) -> None:

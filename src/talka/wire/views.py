@@ -6,7 +6,7 @@ stands for what is not known or has not happened; new fields go last and have a 
 
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -254,11 +254,17 @@ def _later(index: int, windows: list[Window]) -> list[Window]:
     return [window for window in windows if window.index > index]
 
 
+FIRST_MS: Final = -62_135_596_800_000
+LAST_MS: Final = 253_402_300_799_999
+"""Of the years 1 to 9999."""
+
+
 def instant_text(realtime_ms: int) -> str:
-    """Milliseconds since 1970 as RFC 3339 in UTC; empty for 0."""
+    """Milliseconds since 1970 as RFC 3339 in UTC; empty for 0. Workers tell of instants: one before or after all years
+    is the first or the last that there is, and keeps nobody from being told the rest."""
     if not realtime_ms:
         return ""
-    seconds, milliseconds = divmod(realtime_ms, 1000)
+    seconds, milliseconds = divmod(min(max(realtime_ms, FIRST_MS), LAST_MS), 1000)
     # By seconds and a rest: a float cannot hold every millisecond.
     return f"{_second_text(seconds)}.{milliseconds:03d}Z"
 
@@ -266,4 +272,4 @@ def instant_text(realtime_ms: int) -> str:
 @lru_cache(64)
 def _second_text(seconds: int) -> str:
     """Kept, as most instants that are told are of now: it takes longer than all else that is told of a small job."""
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
+    return datetime.fromtimestamp(seconds, UTC).isoformat()[:19]
