@@ -446,8 +446,9 @@ class ManagerNode(MemberNode[PassedOn]):
             counts |= {
                 "jobs_queued": len(registry.queue),
                 "workers": len(fleet),
-                "cores": fleet.total(),
+                "cores": fleet.total_present(),
                 "cores_free": fleet.total_free(),
+                "cores_usable": fleet.total(),
                 "submissions_refused_total": dict(registry.refused),
             }
         return counts

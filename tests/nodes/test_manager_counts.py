@@ -1,0 +1,17 @@
+"""What a manager counts of its workers is what it tells clients of them."""
+
+from pathlib import Path
+
+from tests.nodes.small_cluster import small_cluster
+
+
+async def test_cores_in_metrics_are_those_of_the_cluster_also_where_none_is_given_out(tmp_path: Path) -> None:
+    async with small_cluster(tmp_path, "m") as cluster:
+        await cluster.start_worker()
+        manager = cluster.managers["m"]
+        await manager.control.drain("w")
+
+        counts, view = manager.counts(), await manager.control.cluster()
+
+    assert (counts["cores"], counts["cores_free"], counts["cores_usable"]) == (1, 0, 0)
+    assert (view.cores, view.cores_free, view.cores_usable) == (1, 0, 0)
