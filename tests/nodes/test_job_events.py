@@ -16,18 +16,19 @@ CALL = 'File "shop.py", line 9 in go'
 @pytest.mark.parametrize(
     ("news", "text"),
     [
-        (WorkerJudged("w1", "stuck", "core 7 hangs"), "worker w1 is stuck: core 7 hangs"),
-        (WorkerJudged("w1", "stuck", "core 7 hangs", is_over=True), "worker w1 is no longer stuck"),
-        (WorkerJudged("w1", "healthy", ""), "worker w1 is healthy"),
+        (WorkerJudged("w1", "stuck", "core 7 hangs", 5 * SECOND), "worker w1 is stuck: core 7 hangs"),
+        (WorkerJudged("w1", "stuck", "core 7 hangs", 5 * SECOND, is_over=True), "worker w1 is no longer stuck"),
+        (WorkerJudged("w1", "healthy", "", 5 * SECOND), "worker w1 is healthy"),
     ],
 )
-def test_each_decision_about_a_worker_is_an_event_with_its_reason(news: WorkerJudged, text: str) -> None:
-    event = job_event_of(news)
+def test_each_decision_about_a_worker_is_an_event_with_its_reason_and_since_when(news: WorkerJudged, text: str) -> None:
+    event = job_event_of(news, wall_offset_ns=1_700_000_000 * SECOND)
 
-    assert event is not None and (event["event"], event["what"], event["reason"]) == (
+    assert event is not None and (event["event"], event["what"], event["reason"], event["since"]) == (
         "worker-judged",
         news.what,
         news.reason,
+        "2023-11-14T22:13:25.000Z",
     )
     assert WORDS[event["event"]].format(**event) == text
 

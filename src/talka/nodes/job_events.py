@@ -38,7 +38,8 @@ from talka.control.worker.effects import (
 )
 from talka.nodes.dags.dag_events import dropped_text
 from talka.nodes.member_events import WORDS, Event
-from talka.units import SECOND
+from talka.units import MILLISECOND, SECOND
+from talka.wire.views import instant_text
 from talka.work.durations import format_duration
 
 JOB_WORDS: Final = {
@@ -108,8 +109,9 @@ WorkerNews: TypeAlias = (
 """What a worker tells of."""
 
 
-def job_event_of(news: JobNews) -> Event | None:
-    """The event that news of a manager about jobs are, if they are one."""
+def job_event_of(news: JobNews, wall_offset_ns: int) -> Event | None:
+    """The event that news of a manager about jobs are, if they are one. `wall_offset_ns`: from its clock to that of
+    people."""
     match news:
         case JobAcceptedNews(job=job):
             return {"event": "job-accepted", "job": job}
@@ -130,9 +132,10 @@ def job_event_of(news: JobNews) -> Event | None:
             return {"event": "job-left", "job": job} if superseded else None
         case WorkerRegistered(name=name, boot=boot, cores=cores):
             return {"event": "worker-registered", "name": name, "boot": str(boot), "cores": cores}
-        case WorkerJudged(name=name, what=what, reason=reason, is_over=is_over):
+        case WorkerJudged(name=name, what=what, reason=reason, since=since, is_over=is_over):
             text = f"no longer {what}" if is_over else f"{what}: {reason}" if reason else what
-            judged: Event = {"name": name, "what": what, "reason": reason, "over": is_over}
+            instant = instant_text((since + wall_offset_ns) // MILLISECOND)
+            judged: Event = {"name": name, "what": what, "reason": reason, "since": instant, "over": is_over}
             return {"event": "worker-judged", **judged, "text": f"worker {name} is {text}"}
         case WorkerReturned(name=name):
             return {"event": "worker-returned", "name": name}

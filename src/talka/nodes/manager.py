@@ -356,7 +356,7 @@ class ManagerNode(MemberNode[PassedOn]):
         if isinstance(news, Forwarded):
             put_down_forwarded(self.put_down, news)
         self.evictions += isinstance(news, WorkerLost)
-        if event := job_event_of(news):
+        if event := job_event_of(news, self.clock.offset_ns):
             self.runtime.tell(event)
 
     def _make_document(self, job: str) -> None:

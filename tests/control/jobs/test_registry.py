@@ -1204,6 +1204,7 @@ def test_a_core_that_hangs_is_told_with_its_stack_and_the_next_job_gets_the_othe
     assert (core.job, core.workflows, core.pid, core.state, core.stack) == (first, ["Shop"], 4711, "stuck", stack)
     at = (office.now + office.registry.wall_offset_ns - 31 * SECOND) // MILLISECOND
     assert core.since == view.decisions[0].since == instant_text(at)
+    assert judged.since == office.now - 31 * SECOND, "as long as it is so, and not since it is told"
     assert agreed(office) == (2, 1)
     assert office.entry(office.submit(order_of()).id).state is JobState.DISPATCHING
 

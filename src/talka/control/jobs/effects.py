@@ -177,6 +177,7 @@ class WorkerJudged(msgspec.Struct, frozen=True):
     name: str
     what: DecisionName
     reason: str
+    since: int
     is_over: bool = False
     """It is so no more."""
 

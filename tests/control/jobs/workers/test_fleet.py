@@ -710,6 +710,19 @@ def test_a_core_that_does_not_turn_is_told_and_its_worker_is_usable() -> None:
     assert judged(fleet, 41 * SECOND) == over and decided(fleet) == [("healthy", 41 * SECOND)]
 
 
+def test_news_of_a_decision_say_since_when_it_is_so_also_when_it_is_over() -> None:
+    fleet = fleet_of(a=4)
+    fleet.review(0)
+    fleet.drain("a")
+    news = fleet.review(SECOND)
+    fleet.undrain("a")
+
+    news += fleet.review(3 * SECOND)
+
+    told = [(one.what, one.is_over, one.since) for one in news if isinstance(one, WorkerJudged)]
+    assert told == [("draining", False, SECOND), ("draining", True, SECOND), ("healthy", False, 3 * SECOND)]
+
+
 def test_every_decision_about_a_worker_is_told_with_its_reason_and_since_when() -> None:
     fleet = fleet_of(a=4)
     judged(fleet, 0)

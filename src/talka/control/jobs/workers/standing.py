@@ -54,6 +54,7 @@ class Standing:
             self._decisions[what] = Decision(what, finding.reason, since)
             # Of a worker that is new its registration tells.
             if known is None and what not in UNTOLD and (before or what != "healthy"):
-                news.append(WorkerJudged(name, what, finding.reason))
+                news.append(WorkerJudged(name, what, finding.reason, since))
         over = [what for what in before if what not in found and what not in ("healthy", *UNTOLD)]
-        return [*(WorkerJudged(name, what, before[what].reason, is_over=True) for what in over), *news]
+        ended = [WorkerJudged(name, what, before[what].reason, before[what].since, is_over=True) for what in over]
+        return [*ended, *news]
