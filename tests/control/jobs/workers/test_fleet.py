@@ -416,6 +416,24 @@ def test_when_most_fall_silent_at_once_nobody_is_given_up_for_ten_more_seconds()
     assert [news.name for news in fleet.tick(LEASE + 10 * SECOND) if isinstance(news, WorkerLost)] == ["a", "b", "c"]
 
 
+def test_who_is_not_given_up_because_others_are_silent_too_is_told_so_until_the_hold_ends() -> None:
+    fleet = fleet_of(a=4, b=4, c=4, d=4)
+    alone = "nothing is heard of it, and it is given nothing new"
+    fleet.tick(3 * SECOND)
+    alive(fleet, 4 * SECOND, "d")
+    assert life_of(fleet, "a").reason == alone
+
+    fleet.tick(LEASE)
+
+    spared = f"{alone}; too many workers are silent at once, so none is given up yet"
+    assert {name: life_of(fleet, name).reason for name in "abcd"} == dict.fromkeys("abc", spared) | {"d": ""}
+    alive(fleet, 6 * SECOND, "a", "b", "d")
+    fleet.tick(6 * SECOND)
+    alive(fleet, 8 * SECOND, "b", "d")
+    fleet.tick(9 * SECOND)
+    assert life_of(fleet, "a").reason == alone
+
+
 def test_a_hold_ends_as_soon_as_enough_have_returned() -> None:
     fleet = fleet_of(a=4, b=4, c=4)
     fleet.tick(LEASE)

@@ -424,7 +424,10 @@ class Fleet:
         was_on = self._correlated.until is not None
         given_up = self._lately_given_up(now)
         since = [life.heard_at for life in (*silent, *given_up)]
-        if self._correlated.holds(now, since, len(alive) + len(given_up), is_due=bool(due)):
+        is_held = self._correlated.holds(now, since, len(alive) + len(given_up), is_due=bool(due))
+        for life in silent:
+            life.is_spared = is_held
+        if is_held:
             if not was_on:
                 news.append(EvictionHeld(tuple(sorted(life.name for life in silent))))
             return

@@ -44,6 +44,8 @@ class WorkerLife(msgspec.Struct, eq=False):
     """By this process, at some time; False of one that is only expected."""
     is_silent: bool = False
     """Also of one that was given up for it, while it counts as silent beside those that are silent now."""
+    is_spared: bool = False
+    """Silent, and not given up for it yet: so are too many others."""
     is_lost: bool = False
     lost_at: int = 0
     cause: str = ""
@@ -148,7 +150,9 @@ class WorkerLife(msgspec.Struct, eq=False):
         found: dict[DecisionName, WorkerFinding] = {}
         facts = self.facts
         if self.is_silent:
-            found["silent"] = WorkerFinding("nothing is heard of it, and it is given nothing new", self.heard_at)
+            spared = "; too many workers are silent at once, so none is given up yet" if self.is_spared else ""
+            text = f"nothing is heard of it, and it is given nothing new{spared}"
+            found["silent"] = WorkerFinding(text, self.heard_at)
         if facts is None:
             return found or {"registering": WorkerFinding("it was not heard since this manager leads", self.heard_at)}
         if self.is_drained or facts.state == "draining":
