@@ -1330,6 +1330,27 @@ def test_a_load_job_waits_until_tasks_have_left_the_cores_held_for_it(cabinet_of
     assert office.registry.fleet.held() == 0
 
 
+def test_cores_in_place_of_lost_ones_come_beside_tasks_after_the_patience_of_a_job_that_begins(
+    cabinet_of: CabinetOf, order_of: OrderOf
+) -> None:
+    office = Office(cabinet_of, "m1", tasks=Tasks(w2=2))
+    office.beat("w1", 1)
+    office.beat("w2", 2)
+    job = office.submit(order_of()).id
+    office.act(office.registry.on_goodbye(office.now, "w1", 1))
+    for _ in range(29):
+        office.run(1)
+        office.beat("w2", 2)
+    assert [grant.worker for grant in office.entry(job).grants] == ["w1"], "tasks have all cores that are left"
+
+    for _ in range(2):
+        office.run(1)
+        office.beat("w2", 2)
+
+    assert [grant.worker for grant in office.entry(job).grants] == ["w1", "w2"]
+    assert office.registry.fleet.total_unreserved() == 1
+
+
 def test_a_job_that_is_cancelled_holds_nothing(cabinet_of: CabinetOf, order_of: OrderOf) -> None:
     office = Office(cabinet_of, "m1", tasks=Tasks(w1=2))
     office.beat("w1", 2)

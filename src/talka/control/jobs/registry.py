@@ -345,15 +345,15 @@ class Registry:
         return [Send(CHANNEL, entry.owner, Lead(encode_entry(entry)), Lane.CONTROL)]
 
     def _regrant(self, now: int, entry: JobEntry) -> JobEntry:
-        """Cores in place of lost ones, as many as are free."""
+        """Cores in place of lost ones, as many as can be had."""
         missing = entry.granted - sum(grant.cores for grant in entry.grants if not grant.lost)
-        cores = min(missing, self.fleet.total_free())
         stopping = (JobState.CANCELLING, JobState.COMPLETING)
-        if cores < 1 or entry.state in stopping or len(entry.grants) >= self._grants_limit:
+        if missing < 1 or entry.state in stopping or len(entry.grants) >= self._grants_limit:
             return entry
         bad = [grant.worker for grant in entry.grants if grant.lost.startswith(DECLINED)]
-        picks = self.fleet.choose(cores, rng=self._rng, exclude=bad) or self.fleet.choose(cores, rng=self._rng)
-        assert picks, "so many are free"
+        picks = self._sharing.replace(now, entry.job, missing, bad)
+        if picks is None:
+            return entry
         for worker, boot, taken in picks:
             self.fleet.reserve(entry.job, worker, taken, boot)
         return msgspec.structs.replace(entry, grants=(*entry.grants, *self._grants(picks)))
@@ -412,7 +412,7 @@ class Registry:
     def _forget(self, now: int, entry: JobEntry) -> None:
         """It has ended."""
         self.fleet.release(entry.job)
-        self._sharing.ended(now)
+        self._sharing.ended(now, entry.job)
         self._owner_since.pop(entry.job, None)
         self._lead_at.pop(entry.job, None)
         self._lives.pop(entry.fence, None)

@@ -114,19 +114,33 @@ def test_cores_of_a_worker_that_is_gone_are_held_elsewhere() -> None:
 
 def test_tasks_that_wait_have_a_turn_after_each_load_job_and_only_then() -> None:
     shop = Shop(a=1)
-    shop.sharing.ended(0)
+    shop.sharing.ended(0, "j0")
     assert shop.choose() == {"a": 1}, "none waits"
     shop.tasks.is_waiting = True
     assert shop.choose() == {"a": 1}, "no load job has kept them out"
 
-    shop.sharing.ended(0)
+    shop.sharing.ended(0, "j0")
 
     assert shop.choose(at_s=4) is None
     assert shop.sharing.waiting_for_tasks("j1") != ""
     assert shop.choose(at_s=5) == {"a": 1}
-    shop.sharing.ended(10 * SECOND)
+    shop.sharing.ended(10 * SECOND, "j1")
     shop.tasks.is_waiting = False
     assert shop.choose(at_s=11) == {"a": 1}, "they have begun"
+
+
+def test_cores_in_place_of_lost_ones_are_free_ones_first_and_the_rest_is_waited_for_anew_each_time() -> None:
+    shop = Shop(a=2, b=1)
+    shop.tasks.busy["a"] = 2
+    shop.beat()
+    assert shop.sharing.replace(0, "j1", 2, ()) == [("b", 1, 1)]
+    shop.fleet.reserve("j1", "b", 1)
+
+    assert shop.sharing.replace(29 * SECOND, "j1", 1, ()) is None
+    assert shop.sharing.replace(30 * SECOND, "j1", 1, ("a",)) == [("a", 1, 1)], "a bad one is better than none"
+    assert shop.sharing.replace(31 * SECOND, "j1", 1, ()) is None, "it lost another one just now"
+    shop.sharing.ended(40 * SECOND, "j1")
+    assert shop.sharing.replace(61 * SECOND, "j1", 1, ()) is None, "it is another job"
 
 
 def test_where_nobody_keeps_tasks_beats_tell_of_them() -> None:
@@ -157,7 +171,7 @@ def test_neither_kind_waits_for_ever_whatever_tasks_take(lengths: list[int], job
         running = [end for end in running if end > now]
         if under_way is not None and now >= under_way[1]:
             shop.fleet.release(under_way[0])
-            shop.sharing.ended(now * SECOND)
+            shop.sharing.ended(now * SECOND, under_way[0])
             under_way, since, ran_since = None, now, len(running)
         life = shop.fleet.life("a")
         assert life is not None

@@ -7,7 +7,7 @@ have ended, and after a while beside them. When a load job ends while tasks wait
 Decision: docs/decisions/0056-one-book-of-cores.md.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from random import Random
 from typing import Final, Protocol
 
@@ -70,6 +70,8 @@ class CoreSharing:
         self._held_since = 0
         self._turn_until = 0
         self._now = 0
+        self._short_since: dict[str, int] = {}
+        """Jobs that run and have lost cores, of which not all are replaced."""
 
     def count_tasks(self, now: int) -> None:
         """What tasks take of each worker, as the keepers know it where there are any."""
@@ -102,13 +104,28 @@ class CoreSharing:
         self.let_go()
         return fleet.choose(least, rng=self._rng, beside_tasks=True)
 
+    def replace(self, now: int, job: str, cores: int, bad: Collection[str]) -> Picks | None:
+        """In place of so many cores that a job has lost, as many as can be had, of `bad` workers only where others have
+        none; None: it waits. Nothing is held for it, but after the same time it gets cores beside tasks."""
+        fleet = self._fleet
+        self.count_tasks(now)  # beats are older
+        beside_tasks = now - self._short_since.setdefault(job, now) >= self._limits.patience_ns
+        found = min(cores, fleet.total_unreserved() if beside_tasks else fleet.total_free())
+        if found < 1:
+            return None
+        if found == cores:
+            del self._short_since[job]
+        picks = fleet.choose(found, rng=self._rng, exclude=bad, beside_tasks=beside_tasks)
+        return picks or fleet.choose(found, rng=self._rng, beside_tasks=beside_tasks)
+
     def let_go(self) -> None:
         """Nothing is held for anybody."""
         self._held_for = ""
         self._fleet.let_go()
 
-    def ended(self, now: int) -> None:
+    def ended(self, now: int, job: str) -> None:
         """A load job has ended."""
+        self._short_since.pop(job, None)
         if self._tasks.are_waiting():
             self._turn_until = now + self._limits.turn_ns
 
