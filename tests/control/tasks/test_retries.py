@@ -102,6 +102,13 @@ def test_an_attempt_that_raised_or_took_too_long_has_three_retries(outcome: Lite
     assert attempts_of(a_task(), TaskResult(7, outcome, cause="ValueError", classes=("ValueError",))) == 4
 
 
+@pytest.mark.parametrize("whose", WHOSE)
+def test_a_function_that_calls_exit_is_given_up_as_a_command_that_exits(whose: Whose) -> None:
+    called = TaskResult(7, "failed", cause="SystemExit", classes=("SystemExit",))
+    exited = TaskResult(7, "failed", cause="exit", exit_code=7)
+    assert attempts_of(a_task(), called if whose == "function" else exited) == 3
+
+
 def test_a_core_that_exits_with_0_and_leaves_no_result_has_not_completed_its_task() -> None:
     assert attempts_of(a_task(), end_of("function", exit_code=0, cause="exit")) == 3
 
