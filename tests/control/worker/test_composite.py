@@ -2193,6 +2193,18 @@ def test_a_core_that_does_not_turn_is_told_with_its_stack_and_the_others_go_on()
     assert rig.all(KillCore) == []
 
 
+def test_how_long_a_core_is_quiet_is_told_as_of_the_beat_and_not_of_the_look_before() -> None:
+    rig = Rig()
+    (core,) = rig.running(count=1)
+    turn(rig, core)
+    quiet_for(rig, 12)
+    rig.later(SECOND // 2)
+
+    rig.take(rig.worker.beat_now(rig.now))
+
+    assert rig.all(Beat)[-1].quiet[0].quiet_ms == 12_500
+
+
 def test_a_core_that_waits_forty_seconds_for_its_target_is_healthy() -> None:
     rig = Rig()
     cores = rig.running()

@@ -60,6 +60,16 @@ def test_while_the_worker_itself_stood_still_nobody_was_silent() -> None:
     assert [one.state for one in news] == ["stalled"], "two seconds of the hour count"
 
 
+def test_silence_counts_between_two_looks_too_so_that_it_began_when_it_began() -> None:
+    turns, _ = turns_after(12)
+    (quiet,) = [one for _, one in turns]
+
+    begins = [now - turns.silence_ns(now, quiet) for now in (12 * SECOND, 12 * SECOND + SECOND // 2, 13 * SECOND)]
+
+    assert begins == [0, 0, 0]
+    assert turns.silence_ns(3600 * SECOND, quiet) == 14 * SECOND, "the worker stood still"
+
+
 def test_who_never_said_a_word_is_not_judged_and_nobody_is_looked_at_for_nothing() -> None:
     turns = CoreTurns()
     assert (turns.next_tick_at, turns.tick(SECOND)) == (NEVER, [])

@@ -285,7 +285,7 @@ class Worker:
         self._beat_at = self._lease.next_beat_at(now)
         running, obeyed = tuple(held.running() for held in self.shards), self.handlers.obeyed()
         others = self.handlers.obeyed_besides()
-        quiet, tasks = self.shards.quiet(), self.handlers.room.task_load
+        quiet, tasks = self.shards.quiet(now), self.handlers.room.task_load
         self._turns_told = self.shards.turns.version
         beat = Beat(
             self._lease.beat(now),

@@ -118,11 +118,19 @@ class CoreTurns:
         if not self._processes:
             self.next_tick_at = NEVER
 
+    def silence_ns(self, now: int, one: QuietProcess) -> int:
+        """For how long it is quiet, also since the last look."""
+        return one.quiet_ns + self._passed_ns(now)
+
+    def _passed_ns(self, now: int) -> int:
+        """Since the last look, as far as it counts."""
+        return min(now - self._looked_at, 2 * self._limits.look_ns)
+
     def tick(self, now: int) -> list[QuietNews]:
         if now < self.next_tick_at:
             return []
         limits = self._limits
-        passed_ns = min(now - self._looked_at, 2 * limits.look_ns)
+        passed_ns = self._passed_ns(now)
         self._looked_at, self.next_tick_at = now, now + limits.look_ns
         news: list[QuietNews] = []
         for number, one in self._processes.items():

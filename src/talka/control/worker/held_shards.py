@@ -203,7 +203,7 @@ class HeldShards:
             return []
         return [CoreSeen(self._job_in(process), self._pids.get(process, 0), stack)]
 
-    def quiet(self) -> tuple[QuietCore, ...]:
+    def quiet(self, now: int) -> tuple[QuietCore, ...]:
         """Cores whose event loop does not turn, the quietest first."""
         found = sorted(self.turns, key=lambda item: item[1].since_ns)[:QUIET_LIMIT]
         return tuple(
@@ -212,7 +212,7 @@ class HeldShards:
                 self._workflows_in(process),
                 self._pids.get(process, 0),
                 "stuck" if one.condition == "stuck" else "stalled",
-                one.quiet_ns // MILLISECOND,
+                self.turns.silence_ns(now, one) // MILLISECOND,
                 one.stack if number < STACKS_TOLD else "",
             )
             for number, (process, one) in enumerate(found)
