@@ -84,6 +84,8 @@ class FakeDags:
         self.holds_submits = False
         self.is_held = asyncio.Event()
         self.updates: dict[str, asyncio.Queue[DagFacts]] = {}
+        self.watches = 0
+        """Under way."""
         self.ends: dict[str, list[Ended]] = {}
         """Who waits for the end of which job."""
         self.changed = asyncio.Event()
@@ -215,8 +217,14 @@ class FakeDags:
         await self._note("watch_dag", id)
         yield self._job(id).facts
         updates = self.updates.setdefault(id, asyncio.Queue())
-        while True:
-            yield await updates.get()
+        self.watches += 1
+        self.changed.set()
+        try:
+            while True:
+                yield await updates.get()
+        finally:
+            self.watches -= 1
+            self.changed.set()
 
     def at_end(self, id: str, told: Ended) -> Callable[[], None]:
         self.ends.setdefault(id, []).append(told)

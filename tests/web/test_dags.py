@@ -631,6 +631,19 @@ async def test_who_has_waited_long_enough_is_told_how_the_job_stands(dag_api: Ap
     assert (answer.status, json.loads(answer.body)["state"]) == (201, "queued")
 
 
+async def test_who_goes_away_while_it_waits_is_waited_for_no_longer(dag_api: Api, dags: FakeDags) -> None:
+    body = json.dumps(DAG).encode()
+    head = "POST /v1/jobs?wait=60s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    _, writer = await asyncio.open_connection(dag_api.address.host, dag_api.address.port)
+    writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    await dags.until(lambda: dags.watches == 1)
+
+    writer.close()
+
+    await dags.until(lambda: dags.watches == 0)
+    assert list(dags.jobs) == ["dag1"], "it was taken all the same"
+
+
 async def test_a_job_that_was_taken_is_answered_also_when_the_waiting_fails(dag_api: Api, dags: FakeDags) -> None:
     dags.errors["watch_dag"] = TooBusy("too many watch")
 

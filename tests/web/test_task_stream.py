@@ -483,6 +483,21 @@ async def test_who_goes_waits_for_no_end_any_more(dag_api: Api, dags: FakeDags) 
     await dags.until(lambda: not dags.ends["dag1"])
 
 
+async def test_who_went_before_its_job_was_taken_waits_for_no_end(apis: Apis, dags: FakeDags, tmp_path) -> None:
+    audit = ApiAudit(tmp_path / "audit.log")
+    api = await apis.start(dags=dags, audit=audit)
+    dags.holds_submits = True
+    async with submitting(api) as websocket:
+        await websocket.send(asks_for_end("a"))
+        await dags.are_held(1)
+    async with asyncio.timeout(LIMIT_S):
+        while not await audit.tail(1):  # put down when it is over
+            await api.ask("GET", "/livez")
+    dags.let_go(1)
+
+    assert (list(dags.jobs), dags.ends) == (["dag1"], {})
+
+
 @pytest.mark.parametrize("dag_api", [ApiLimits(ends=2)], indirect=True)
 async def test_no_more_is_read_while_the_ends_of_too_many_are_waited_for(dag_api: Api, dags: FakeDags) -> None:
     async with submitting(dag_api) as websocket:

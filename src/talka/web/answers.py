@@ -88,19 +88,38 @@ def json_answer(value: Any, status: int = 200, headers: Mapping[str, str] | None
     return Response(msgspec.json.encode(value), status, dict(headers or {}), "application/json")
 
 
-async def waited(kind: JobKind, facts: KindFacts, wait_s: float) -> KindFacts:
-    """A job that was taken, as it is at its end or after so long."""
+async def waited(asked: ApiQuestion, facts: KindFacts, wait_s: float) -> KindFacts:
+    """A job that was taken, as it is at its end or after so long, or once nobody is there to be answered."""
     if not wait_s:
         return facts
     try:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(wait_s), contextlib.aclosing(kind.watch(facts.id, False)) as updates:
-                async for update in updates:
-                    if update.is_last:
-                        break
+        kind = await asked.kinds.of(facts.id)
+        ended = asyncio.create_task(until_ended(kind, facts.id))
+        gone = asyncio.create_task(until_gone(asked.request))
+        try:
+            await asyncio.wait({ended, gone}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ended.cancel()
+            gone.cancel()
+            outcome, _ = await asyncio.gather(ended, gone, return_exceptions=True)
+        if isinstance(outcome, Exception):
+            raise outcome
         return await kind.get(facts.id)
     except TalkaError:
         return facts  # it was taken, and that must be told, whatever became of the waiting
+
+
+async def until_ended(kind: JobKind, id: str) -> None:
+    async with contextlib.aclosing(kind.watch(id, False)) as updates:
+        async for update in updates:
+            if update.is_last:
+                return
+
+
+async def until_gone(request: Request) -> None:
+    """Its body was read: nothing else comes of it."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def submitted(facts: KindFacts) -> Response:

@@ -58,7 +58,7 @@ async def execute(asked: ApiQuestion) -> Response:
     check_not_scheduled(spec)
     wait_s = wait_in(asked.request, asked.limits.wait_s)
     facts = await dags.submit_dag(spec, key_in(asked.request), asked.identity.name)
-    return submitted(await waited(await asked.kinds.of(facts.id), facts, wait_s))
+    return submitted(await waited(asked, facts, wait_s))
 
 
 async def bulk(asked: ApiQuestion) -> list[DagFacts | Problem]:

@@ -83,7 +83,7 @@ async def submit(asked: ApiQuestion) -> Response:
         raise TooLarge(f"the body has {len(content)} bytes: at most {most_bytes} are read of a {kind.name} job")
     wait_s = wait_in(request, asked.limits.wait_s)
     facts = await asked.kinds.submit(kind.name, content, key_in(request), asked.identity.name)
-    return submitted(await waited(await asked.kinds.of(facts.id), facts, wait_s))
+    return submitted(await waited(asked, facts, wait_s))
 
 
 async def list_jobs(asked: ApiQuestion) -> AllJobsPage:

@@ -80,7 +80,7 @@ async def submit_stream(asked: ApiQuestion) -> Response:
         if draft and not is_ended:
             with contextlib.suppress(TalkaError):
                 await dags.drop_dag(draft)
-    return submitted(await waited(await asked.kinds.of(facts.id), facts, wait_s))
+    return submitted(await waited(asked, facts, wait_s))
 
 
 async def add(dags: DagControl, draft: str, part: Part, tasks: Sequence[TaskSpec], add_s: float) -> None:
@@ -185,6 +185,8 @@ class SubmitSocket:
         self._open = 0
         self._ends: dict[int, Callable[[], None]] = {}
         """By the number of their frame, jobs whose end is waited for: how to give that up."""
+        self._is_over = False
+        """Jobs that are taken now are told to nobody."""
         self._answers: list[bytes] = []
         self._has_answers = asyncio.Event()
         self._has_room = asyncio.Event()
@@ -200,6 +202,7 @@ class SubmitSocket:
             sender.cancel()
             reader.cancel()
             ends = await asyncio.gather(sender, reader, return_exceptions=True)
+            self._is_over = True
             for give_up in self._ends.values():
                 give_up()
         for end in ends:
@@ -235,7 +238,7 @@ class SubmitSocket:
             return
         self.accepted += 1
         self._answer(SubmitAnswer(n, answer.id, answer.state))
-        if tell_end:
+        if tell_end and not self._is_over:
             self._ends[n] = self._dags.at_end(answer.id, partial(self._ended, n, answer.id))
 
     def _ended(self, n: int, id: str, end: DagEnd | TalkaError) -> None:
