@@ -97,6 +97,16 @@ def test_inputs_of_one_task_that_are_more_than_a_connection_holds_wait_for_room(
     assert connection.most_bytes <= limits.size_bytes
 
 
+def test_tasks_of_before_a_restart_are_given_by_their_bytes_too(play: Play) -> None:
+    play.submit({"short": ""})
+    play.submit({f"t{number}": config_of(200_000) for number in range(100)})
+    play.restart()
+    play.go_on()
+    play.beat("w", cores=1, plain=("h",))
+    play.result(play.fence("short"), took_us=1)
+    assert 8 < len(play.handed) <= 1 + 8 * 1024 * 1024 // 200_000 + 2
+
+
 def hand(number: int, size_bytes: int = 100) -> ToWorker:
     return ToWorker("w", TaskInputs(1, number, {}), size_bytes)
 
