@@ -144,8 +144,8 @@ bench-members: $(READY) ## members as real processes beside Debian's serf: death
 bench-jobs: $(READY) ## what does a cluster cost? CPU beside the cores, a thousand workers' reports, uneven starts (about 10 minutes)
 	@$(BIN)/python benchmarks/jobs.py
 
-bench-tasks: $(READY) ## what does a task cost? beside Celery, Dramatiq, Taskiq, Procrastinate and BullMQ (about 15 minutes)
-	@$(BIN)/python benchmarks/tasks.py
+bench-tasks: $(READY) ## what does a task cost? beside Celery, Dramatiq, Taskiq, Procrastinate and BullMQ (about 15 minutes); a chain also beside AGAINST=PYTHON, of another checkout
+	@$(BIN)/python benchmarks/tasks.py $(if $(AGAINST),--against $(AGAINST))
 
 bench-million: $(READY) ## a job of a million tasks: streamed, killed in the middle, started again (about 2 minutes)
 	@$(BIN)/python benchmarks/million.py

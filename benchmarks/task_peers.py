@@ -133,8 +133,12 @@ class Peers:
 
     def _npm(self, peer: Peer) -> str:
         """Why its packages cannot be had."""
-        npm = self._node().parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-        command = [str(self._node()), str(npm), "install", "--no-audit", "--no-fund", "--ignore-scripts", "--silent"]
+        try:
+            node = self._node()
+        except NotMeasured as problem:
+            return str(problem)
+        npm = node.parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+        command = [str(node), str(npm), "install", "--no-audit", "--no-fund", "--ignore-scripts", "--silent"]
         folder = MODULES.parent
         folder.mkdir(parents=True, exist_ok=True)
         done = subprocess.run(

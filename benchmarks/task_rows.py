@@ -1,17 +1,19 @@
 """Rows of `tasks.py` that can be measured alone, each in less than two minutes: --parts configs,many ….
 
 Every row is a ratio of two things that were measured in turns in the same run, or a wait: numbers of another day say
-nothing. A chain is held against another checkout of Talka (--against PYTHON, the interpreter of its environment).
+nothing. A chain is held against another checkout of Talka (--against PYTHON, the interpreter of its environment), and
+only told without one.
 """
 
 import asyncio
 import contextlib
 import os
+import shutil
 import statistics
 import sys
 import time
 from base64 import b64encode
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,14 +41,19 @@ class Part(msgspec.Struct):
     """What was measured for one row, round by round."""
 
     name: str
-    must: float
+    must: float | None
+    """None: nothing is held against anything."""
     aim: float
-    ours: list[float]
+    ours: list[float] = []
     other: list[float] = []
     """What it is held against; empty: the row is a wait or a rate."""
     unit: str = "tasks/s"
     is_least: bool = True
     """Whether the ratio must be at least so much, or at most."""
+    aims_at_ours: bool = False
+    """The aim is of ours alone, whatever the ratio must be."""
+    problem: str = ""
+    """Why it was not measured."""
 
     def ratio(self) -> float:
         """The median of the rounds' ratios: what the machine did in one of them happened to both."""
@@ -62,16 +69,19 @@ class Part(msgspec.Struct):
         return f"{self.ratio():.2f}: {ours:,.{digits}f} against {other:,.{digits}f} {self.unit}"
 
     def holds(self, limit: float) -> bool:
-        return self.ratio() >= limit if self.is_least else self.ratio() <= limit
+        return self._keeps(self.ratio(), limit)
+
+    def is_aim(self) -> bool:
+        return self._keeps(statistics.median(self.ours) if self.aims_at_ours else self.ratio(), self.aim)
+
+    def _keeps(self, value: float, limit: float) -> bool:
+        return value >= limit if self.is_least else value <= limit
 
 
 async def measure(up_of: Any, tools: Any, home: Path, peers: Peers | None, settings: Any) -> list[Part]:
     """`tools`: the module `tasks`, with what its rows measure. Rounds of all sides in turns."""
-    parts = settings.parts or [
-        part for part in PARTS if (part != "chain" or settings.against) and (part != "frames" or peers is not None)
-    ]
+    parts = settings.parts or [part for part in PARTS if part != "frames" or peers is not None]
     found: list[Part] = []
-    others: list[Any] = []
     with contextlib.ExitStack() as stack:
         up = stack.enter_context(up_of(home / "rows", "FULL"))
         client = Client([up.address])
@@ -92,10 +102,8 @@ async def measure(up_of: Any, tools: Any, home: Path, peers: Peers | None, setti
             elif part == "frames":
                 found.append(await frames(client, up, tools, peers, settings))
             else:
-                if settings.against is None:
-                    raise NotMeasured("a chain is held against another checkout: name its Python with --against")
-                others.append(stack.enter_context(up_of(home / "other", "FULL", settings.against)))
-                found.append(await chains(client, others[-1], tools, settings.rounds))
+                other = settings.against and stack.enter_context(up_of(home / "other", "FULL", settings.against))
+                found.append(await chains(client, other, tools, settings.rounds))
     return found
 
 
@@ -124,14 +132,21 @@ async def with_configs(client: Client, tools: Any, size: int, jobs: list[int]) -
 async def chains(client: Client, other: Any, tools: Any, rounds: int) -> Part:
     ours: list[float] = []
     theirs: list[float] = []
-    their_client = Client([other.address])
-    for one in (client, their_client):
+    turns = [(client, ours)]
+    if other:
+        turns.insert(0, (Client([other.address]), theirs))
+    for one, _ in turns:
         await chain(one, tools)
     for _ in range(rounds):
-        for one, found in ((their_client, theirs), (client, ours)):
+        for one, found in turns:
             found.append(await chain(one, tools))
-    name = f"a chain of {LINKS:,} tasks, against the other checkout"
-    return Part(name, 0.6, 0.45, ours, theirs, unit="s", is_least=False)
+    return chain_part(ours, theirs)
+
+
+def chain_part(ours: list[float], theirs: list[float]) -> Part:
+    name = f"a chain of {LINKS:,} tasks" + (", against the other checkout" if theirs else ", submit to known end")
+    must = 0.6 if theirs else None
+    return Part(name, must, 0.35, ours, theirs, unit="s", is_least=False, aims_at_ours=True)
 
 
 async def chain(client: Client, tools: Any) -> float:
@@ -192,19 +207,27 @@ async def jobs_a_second(client: Client, up: Any, tools: Any) -> float:
 async def frames(client: Client, up: Any, tools: Any, peers: Peers | None, settings: Any) -> Part:
     peer = None if peers is None else next((one for one in peers.found if one.name == PEER), None)
     if peers is None or peer is None:
-        raise NotMeasured(f"{PEER} is not there: {'' if peers is None else peers.missing.get(PEER, '')}")
+        why = "peers were left out" if peers is None else peers.missing.get(PEER, "")
+        return frames_part(PEER, problem=f"{PEER} is not there: {why}")
     ours, theirs = [], []
-    for _ in range(settings.rounds):
-        ours.append((await tools.frames(client, up, settings.frames)).per_s)
-        # Not in the loop: nothing else is to happen meanwhile.
-        theirs.append(peers.turn(peer, settings.frames, 0).per_s)
-    return Part(f"one frame per task, against {peers.title(peer)}", 0.8, 1.1, ours, theirs)
+    try:
+        for _ in range(settings.rounds):
+            ours.append((await tools.frames(client, up, settings.frames)).per_s)
+            # Not in the loop: nothing else is to happen meanwhile.
+            theirs.append(peers.turn(peer, settings.frames, 0).per_s)
+    except NotMeasured as problem:
+        return frames_part(peers.title(peer), problem=str(problem))
+    return frames_part(peers.title(peer), ours, theirs)
+
+
+def frames_part(title: str, ours: Sequence[float] = (), theirs: Sequence[float] = (), *, problem: str = "") -> Part:
+    return Part(f"one frame per task, against {title}", 0.8, 1.1, [*ours], [*theirs], problem=problem)
 
 
 def add_options(parser: Any) -> None:
     parser.add_argument("--parts", type=parts_of, default=(), help=f"only these rows: {','.join(PARTS)}")
     parser.add_argument(
-        "--against", type=str, help="Python of another checkout's environment, which a chain is held against"
+        "--against", type=python_of, help="Python of another checkout's environment, which a chain is held against"
     )
 
 
@@ -215,15 +238,25 @@ def parts_of(text: str) -> tuple[str, ...]:
     return parts
 
 
+def python_of(text: str) -> str:
+    if shutil.which(text) is None:
+        sys.exit(
+            f"--against: {text} cannot be run: name the Python of another checkout, such as ../before/.venv/bin/python"
+        )
+    return text
+
+
 def judge(table: Any, found: list[Part]) -> None:
     for part in found:
+        if part.problem:
+            table.break_(part.name, part.problem)
+            continue
         word = "at least" if part.is_least else "at most"
         unit = " x" if part.other else f" {part.unit}"
+        aim = f"{part.aim:g}" + (f" {part.unit}" if part.aims_at_ours else unit)
+        if part.must is None:
+            table.tell(part.name, f"{part.text()}; the aim is {aim}")
+            continue
         table.add(
-            part.name,
-            f"{word} {part.must:g}{unit}",
-            f"{part.aim:g}{unit}",
-            part.text(),
-            part.holds(part.must),
-            is_aim=part.holds(part.aim),
+            part.name, f"{word} {part.must:g}{unit}", aim, part.text(), part.holds(part.must), is_aim=part.is_aim()
         )
