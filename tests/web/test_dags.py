@@ -644,6 +644,17 @@ async def test_who_goes_away_while_it_waits_is_waited_for_no_longer(dag_api: Api
     assert list(dags.jobs) == ["dag1"], "it was taken all the same"
 
 
+async def test_who_waits_when_the_node_stops_is_told_how_the_job_stands(apis: Apis, dags: FakeDags) -> None:
+    api = await apis.start(dags=dags)
+    waiting = asyncio.create_task(post(api, "/v1/jobs?wait=60s", DAG))
+    await dags.until(lambda: dags.watches == 1)
+
+    api.stop.set()
+
+    answer = await waiting
+    assert (answer.status, json.loads(answer.body)["state"]) == (201, "queued")
+
+
 async def test_a_job_that_was_taken_is_answered_also_when_the_waiting_fails(dag_api: Api, dags: FakeDags) -> None:
     dags.errors["watch_dag"] = TooBusy("too many watch")
 

@@ -22,6 +22,8 @@ from talka.web.bodies import WrongType, checked_job_id
 PROBLEM_JSON = "application/problem+json"
 RETRY_AFTER = "2"
 """Seconds, where nobody knows how long it lasts."""
+STOPPING: Final = "talka.stopping"
+"""In a scope, an event: this node answers what is under way and takes nothing more."""
 
 
 Limiter: TypeAlias = Callable[[str, str], float]
@@ -89,19 +91,22 @@ def json_answer(value: Any, status: int = 200, headers: Mapping[str, str] | None
 
 
 async def waited(asked: ApiQuestion, facts: KindFacts, wait_s: float) -> KindFacts:
-    """A job that was taken, as it is at its end or after so long, or once nobody is there to be answered."""
+    """A job that was taken, as it is at its end or after so long, or once this node stops or nobody is there to be
+    answered."""
     if not wait_s:
         return facts
     try:
         kind = await asked.kinds.of(facts.id)
         ended = asyncio.create_task(until_ended(kind, facts.id))
         gone = asyncio.create_task(until_gone(asked.request))
+        stopped = asyncio.create_task(asked.request.scope[STOPPING].wait())
+        tasks = ended, gone, stopped
         try:
-            await asyncio.wait({ended, gone}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            ended.cancel()
-            gone.cancel()
-            outcome, _ = await asyncio.gather(ended, gone, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            outcome, *_ = await asyncio.gather(*tasks, return_exceptions=True)
         if isinstance(outcome, Exception):
             raise outcome
         return await kind.get(facts.id)

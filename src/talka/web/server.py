@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
@@ -21,7 +21,7 @@ from talka.client.requests import API_PORT
 from talka.control.clients.connections import LEAST_FILES, WANTED_FILES, ConnectionLimits, limits_for
 from talka.errors import Invalid, Unavailable
 from talka.net.descriptors import ask_for
-from talka.web.answers import answer_to_error
+from talka.web.answers import STOPPING, answer_to_error
 from talka.web.api_limits import HTTP_LIMITS, HttpLimits
 from talka.web.crowd import Crowd, Guest, is_probe
 from talka.web.tls_listener import TlsListener
@@ -110,7 +110,7 @@ async def serve(
     # an answer waits 40 ms for the first to be acknowledged.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     config = uvicorn.Config(
-        app,
+        knowing(app, stop),
         http=cast(type[asyncio.Protocol], functools.partial(BoundedHttp, crowd, limits=http)),
         ws=QuietWebSocket,
         ws_max_size=WATCHER_FRAME_LIMIT_BYTES,
@@ -135,6 +135,16 @@ async def serve(
     finally:
         server.drop_all()
         listener.close()
+
+
+def knowing(app: Starlette, stop: asyncio.Event) -> ASGIApp:
+    """The same, of which whoever waits for long knows when to end."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        scope[STOPPING] = stop
+        await app(scope, receive, send)
+
+    return answer
 
 
 class QuietServer(uvicorn.Server):
