@@ -239,11 +239,13 @@ def parts_of(text: str) -> tuple[str, ...]:
 
 
 def python_of(text: str) -> str:
-    if shutil.which(text) is None:
+    """As it is found from here: it is started in another folder. Not what a link leads to, which has no packages."""
+    found = shutil.which(text)
+    if found is None:
         sys.exit(
             f"--against: {text} cannot be run: name the Python of another checkout, such as ../before/.venv/bin/python"
         )
-    return text
+    return os.path.abspath(found)
 
 
 def judge(table: Any, found: list[Part]) -> None:

@@ -107,6 +107,14 @@ def test_a_machine_that_there_is_no_node_for_leaves_that_peer_out(tmp_path: Path
     assert Nodeless(tmp_path)._npm(PEERS[-1]) == "there is no node for this machine"
 
 
+def test_the_python_of_another_checkout_is_found_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "python").symlink_to(sys.executable)
+    monkeypatch.chdir(tmp_path)
+    assert settings_of(["--against", "./python"]).against == str(tmp_path / "python")
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
