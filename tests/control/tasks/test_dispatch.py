@@ -218,6 +218,15 @@ def test_whoever_gives_back_its_bytes_has_room_again() -> None:
     assert [worker for _, worker in dispatcher.assign(1)] == [name]
 
 
+def test_tasks_that_come_one_by_one_count_by_their_bytes_too() -> None:
+    dispatcher = with_workers(worker(), length_ns=0, core_kib=100)
+    given = []
+    for index in range(5):
+        dispatcher.put(0, large(new_job(index), 40, 1))
+        given += dispatcher.assign(0)
+    assert ids(given) == ["0.0", "1.0", "2.0"]
+
+
 def test_outputs_of_those_before_it_count_among_the_bytes_of_a_task() -> None:
     dispatcher = with_workers(worker(), length_ns=0, core_kib=100)
     job = new_job()
