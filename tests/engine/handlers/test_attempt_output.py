@@ -10,6 +10,7 @@ import io
 import logging
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -310,6 +311,25 @@ async def test_what_is_written_is_told_while_the_attempt_runs_and_whole_with_its
     assert result.tails == (StreamTail("stdout", b"one\ntwo\n", 8),)
 
 
+async def test_what_a_coroutine_says_is_told_though_it_keeps_the_loop_from_turning() -> None:
+    told: list[tuple[bytes, list[str], list[object]]] = []
+
+    async def block(task: HandlerTask) -> None:
+        print("one")
+        task.log("line")
+        task.heartbeat({"row": 7})
+        until = time.monotonic() + WAIT_S
+        while not bench.heard.progress and time.monotonic() < until:
+            print("on")  # no turn of the loop comes in between
+        told.append((bench.wrote[0].tails[0].content, bench.heard.lines, bench.heard.progress))
+
+    bench = RoutedBench(block=block)
+    result = await bench.result_of("block")
+
+    assert result.outcome == "completed"
+    assert told == [(b"one\n", ["line"], [{"row": 7}])]
+
+
 async def test_of_much_output_the_end_is_told_and_how_much_there_was() -> None:
     def speak(task: HandlerTask) -> None:
         for number in range(20_000):
@@ -358,7 +378,7 @@ def test_what_was_dropped_is_not_told() -> None:
 class Deaf:
     def progress(self, fence: int, details: bytes) -> None: ...
     def line(self, line: TaskLine) -> None: ...
-    def wrote(self, attempt: HandlerRun) -> None: ...
+    def wrote(self, attempt: HandlerRun, *, ends_line: bool) -> None: ...
 
 
 def test_an_attempt_without_a_thread_has_no_stack_to_tell() -> None:

@@ -35,7 +35,7 @@ class Notes:
     def line(self, line: TaskLine) -> None:
         self.lines.append(line.text)
 
-    def wrote(self, attempt: HandlerRun) -> None:
+    def wrote(self, attempt: HandlerRun, *, ends_line: bool) -> None:
         self.news.set()
 
 

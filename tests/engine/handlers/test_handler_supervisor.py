@@ -33,6 +33,7 @@ from talka.nodes.cores import HandlerProcesses, files_of, short_of_disk
 from talka.nodes.job_events import worker_event_of
 from talka.nodes.member_events import sentence_of
 from talka.store.files.blobs import Blobs
+from talka.wire.output_tail import StreamTail, Wrote
 from talka.wire.shards import BundleSource
 from talka.wire.tasks import FromHandlers, HandedTask, Load, Loaded, Ran, RunTasks, Said, Spent, StopTasks, TaskResult
 
@@ -365,6 +366,14 @@ async def test_blocked_event_loop_holds_back_its_own_core_alone(owner: Owner) ->
     assert (await owner.result_of("give", 1, core=2)).output == b"1"
     owner.supervisor.end(1, hard=True)
     assert (await owner.next(ExitFacts)).cause == "SIGKILL"
+
+
+async def test_what_was_printed_before_the_event_loop_was_blocked_is_told(owner: Owner) -> None:
+    await owner.start()
+    fence = owner.hand("block")
+
+    (wrote,) = (await owner.next(Said)).wrote
+    assert wrote == Wrote(fence, (StreamTail("stderr", b"blocks\n", 7),))
 
 
 async def test_core_that_says_nonsense_is_killed(owner: Owner) -> None:

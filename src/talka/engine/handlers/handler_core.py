@@ -25,7 +25,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from talka.clock import cpu_ns, realtime_ns
+from talka.clock import cpu_ns, monotonic_ns, realtime_ns
 from talka.engine.handlers.attempt_memory import MemoryMeter
 from talka.engine.handlers.attempt_output import route_streams
 from talka.engine.handlers.command_run import run_command
@@ -91,6 +91,7 @@ class HandlerCoreLimits(msgspec.Struct, frozen=True):
     lines: int = 10_000
     """Lines that wait to be sent; those beyond are left out, and a line says how many."""
     lines_per_frame: int = 1000
+    say_every_s: float = SAY_EVERY_S
 
 
 HANDLER_CORE_LIMITS: Final = HandlerCoreLimits()
@@ -107,6 +108,7 @@ class HandlerCore(asyncio.Protocol):
         limits: HandlerCoreLimits = HANDLER_CORE_LIMITS,
     ) -> None:
         self._limits = limits
+        self._say_every_ns = round(limits.say_every_s * SECOND)
         self.over = asyncio.Event()
         """The worker closed its side."""
         self._loop = asyncio.get_running_loop()
@@ -131,6 +133,8 @@ class HandlerCore(asyncio.Protocol):
         """Those that wrote something of which the worker was not told."""
         self._is_due = False
         self._is_saying = False
+        self._say_at_ns = 0
+        """Before that a coroutine says nothing out of turn."""
         self._has_broken_off = False
         """An attempt did not return since the last look for what it left."""
         self._is_looking = False
@@ -255,23 +259,20 @@ class HandlerCore(asyncio.Protocol):
 
     def progress(self, fence: int, details: bytes) -> None:
         self._progress[fence] = details
-        if not self._is_saying:
-            self._say_soon()
+        self._say_soon()
 
     def line(self, line: TaskLine) -> None:
         if len(self._lines) >= self._limits.lines:
             self._left_out[line.fence] = self._left_out.get(line.fence, 0) + 1
             return
         self._lines.append(line)
-        if not self._is_saying:
-            self._say_soon()
+        self._say_soon()
 
-    def wrote(self, attempt: HandlerRun) -> None:
-        if attempt.fence in self._writers or attempt.fence not in self._attempts:
+    def wrote(self, attempt: HandlerRun, *, ends_line: bool) -> None:
+        if attempt.fence not in self._attempts:
             return
         self._writers[attempt.fence] = attempt
-        if not self._is_saying:
-            self._say_soon()
+        self._say_soon(out_of_turn=ends_line)
 
     # Whoever adds something looks at the flag afterwards, whoever takes clears it before: nothing is left lying.
 
@@ -282,12 +283,18 @@ class HandlerCore(asyncio.Protocol):
         else:
             self._loop.call_soon_threadsafe(self._tell)
 
-    def _say_soon(self) -> None:
-        self._is_saying = True
-        if threading.get_ident() == self._thread:
-            self._loop.call_later(SAY_EVERY_S, self._say)
-        else:
-            self._loop.call_soon_threadsafe(self._loop.call_later, SAY_EVERY_S, self._say)
+    def _say_soon(self, *, out_of_turn: bool = True) -> None:
+        is_in_loop = threading.get_ident() == self._thread
+        if is_in_loop and out_of_turn and monotonic_ns() >= self._say_at_ns:
+            # A coroutine speaks. It may keep the loop from turning from now on, and be killed then.
+            self._say_at_ns = monotonic_ns() + self._say_every_ns
+            self._tell_sayings()
+        elif not self._is_saying:
+            self._is_saying = True
+            if is_in_loop:
+                self._loop.call_later(self._limits.say_every_s, self._say)
+            else:
+                self._loop.call_soon_threadsafe(self._loop.call_later, self._limits.say_every_s, self._say)
 
     def _tell(self) -> None:
         self._is_due = False
@@ -317,6 +324,7 @@ class HandlerCore(asyncio.Protocol):
 
     def _say(self) -> None:
         self._is_saying = False
+        self._say_at_ns = monotonic_ns() + self._say_every_ns
         self._tell_sayings()
 
     def _tell_sayings(self) -> None:

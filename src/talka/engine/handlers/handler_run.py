@@ -41,7 +41,7 @@ class Says(Protocol):
 
     def progress(self, fence: int, details: bytes) -> None: ...
     def line(self, line: TaskLine) -> None: ...
-    def wrote(self, attempt: "HandlerRun") -> None:
+    def wrote(self, attempt: "HandlerRun", *, ends_line: bool) -> None:
         """It has written more."""
 
 
@@ -108,7 +108,7 @@ class HandlerRun:
 
     def wrote(self, stream: Stream, content: bytes) -> None:
         self.keep(stream, content)
-        self._says.wrote(self)
+        self._says.wrote(self, ends_line=content.endswith(b"\n"))
 
     def keep(self, stream: Stream, content: bytes) -> None:
         """It is told with the result, which comes at once."""

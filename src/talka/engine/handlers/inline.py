@@ -380,5 +380,5 @@ class Inline:
     def line(self, line: TaskLine) -> None:
         self._logs.setdefault(self._fenced[line.fence], []).append(line.text)
 
-    def wrote(self, attempt: HandlerRun) -> None:
+    def wrote(self, attempt: HandlerRun, *, ends_line: bool) -> None:
         """All of it is in its result."""
