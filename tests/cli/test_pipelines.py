@@ -830,6 +830,9 @@ def test_tasks_are_skipped(command: Any, cluster: FakeClient) -> None:
     assert cluster.asked == [("skip_dag", "job1", SkipRequest(("load", "scan")))]
     assert command("jobs", "skip", "job1").code == 2
 
+    cluster.facts = msgspec.structs.replace(cluster.facts, state=JobState.PARTIAL)
+    assert command("jobs", "skip", "job1", "load").out == "job job1 is partial: that was the last of it\n"
+
 
 def test_schedules_are_listed_and_dropped(command: Any, cluster: FakeClient) -> None:
     code, out, err = command("jobs", "schedules")

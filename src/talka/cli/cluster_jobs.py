@@ -360,9 +360,11 @@ def retry(
 @api_options
 def skip(id: str, tasks: tuple[str, ...], as_json: bool, **where: Any) -> int:
     from talka.wire.task_views import SkipRequest
+    from talka.work.lifecycle import is_final
 
     facts = asked(where, lambda client: client.skip_dag(id, SkipRequest(tasks)))
-    return ordered(facts, as_json, f"it goes on without {', '.join(tasks)}")
+    rest = "that was the last of it" if is_final(facts.state) else f"it goes on without {', '.join(tasks)}"
+    return ordered(facts, as_json, rest)
 
 
 def checked_json(what: str, text: str) -> "msgspec.Raw":
