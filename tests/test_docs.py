@@ -14,6 +14,14 @@ import pytest
 import talka
 from talka.cli.demo.command import running_demo_server
 from talka.cli.main import talka as command
+from talka.control.dags.keeper_limits import KEEPER_LIMITS
+from talka.control.tasks.known_workers import KNOWN_LIMITS
+from talka.control.worker.handlers_outbox import HANDLER_LIMITS, WROTE_BYTES
+from talka.nodes.dags.runnable import SETTLE_NS
+from talka.nodes.manager import KEPT_S
+from talka.units import SECOND
+from talka.wire.output_tail import STREAM_LIMIT_BYTES
+from talka.work.dags.dag import OUTPUT_LIMIT_BYTES
 from talka.work.dags.endings import ENDINGS
 from tests import processes
 from tests.processes import TALKA
@@ -26,6 +34,13 @@ MADE = {
     "errors.md": "errors_reference.py",
     "state-machines.md": "state_machines_reference.py",
 }
+TIMES = {
+    "end after a minute without work": HANDLER_LIMITS.idle_ns,
+    "those that were here in the last ten minutes": KNOWN_LIMITS.remembered_ns,
+    "says so for five seconds": SETTLE_NS,
+    "and a week after it was submitted last": KEPT_S * SECOND,
+}
+"""What the page of pipelines says in words."""
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -290,6 +305,27 @@ def test_the_page_shows_the_table_of_endings() -> None:
     rows = re.findall(r"^\| ([^:|]+): ([^|]*) \| (\w+)", table, re.MULTILINE)
     shown = {name: (re.findall(r"SIG[A-Z]+", ends), tries) for name, ends, tries in rows}
     assert shown == {row.name: (list(row.signals), str(row.tries or "never")) for row in ENDINGS}
+
+
+def test_numbers_that_the_page_of_pipelines_says_are_those_of_the_code() -> None:
+    page = " ".join((ROOT / "docs" / "pipelines.md").read_text().split())
+    kept, seconds = KEEPER_LIMITS, {name: value / SECOND for name, value in TIMES.items()}
+    said = [
+        f"Of each stream of an attempt the last {STREAM_LIMIT_BYTES >> 10} KiB are kept, of all attempts of a job"
+        f" {kept.job_output_bytes >> 20} MiB",
+        f"the last {WROTE_BYTES >> 10} KiB of each stream are told once a second",
+        f"and on, up to {kept.elements:,}, of which",
+        f"which has at most {OUTPUT_LIMIT_BYTES >> 10} KiB: of many elements",
+        f"All inputs of a task together may have {kept.delivery.inputs_bytes >> 20} MiB",
+    ]
+    assert [one for one in said if one not in page] == []
+    assert seconds == {
+        "end after a minute without work": 60,
+        "those that were here in the last ten minutes": 600,
+        "says so for five seconds": 5,
+        "and a week after it was submitted last": 7 * 86_400,
+    }
+    assert [one for one in seconds if one not in page] == []
 
 
 def test_classes_that_decisions_name_are_in_the_code() -> None:
