@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import re
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from random import Random
@@ -10,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import trustme
 
 from talka import run_dag_inline
 from talka.client.sheets import dag_sheet
@@ -194,6 +196,31 @@ async def test_the_connection_goes_to_the_address_that_was_judged_and_not_to_wha
     )
     assert receiver.requests[0].headers["host"] == f"hook.example:{receiver.port}"
     assert await resolve("hook.example", 1) == ["192.0.2.1"], "it was looked up once"
+
+
+@pytest.mark.parametrize(
+    ("issued_to", "is_trusted", "says"),
+    [
+        ("hook.example", True, ""),
+        ("other.example", True, "certificate is not valid for 'hook.example'"),
+        ("hook.example", False, "certificate verify failed"),
+    ],
+)
+async def test_a_server_with_tls_is_told_if_its_certificate_is_for_the_name_and_trusted(
+    receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, issued_to: str, is_trusted: bool, says: str
+) -> None:
+    authority, other = trustme.CA(), trustme.CA()
+    (authority if is_trusted else other).cert_pem.write_to_path(tmp_path / "ca.pem")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert(issued_to).configure_cert(context)
+    server = await asyncio.start_server(receiver.serve, "127.0.0.1", 0, ssl=context)
+    port = server.sockets[0].getsockname()[1]
+    sender = NoticeSender(SECRET, may_be_private=True, resolve=names("127.0.0.1"))
+    with pytest.raises(NotDelivered, match=says) if says else contextlib.nullcontext():
+        await sender.send(row_to(f"https://hook.example:{port}/hook"))
+    assert [request.headers["host"] for request in receiver.requests] == ([] if says else [f"hook.example:{port}"])
+    server.close()
 
 
 async def test_a_name_without_an_address_is_told() -> None:
