@@ -42,6 +42,24 @@ def test_a_pipeline_passes_outputs_on_and_exits_with_0(cluster: DagCluster) -> N
     }
 
 
+def test_a_worker_that_was_drained_takes_tasks_again_when_it_is_told_so(cluster: DagCluster) -> None:
+    first, second = cluster.workers
+    for name in cluster.workers:
+        assert cluster.talka("workers", "drain", name).code == 0
+        cluster.wait(lambda name=name: cluster.up[name].said("drained"), SOON_S, f"{name} to hear of it")
+    job = cluster.dag("waits", {"id": "t", "handler": "mark"})
+    why = cluster.talka("jobs", "show", job, "--why", "t")
+    told = cluster.talka("workers", "undrain", first)
+    ended = cluster.wait_for_end(job)
+    ran_on = cluster.tasks(job)["t"]["worker"]
+    cluster.talka("workers", "undrain", second)
+    cluster.wait(lambda: cluster.up[second].said("undrained"), SOON_S, f"{second} to take tasks again")
+
+    assert why.out.count("it is draining") == 2, why.text
+    assert told.code == 0 and "takes new work" in told.out, told.text
+    assert (ended["state"], ran_on.partition("#")[0]) == ("completed", first)
+
+
 def test_a_failing_step_is_tried_again_until_it_works(cluster: DagCluster) -> None:
     file = cluster.pipeline(
         "again",

@@ -671,6 +671,23 @@ def test_a_worker_that_was_not_told_to_drain_yet_has_nothing_to_be_told() -> Non
     assert (fleet.is_drained("a"), fleet.is_undraining("a")) == (True, False)
 
 
+def test_a_worker_that_says_late_that_it_drains_is_told_to_take_work_again() -> None:
+    fleet = fleet_of(a=4)
+    fleet.drain("a")
+    fleet.undrain("a")
+    for second in (1, 3):  # an answer that told it to drain was under way
+        beat(fleet, "a", second * SECOND, state="draining")
+        assert (fleet.is_undraining("a"), fleet.total()) == (True, 0)
+        beat(fleet, "a", (second + 1) * SECOND)
+        assert (fleet.is_undraining("a"), fleet.total()) == (False, 4)
+
+    beat(fleet, "a", 5 * SECOND, state="draining")
+    fleet.beat(
+        6 * SECOND, "a", 1, "a:8471", Beat(6 * SECOND, WorkerFacts(cores=4, folder=1, state="draining"), leaves=True)
+    )
+    assert not fleet.is_undraining("a"), "it was told to end"
+
+
 def test_only_a_worker_that_is_there_and_stays_can_be_undrained() -> None:
     fleet = fleet_of(a=4)
     fleet.beat(SECOND, "a", 1, "a:8471", Beat(SECOND, WorkerFacts(cores=4, folder=1, state="draining"), leaves=True))

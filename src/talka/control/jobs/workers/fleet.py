@@ -206,7 +206,7 @@ class Fleet:
         life = self._workers.get(name)
         if life is None or life.is_lost:
             return False
-        life.is_drained, life.drained_by, life.is_undraining = True, by, False
+        life.is_drained, life.drained_by, life.is_undrained = True, by, False
         return True
 
     def undrain(self, name: str) -> bool:
@@ -217,8 +217,7 @@ class Fleet:
             return False
         if life.leaves:
             raise Leaves(name)
-        life.is_drained, life.drained_by = False, ""
-        life.is_undraining = life.facts is not None and life.facts.state == "draining"
+        life.is_drained, life.drained_by, life.is_undrained = False, "", True
         return True
 
     def is_undraining(self, name: str) -> bool:

@@ -52,8 +52,8 @@ class WorkerLife(msgspec.Struct, eq=False):
     is_drained: bool = False
     """By order of the leader, whatever it says of itself."""
     drained_by: str = ""
-    is_undraining: bool = False
-    """It was ordered to take work again, and has not said that it does."""
+    is_undrained: bool = False
+    """It was ordered to take work again, and not to drain since."""
     leaves: bool = False
     """It was told to end."""
     is_blocked: bool = False
@@ -129,6 +129,12 @@ class WorkerLife(msgspec.Struct, eq=False):
         if self.facts is None:
             return "registering"
         return "draining" if self.is_drained else self.facts.state
+
+    @property
+    def is_undraining(self) -> bool:
+        """It is to take work again, and says that it does not: it has not heard of that, or after it of the order
+        before."""
+        return self.is_undrained and not self.leaves and self.facts is not None and self.facts.state == "draining"
 
     @property
     def reason(self) -> str:
@@ -211,7 +217,6 @@ class WorkerLife(msgspec.Struct, eq=False):
             self.source = source
             self.quiet, self.tasks, self.leaves = beat.quiet, beat.tasks, beat.leaves
             self.busy_cores = beat.tasks.cores
-            self.is_undraining = self.is_undraining and beat.facts.state == "draining"
             self.is_busy = beat.facts.load_percent >= (CALM_PERCENT if self.is_busy else LOAD_LIMIT_PERCENT)
             if self._probe and any(t.job == self._probe and t.state in ("armed", "running") for t in beat.running):
                 self._probe_succeeded(now)
