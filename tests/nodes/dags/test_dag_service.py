@@ -1102,6 +1102,30 @@ async def test_a_schedule_that_cannot_be_followed_does_not_hold_up_the_others(id
     assert len(node.events) == 2, "they wait for their next instant"
 
 
+async def test_a_schedule_that_there_is_no_room_for_waits_and_does_not_hold_up_the_others(
+    idle_node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = idle_node
+    for name in ("big", "small"):
+        await node.jobs.put_schedule(dag({"a": ""}, schedule=RARELY, name=name), "me")
+    due = [msgspec.structs.replace(row, next_ms=1000) for row in node.records.schedules()]
+    node.records.apply([PutSchedule(row) for row in due])
+    submit, full = node.jobs._schedules._submit, {"big"}
+
+    async def where_there_is_room(spec: DagSpec, key: str, by: str) -> Any:
+        if spec.name in full:
+            raise TooBusy("there is no room for so many tasks")
+        return await submit(spec, key, by)
+
+    monkeypatch.setattr(node.jobs._schedules, "_submit", where_there_is_room)
+    with pytest.raises(TooBusy):
+        await node.jobs.follow_schedules()
+    assert [job.row.name for job in node.keeper.jobs.values()] == ["small"] and not node.events
+    full.clear()
+    await node.jobs.follow_schedules()
+    assert [job.row.name for job in node.keeper.jobs.values()] == ["small", "big"], "its instant was kept"
+
+
 async def test_a_clock_that_was_wrong_for_a_moment_silences_no_schedule_and_that_is_told(
     idle_node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

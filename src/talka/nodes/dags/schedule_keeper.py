@@ -31,7 +31,7 @@ from talka.control.tasks.schedules import (
     run_key,
     turn,
 )
-from talka.errors import Invalid
+from talka.errors import Invalid, Unavailable
 from talka.nodes.dags.dag_views import backfill_view, schedule_view
 from talka.nodes.member_events import Event
 from talka.store.dags.records import Store
@@ -163,15 +163,21 @@ class ScheduleKeeper:
     # What is done each second.
 
     async def follow(self) -> None:
-        """Submit what is due."""
+        """Submit what is due. Raises `Unavailable` if that cannot be done of one of them now, after the others."""
         now, wall_ns = self._clocks()
         now_ms = wall_ns // MILLISECOND
         if now >= self._mend_at:
             count = await self._mend(now_ms)
             self._mend_at = now + MEND_NS
             self._tell_of_mending(count)
+        waits: Unavailable | None = None
         for row in due(await self._store.schedules(), now_ms):
-            await self._follow(row, now_ms)
+            try:
+                await self._follow(row, now_ms)
+            except Unavailable as error:  # there may be no room for its job, and for those of others there is
+                waits = waits or error
+        if waits is not None:
+            raise waits
 
     def _tell_of_mending(self, count: int) -> None:
         jump_ns, self._jump_ns = self._jump_ns, 0
