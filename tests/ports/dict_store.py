@@ -339,9 +339,9 @@ class DictStore:
         rows = self._rows("notices").notices
         return [row for _, row in sorted(rows.items()) if row.job == job]
 
-    async def waiting_notices(self, limit: int) -> list[NoticeRow]:
+    async def waiting_notices(self, limit: int, after: tuple[int, str] = (-1, "")) -> list[NoticeRow]:
         rows = self._rows("waiting_notices").notices.values()
-        waiting = [row for row in rows if row.state == "waiting"]
+        waiting = [row for row in rows if row.state == "waiting" and (row.next_ms, row.id) > after]
         return first(limit, sorted(waiting, key=lambda row: (row.next_ms, row.id)))
 
     # Tasks.

@@ -445,20 +445,30 @@ async def test_what_a_manager_would_not_tell_is_refused_when_it_is_submitted(nod
 class Stored:
     """A store of which only notices matter."""
 
-    def __init__(self, count: int) -> None:
-        self.waiting = [row_to(f"http://h{number}.example/") for number in range(count)]
+    def __init__(self, count: int, url: str = "http://h{}.example/") -> None:
+        self.waiting = [row_to(url.format(number)) for number in range(count)]
         self.waiting = [msgspec.structs.replace(row, id=f"n{number}") for number, row in enumerate(self.waiting)]
         self.errors: list[Exception] = []
         self.applied: list[Any] = []
+        self.is_read = asyncio.Event()
+        self.is_read.set()
 
-    async def waiting_notices(self, limit: int) -> list[NoticeRow]:
-        return self.waiting[:limit]
+    async def waiting_notices(self, limit: int, after: tuple[int, str] = (-1, "")) -> list[NoticeRow]:
+        found = [row for row in self.waiting if (row.next_ms, row.id) > after][:limit]
+        await self.is_read.wait()
+        return found
 
     async def apply(self, changes: Any, key: str) -> list[int]:
         if self.errors:
             raise self.errors.pop(0)
         self.applied += changes
+        self.waiting = [row for row in self.waiting if row.id not in {move.id for move in changes}]
         return [1]
+
+
+async def all_sent(notifier: Notifier) -> None:
+    while notifier._sending:
+        await asyncio.gather(*notifier._sending)
 
 
 async def test_no_more_are_sent_at_the_same_time_than_may_be_and_none_twice() -> None:
@@ -475,8 +485,66 @@ async def test_no_more_are_sent_at_the_same_time_than_may_be_and_none_twice() ->
         await asyncio.sleep(0)
     assert sent == ["n0", "n1"]
     go.set()
-    await asyncio.gather(*notifier._sending)
-    assert notifier.counts["sent"] == 2 and [move.id for move in store.applied] == ["n0", "n1"]
+    await all_sent(notifier)
+    assert notifier.counts["sent"] == 5 and [move.id for move in store.applied] == sent == [f"n{n}" for n in range(5)]
+
+
+async def test_a_server_that_answers_is_sent_one_after_the_other_without_a_pause() -> None:
+    store, under_way, most = Stored(9, "http://one.example/"), set[str](), 0
+
+    async def send(row: NoticeRow) -> None:
+        nonlocal most
+        under_way.add(row.id)
+        most = max(most, len(under_way))
+        await asyncio.sleep(0)
+        under_way.remove(row.id)
+
+    notifier = Notifier(store, send, lambda job: "k", [].append, Random(1))  # type: ignore[arg-type]
+    await notifier.look()
+    await all_sent(notifier)
+    assert [move.id for move in store.applied] == [f"n{number}" for number in range(9)] and most == 2
+
+
+async def test_a_server_that_is_slow_keeps_nobody_waiting_who_is_behind_a_whole_page_of_its_notices() -> None:
+    store, sent, go = Stored(5, "http://slow.example/"), list[str](), asyncio.Event()
+    store.waiting.append(msgspec.structs.replace(row_to("http://quick.example/"), id="other"))
+
+    async def send(row: NoticeRow) -> None:
+        sent.append(row.id)
+        if "slow" in row.url:
+            await go.wait()
+
+    limits = NoticeLimits(page=2)
+    notifier = Notifier(store, send, lambda job: "k", [].append, Random(1), limits=limits)  # type: ignore[arg-type]
+    for _ in range(3):
+        await notifier.look()
+        await asyncio.sleep(0)
+    assert sent == ["n0", "n1", "other"]
+    go.set()
+    for _ in range(3):
+        await notifier.look()
+        await all_sent(notifier)
+    assert sorted(sent) == ["n0", "n1", "n2", "n3", "n4", "other"], "and the page after the last is the first"
+
+
+async def test_a_notice_that_was_taken_while_the_store_was_read_is_not_sent_once_more() -> None:
+    store, sent, go = Stored(1), list[str](), asyncio.Event()
+
+    async def send(row: NoticeRow) -> None:
+        sent.append(row.id)
+        await go.wait()
+
+    notifier = Notifier(store, send, lambda job: "k", [].append, Random(1))  # type: ignore[arg-type]
+    await notifier.look()
+    store.is_read.clear()
+    looking = asyncio.create_task(notifier.look())
+    await asyncio.sleep(0)
+    go.set()
+    await all_sent(notifier)
+    store.is_read.set()
+    await looking
+    await all_sent(notifier)
+    assert sent == ["n0"] and len(store.applied) == 1
 
 
 async def test_a_delivery_that_cannot_be_put_down_is_not_sent_again_meanwhile() -> None:
@@ -491,10 +559,10 @@ async def test_a_delivery_that_cannot_be_put_down_is_not_sent_again_meanwhile() 
     await notifier.look()
     await asyncio.gather(*notifier._sending)
     assert sent == ["n0"] and [move.state for move in store.applied] == ["sent"]
-    store.errors = [StoreLost("another has it")]
+    store.waiting, store.errors = Stored(3, "http://one.example/").waiting, [StoreLost("another has it")] * 2
     await notifier.look()
-    await asyncio.gather(*notifier._sending)
-    assert len(store.applied) == 1, "who has the store now sends it again"
+    await all_sent(notifier)
+    assert len(store.applied) == 1 and sent == ["n0", "n0", "n1"], "who has the store now sends it again"
 
 
 async def test_notices_of_jobs_that_another_manager_has_are_left_to_it() -> None:

@@ -639,6 +639,8 @@ async def test_notices_are_put_with_the_end_of_their_job_moved_until_they_are_se
     assert await store.notices(1) == [rows[1], rows[0]] and await store.notices(3) == []
     assert [row.id for row in await store.waiting_notices(9)] == ["n2", "n3", "n1"]
     assert [row.id for row in await store.waiting_notices(2)] == ["n2", "n3"]
+    assert [row.id for row in await store.waiting_notices(9, (5, "n2"))] == ["n3", "n1"]
+    assert await store.waiting_notices(9, (7, "n1")) == []
     moves = [
         MoveNotice("n2", "waiting", 1, 11, "500"),
         MoveNotice("n1", "sent", 1, 8),

@@ -18,6 +18,8 @@ from talka.work.dags.notify import target_of
 from talka.work.dags.records import MoveNotice, NoticeRow
 
 AGAIN_S = 1.0
+FIRST = (-1, "")
+"""Before all notices, by when they are due and their ids."""
 
 
 class Notifier:
@@ -46,6 +48,12 @@ class Notifier:
         self._again_s = again_s
         self._under_way: dict[str, str] = {}
         """By id, where they go. As many as may be sent at the same time."""
+        self._due: dict[str, NoticeRow] = {}
+        """What was read last, without what was tried since."""
+        self._tried_meanwhile: set[str] = set()
+        """Since the store was asked: what it says of these may be older."""
+        self._after = FIRST
+        """Where the next page begins."""
         self._sending: set[asyncio.Task[None]] = set()
         self.counts = {"sent": 0, "failed": 0, "given_up": 0}
         """Tries by how they ended; `failed` are tried again."""
@@ -54,9 +62,17 @@ class Notifier:
         """Begin to send what is due."""
         if len(self._under_way) >= self._limits.at_once:
             return
-        waiting = await self._store.waiting_notices(self._limits.page)
+        self._tried_meanwhile.clear()
+        waiting = await self._store.waiting_notices(self._limits.page, self._after)
         own = [row for row in waiting if self._lease_of(row.job_id) is not None]
-        for row in chosen(own, self._now_ms(), self._under_way, self._limits):
+        self._due = {row.id: row for row in own if row.id not in self._tried_meanwhile}
+        # All of a page may be for one server that is slow: those behind it are looked at the next time.
+        last = waiting[-1] if len(waiting) == self._limits.page else None
+        self._after = FIRST if last is None or last.next_ms > self._now_ms() else (last.next_ms, last.id)
+        self._begin()
+
+    def _begin(self) -> None:
+        for row in chosen(self._due.values(), self._now_ms(), self._under_way, self._limits):
             self._under_way[row.id] = target_of(row.url).place
             task = asyncio.create_task(self._tried(row))
             self._sending.add(task)
@@ -75,23 +91,29 @@ class Notifier:
                 move = refused(row, self._now_ms(), str(error), self._rng, is_final=error.is_final, limits=self._limits)
             else:
                 move = taken(row, self._now_ms())
-            await self._put_down(row, move)
+            if not await self._put_down(row, move):
+                self._due.clear()
             self.counts["failed" if move.state == "waiting" else move.state] += 1
             if move.state == "given_up":
                 self._tell({"event": "alarm", "kind": "notify", "text": given_up_text(row, move)})
         finally:
             del self._under_way[row.id]
+            self._due.pop(row.id, None)
+            self._tried_meanwhile.add(row.id)
+        self._begin()
 
-    async def _put_down(self, row: NoticeRow, move: MoveNotice) -> None:
-        """It is not sent again while that cannot be put down."""
+    async def _put_down(self, row: NoticeRow, move: MoveNotice) -> bool:
+        """It is not sent again while that cannot be put down. False: the job is another manager's, which sends it
+        again."""
         while (lease := self._lease_of(row.job_id)) is not None:
             try:
                 await self._store.apply([move], lease)
-                return
+                return True
             except Unavailable:
                 await asyncio.sleep(self._again_s)
             except StoreLost:
-                return  # it is another manager's, which sends it again
+                break
+        return False
 
     def _now_ms(self) -> int:
         return self._now_ns() // MILLISECOND

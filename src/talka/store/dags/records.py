@@ -257,8 +257,8 @@ class Store(Protocol):
     async def notices(self, job: int) -> list[NoticeRow]:
         """Of the ends of a job, in order of their ids."""
 
-    async def waiting_notices(self, limit: int) -> list[NoticeRow]:
-        """Those that are sent next, the soonest first."""
+    async def waiting_notices(self, limit: int, after: tuple[int, str] = (-1, "")) -> list[NoticeRow]:
+        """Those that are sent next, the soonest first. `after`: when the one before them is due, and its id."""
 
     # Tasks.
 

@@ -185,8 +185,9 @@ class SqliteRecords:
     def notices(self, job: int) -> list[NoticeRow]:
         return rows_as(NoticeRow, self.file.read("notices", {"job": job}))
 
-    def waiting_notices(self, limit: int) -> list[NoticeRow]:
-        return rows_as(NoticeRow, self.file.read("waiting_notices", {"limit": max(limit, 0)}))
+    def waiting_notices(self, limit: int, after: tuple[int, str]) -> list[NoticeRow]:
+        values = {"limit": max(limit, 0), "after_ms": after[0], "after": after[1]}
+        return rows_as(NoticeRow, self.file.read("waiting_notices", values))
 
     # Tasks.
 

@@ -518,7 +518,7 @@ SELECT id, job, job_id, url, body, state, tries, next_ms, error FROM talka_notic
 -- name: waiting_notices
 SELECT id, job, job_id, url, body, state, tries, next_ms, error
 FROM talka_notices
-WHERE state = 'waiting'
+WHERE state = 'waiting' AND (next_ms, id) > (:after_ms, :after)
 ORDER BY next_ms, id
 LIMIT :limit;
 

@@ -173,8 +173,8 @@ class SqliteStore:
     async def notices(self, job: int) -> list[NoticeRow]:
         return await self._read(self._records.notices, job)
 
-    async def waiting_notices(self, limit: int) -> list[NoticeRow]:
-        return await self._read(self._records.waiting_notices, limit)
+    async def waiting_notices(self, limit: int, after: tuple[int, str] = (-1, "")) -> list[NoticeRow]:
+        return await self._read(self._records.waiting_notices, limit, after)
 
     # Tasks.
 

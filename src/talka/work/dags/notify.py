@@ -4,6 +4,7 @@ Decision: docs/decisions/0052-ends-of-jobs-are-told-from-the-store.md.
 """
 
 import re
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Annotated, Final, Literal, NamedTuple, TypeAlias, get_args
 
@@ -84,6 +85,7 @@ def notifies_of(notify: Notifies) -> tuple[Notify, ...]:
     return (notify,) if isinstance(notify, Notify) else notify
 
 
+@lru_cache(maxsize=2048)
 def target_of(url: str) -> NotifyTarget:
     """Raises `Invalid`, without the path of what was written."""
     found = URL.fullmatch(url)
