@@ -338,9 +338,19 @@ def test_a_plan_of_very_much_is_cut() -> None:
     chain = [TaskSpec(id=f"t{n}", handler=f"h{n:03}", depends_on=(f"t{n - 1}",) if n else ()) for n in range(50)]
     wide = [TaskSpec(id=f"w{n}", handler="h000") for n in range(9)]
     text = plan_text(plan_of(DagSpec(name="n", tasks=(*chain, *wide), schedule="@daily"), has_values=True))
-    assert text.startswith("n: 59 tasks in 50 layers, at most 10 at once, scheduled at @daily\n")
+    assert text.startswith("n: 59 tasks in 50 layers, at most 10 at once, scheduled at @daily in UTC\n")
     assert "… and 38 layers more" in text and "… and 10 handlers more: --json lists all" in text
     assert "t0, w0, w1, w2 … 6 more" in text
+
+
+def test_a_schedule_is_shown_with_its_zone_and_what_is_caught_up_with() -> None:
+    task = TaskSpec(id="t", handler="h")
+    nightly = DagSpec(name="n", tasks=(task,), schedule="30 2 * * *", timezone="Europe/Berlin", catch_up="all")
+    plan = plan_of(nightly, has_values=True)
+    assert (plan.timezone, plan.catch_up) == ("Europe/Berlin", "all")
+    assert ", scheduled at 30 2 * * * in Europe/Berlin, catch_up: all\n" in plan_text(plan)
+    at_once = plan_of(DagSpec(name="n", tasks=(task,)), has_values=True)
+    assert "scheduled" not in plan_text(at_once)
 
 
 def test_tasks_that_are_fanned_out_are_said_to_be() -> None:

@@ -16,7 +16,7 @@ from talka.client.dags import WANTS_LIMIT
 from talka.report.tame import tame
 from talka.report.text import bytes_text, counted_text
 from talka.wire.task_views import TaskWants, TaskWorkers
-from talka.work.dags.dag import CodeBundle, DagSpec, Param, ParamValue, TaskSpec, bytes_of, checked
+from talka.work.dags.dag import CatchUp, CodeBundle, DagSpec, Param, ParamValue, TaskSpec, bytes_of, checked
 from talka.work.dags.params import text_of, values_of
 from talka.work.outcome import ExitCode
 
@@ -80,6 +80,9 @@ class PipelinePlan(msgspec.Struct, frozen=True):
     fan_outs: list[FanOutPlan] = []
     travels: list[str] = []
     """The files of its bundle."""
+    timezone: str = ""
+    """In which it is scheduled; empty: UTC."""
+    catch_up: CatchUp = "one"
     schema: Literal["talka.pipeline-plan/1"] = "talka.pipeline-plan/1"
 
 
@@ -141,6 +144,8 @@ def plan_of(spec: DagSpec, travels: Sequence[str] = (), *, has_values: bool) -> 
         spec.bundle,
         [FanOutPlan(task.id, task.for_each, task.max_parallel) for task in spec.tasks if task.for_each],
         list(travels),
+        spec.timezone,
+        spec.catch_up,
     )
 
 
@@ -199,6 +204,14 @@ def params_of(params: Mapping[str, Param], values: Mapping[str, ParamValue], *, 
 # As text.
 
 
+def schedule_text(plan: PipelinePlan) -> str:
+    """What follows its size; empty: it is run when it is submitted."""
+    if not plan.schedule:
+        return ""
+    missed = "" if plan.catch_up == "one" else f", catch_up: {plan.catch_up}"
+    return f", scheduled at {plan.schedule} in {plan.timezone or 'UTC'}{missed}"
+
+
 def plan_text(plan: PipelinePlan) -> str:
     widest = max(layer.tasks for layer in plan.layers)
     size = (
@@ -206,7 +219,7 @@ def plan_text(plan: PipelinePlan) -> str:
     )
     if plan.fan_outs:
         size += f", and the elements of {len(plan.fan_outs):,} of them"
-    lines = [f"{tame(plan.name)}: {size}" + (f", scheduled at {plan.schedule}" if plan.schedule else "")]
+    lines = [f"{tame(plan.name)}: {size}" + schedule_text(plan)]
     lines += [f"param {tame(param_text(param))}" for param in plan.params]
     lines += map(tame, fan_out_texts(plan.fan_outs))
     if plan.bundle is not None:

@@ -128,6 +128,7 @@ BROKEN = {
         f'schedule: "@daily"\ncatch_up: some\n{HEAD}',
         '2: catch_up: "some" is not one of skip, one, all',
     ),
+    "schedule that is empty": ('schedule: ""\n' + HEAD, "1: schedule: must be text"),
     "schedule that is not text": ("schedule: 5\n" + HEAD, "1: schedule: must be text"),
     "bad policy": ("settings:\n  on_failure: stop\n" + HEAD, '2: settings: on_failure: "stop" is not one of fail_fast'),
     "bad timeout": ("settings:\n  timeout: 0s\n" + HEAD, '2: settings: timeout = "0s" leaves no time to run'),

@@ -212,7 +212,7 @@ class PipelineReader:
         located = self.field(root, "schedule")
         if located is None:
             return ""
-        if not isinstance(located.value, str):
+        if not isinstance(located.value, str) or not located.value:
             self.complain('schedule: must be text, such as "30 2 * * mon-fri"', located.line)
             return ""
         return located.value
