@@ -89,6 +89,8 @@ ALSO: Final = {
     "manager lives",
     "e2e/test_described_api.py::test_no_request_of_any_role_brings_the_manager_down": "who may do what, and "
     "that nothing of the API's own description brings a manager down: only a real one shows it",
+    "e2e/test_described_api.py::"
+    "test_what_drawn_requests_seldom_are_right_for_is_answered_as_described_from_its_least_role_on": "the same",
     "e2e/test_dags.py::test_a_limit_holds_over_all_jobs_and_workers": "a quarter of a second on the cluster of others",
     "e2e/test_dags.py::test_a_worker_that_was_drained_takes_tasks_again_when_it_is_told_so": "the same",
     "e2e/test_dags.py::test_a_checkpoint_is_found_by_the_next_attempt": "the same",

@@ -44,6 +44,7 @@ from talka import handler
 @handler("mark")
 async def mark(task):
     task.log("it runs")
+    print("it runs")
     return task.config
 
 @handler("no")
@@ -150,3 +151,48 @@ def test_no_request_of_any_role_brings_the_manager_down(case: schemathesis.Case,
         else:
             may = least is None or has_role(role, least)
             assert (answer.status_code == 403) == (not may), f"{role}: {answer.text}"
+
+
+LATE = {"kind": "dag", "name": "late", "tasks": [{"id": "late", "handler": "mark", "delay": "1h"}]}
+MONTHLY = JOB | {"name": "monthly", "schedule": "0 0 1 * *", "timezone": "Europe/Berlin"}
+OF_SCHEDULES = ({"name": "monthly"}, {})
+
+
+def test_what_drawn_requests_seldom_are_right_for_is_answered_as_described_from_its_least_role_on(
+    described: Described,
+) -> None:
+    """What changes something that is there but once: a schedule, a dead letter, a job that waits."""
+    answer = described.session.post(
+        f"{described.url}/v1/jobs?wait=60s", json=JOB, headers=described.headers("submitter"), timeout=90
+    )
+    ended = {"id": answer.json()["id"]}
+    answer = described.session.post(
+        f"{described.url}/v1/jobs", json=LATE, headers=described.headers("submitter"), timeout=60
+    )
+    late = {"id": answer.json()["id"]}
+    steps: list[tuple[str, dict[str, str], dict[str, Any], Any]] = [
+        ("put_schedule", {}, {}, MONTHLY),
+        ("pause_schedule", *OF_SCHEDULES, None),
+        ("resume_schedule", *OF_SCHEDULES, None),
+        ("run_schedule", *OF_SCHEDULES, None),
+        ("backfill", *OF_SCHEDULES, {"from": "2026-01-01", "to": "2026-03-01", "dry_run": True}),
+        ("backfill", *OF_SCHEDULES, {"from": "2026-01-01", "to": "2026-03-01"}),
+        ("drop_schedule", *OF_SCHEDULES, None),
+        ("output", ended | {"task": "good"}, {"attempt": 1, "stream": "stdout"}, None),
+        ("replay", ended | {"task": "bad"}, {}, {"config": 2}),
+        ("pause", late, {}, None),
+        ("resume", late, {}, None),
+        ("skip", late, {}, {"tasks": ["late"]}),
+    ]
+    for name, path, query, body in steps:
+        least = LEAST[name]
+        assert least is not None
+        more = {} if body is None else {"body": body, "media_type": "application/json"}
+        case = schema.find_operation_by_id(name).Case(path_parameters=path, query=query, **more)
+        for role in (NOBODY, *USER_ROLES[: USER_ROLES.index(least) + 1]):
+            case.headers = described.headers(role)
+            answer = case.call(base_url=described.url, session=described.session, timeout=60)
+            case.validate_response(answer, checks=list(CHECKS))
+            refused = 401 if role == NOBODY else 403
+            is_right = answer.status_code < 300 if role == least else answer.status_code == refused
+            assert is_right, f"{name} by {role}: {answer.status_code} {answer.text}"
