@@ -153,6 +153,20 @@ def test_a_fault_that_met_nothing_is_counted_as_that_and_drawn_again(name: str) 
     assert mute.met_nothing[name] > 2 * loud.struck[name]
 
 
+def test_a_disk_that_is_rolled_back_to_what_it_is_anyway_is_drawn_again_at_once() -> None:
+    mute, loud = World(1), World(1)
+    for world, starter in ((mute, Mute), (loud, Talker)):
+        for host in NAMES:
+            world.add_host(host, starter).start()
+        limits = FaultLimits(gap_ns=20 * SECOND)
+        faults = Faults(world, NAMES, ("disk rolled back",), limits=limits, may_lose_disk=lambda name: True)
+        faults.begin(UNTIL + LAST_CALL_NS)  # towards the end it would be tried all the time
+        world.run_until(UNTIL)
+
+    assert loud.struck["disk rolled back"] > 0 and not loud.met_nothing
+    assert mute.met_nothing["disk rolled back"] > 3 * loud.struck["disk rolled back"]
+
+
 class ToAll(Talker):
     """Says something to all hosts of a star, and writes it down; nobody else does."""
 

@@ -415,7 +415,7 @@ class Faults:
         def put_back() -> None:
             self._is_image_kept = False
             if self._is_over or not host.disk.has_changed or not self._is_calm() or not self._may_lose_disk(name):
-                self._world.count_fault("disk rolled back", has_met=False)
+                self._count("disk rolled back", has_met=False)
                 return
             host.crash()
             host.disk.roll_back()
