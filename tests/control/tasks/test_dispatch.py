@@ -15,7 +15,7 @@ from talka.control.tasks.dispatch import Dispatcher
 from talka.control.tasks.quarantine import LASTS_NS
 from talka.control.tasks.task import DagTask, Needs, packed
 from talka.control.tasks.worker_room import DispatchLimits, DispatchWorker
-from talka.units import MILLISECOND, NEVER, SECOND
+from talka.units import MILLISECOND, MINUTE, NEVER, SECOND
 from talka.wire.task_views import LimitView, QueueView, Reason
 from talka.work.dags.dag import DagSettings, Limit
 from talka.work.dags.records import JobRow
@@ -160,31 +160,74 @@ def test_a_task_that_is_ready_alone_can_be_taken_back(how: str) -> None:
     assert dispatcher.assign(0) == [] and dispatcher.ready == 0
 
 
+def test_jobs_of_one_task_go_in_the_order_in_which_they_came_and_no_more_than_are_asked_for() -> None:
+    dispatcher = with_workers(worker("w1"), worker("w2"), length_ns=SECOND)
+    for number in range(6):
+        dispatcher.put(number, tasks_of(new_job(number), 1, at=number))
+    assert ids(dispatcher.assign(6, 3)) == ["0.0", "1.0", "2.0"]
+    assert dispatcher.next_tick_at == 6 and dispatcher.ready == 3
+    given = dispatcher.assign(6, 3)
+    assert ids(given) == ["3.0"], "two workers have room for two each"
+    assert dispatcher.next_tick_at == NEVER and dispatcher.ready == 2
+    dispatcher.put(7, tasks_of(new_job(9), 2, at=7))
+    dispatcher.ended(8, given[0][0], SECOND)
+    assert ids(dispatcher.assign(8)) == ["4.0"], "a job that comes later comes after those that wait in line"
+
+
+def test_one_that_other_workers_can_run_waits_for_nobody_who_came_before() -> None:
+    dispatcher = with_workers(worker("w1"), worker("w2", handlers=("zip",)), length_ns=SECOND)
+    dispatcher.put(0, tasks_of(new_job(0), 2))
+    assert len(dispatcher.assign(0)) == 2
+    dispatcher.put(0, tasks_of(new_job(1), 1))
+    dispatcher.put(0, tasks_of(new_job(2), 1, needs=Needs("zip")))
+    assert [(task.id, name) for task, name in dispatcher.assign(0)] == [("2.0", "w2")]
+
+
+@pytest.mark.parametrize("better", [{"priority": 9}, {"at": -5 * MINUTE}], ids=["priority", "waits longer"])
+def test_one_that_would_not_come_last_stands_in_no_line(better: dict[str, Any]) -> None:
+    dispatcher = with_workers(worker(), length_ns=SECOND)
+    dispatcher.put(0, tasks_of(new_job(0), 2))
+    (first, _), _ = dispatcher.assign(0)
+    dispatcher.put(0, tasks_of(new_job(1), 1))
+    dispatcher.put(0, tasks_of(new_job(2), 1, **better))
+    dispatcher.ended(1, first, SECOND)
+    assert ids(dispatcher.assign(1)) == ["2.0"]
+
+
 @quick
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["put", "put", "assign", "ended"]), st.integers(0, 5), st.integers(1, 10)),
+        st.tuples(
+            st.sampled_from(["put", "put", "assign", "ended"]),
+            st.integers(0, 5),
+            st.sampled_from([5, 5, 5, 1, 9]),
+            st.sampled_from([0, 0, 0, 2 * MINUTE]),
+        ),
         max_size=60,
-    )
+    ),
+    st.sampled_from([1, 3, 4096]),
 )
-def test_whether_anybody_looks_at_the_queues_makes_no_difference(moves: list[tuple[str, int, int]]) -> None:
+def test_whether_anybody_looks_at_the_queues_makes_no_difference(
+    moves: list[tuple[str, int, int, int]], limit: int
+) -> None:
     found: list[list[str]] = []
     for is_watched in (False, True):
         dispatcher = with_workers(worker("w1"), worker("w2"), length_ns=7 * MILLISECOND)
         running: list[DagTask] = []
         given_out: list[str] = []
         number = now = 0
-        for move, job, priority in moves:
+        jobs = [new_job(job) for job in range(6)]
+        for move, job, priority, waited in moves:
             now += MILLISECOND
             if move == "put":
                 number += 1
-                dispatcher.put(now, tasks_of(new_job(job), 1, first=number, at=now, priority=priority))
+                dispatcher.put(now, tasks_of(jobs[job], 1, first=number, at=now - waited, priority=priority))
             elif move == "ended" and running:
                 dispatcher.ended(now, running.pop(0), 7 * MILLISECOND)
             if is_watched:
                 dispatcher.queues(now)
             if move != "put":
-                for task, name in dispatcher.assign(now):
+                for task, name in dispatcher.assign(now, limit):
                     running.append(task)
                     given_out.append(f"{task.id} {name}")
         found.append(given_out)

@@ -487,7 +487,8 @@ class DagKeeper(KeeperEnd[DagEffect]):
             changes = [one for one in step.changes if not (type(one) is Release and one.index in indexes)]
             step = msgspec.structs.replace(step, changes=changes)
         self._take(now, step)
-        self.dispatcher.remove([task for task in known if task.state is TaskState.READY])
+        if known:
+            self.dispatcher.remove([task for task in known if task.state is TaskState.READY])
         for task in known:
             output, blob = keyed[task.key]
             self._delivery.drop_spec(task)

@@ -15,7 +15,7 @@ from talka.control.tasks.dispatch_workers import DispatchWorkers
 from talka.control.tasks.limits import Limits
 from talka.control.tasks.ready_queues import Queue, QueueGroup, ReadyQueues, SourceLane, group_key
 from talka.control.tasks.source import DrawnRange, Source
-from talka.control.tasks.task import DagTask, Needs
+from talka.control.tasks.task import DagTask, Needs, TaskOwner
 from talka.control.tasks.worker_room import (
     DISPATCH_LIMITS,
     DispatchLimits,
@@ -47,9 +47,9 @@ class Dispatcher:
         self._bounds = bounds
         self._limits = Limits()
         self._ready = ReadyQueues(self._limits)
-        self._lone: DagTask | None = None
-        """The only task that is ready, before it has a place in the queues. Most likely it is given out at once, as
-        each link of a chain: then it needs none."""
+        self._line: dict[TaskOwner, DagTask] = {}
+        """Instead of the queues, as long as all that is ready would come out of them in the order in which it came: one
+        task of each job, with the same needs and priority. Links of a chain and jobs of one task need no more."""
         self._flights: dict[DagTask, Flight] = {}
         self._range_flights: dict[DrawnRange, _RangeFlight] = {}
         self.drawn: list[DrawnRange] = []
@@ -79,24 +79,33 @@ class Dispatcher:
         for task in tasks:
             if task in flights:
                 self.ended(now, task, None)
-        if len(tasks) == 1 and self._lone is None and not self._ready.queues:
-            needs = tasks[0].needs
-            if needs is not None and not needs.limits:
-                self._lone = tasks[0]
-                return
+        if len(tasks) == 1 and not self._ready.queues and self._may_stand_in_line(tasks[0]):
+            self._line[tasks[0].job] = tasks[0]
+            return
         self._queued.put(now, tasks)
+
+    def _may_stand_in_line(self, task: DagTask) -> bool:
+        needs, line = task.needs, self._line
+        if needs is None or needs.limits:
+            return False
+        if not line:
+            return True
+        last = next(reversed(line.values()))
+        if last.priority != task.priority or last.queued_at > task.queued_at:
+            return False
+        return task.job not in line and last.needs == needs
 
     @property
     def _queued(self) -> ReadyQueues:
         """With every task that is ready."""
-        lone, self._lone = self._lone, None
-        if lone is not None:
-            self._ready.put(self._now, (lone,))
+        if self._line:
+            line, self._line = self._line, {}
+            self._ready.put(self._now, line.values())
         return self._ready
 
     @property
     def ready(self) -> int:
-        return len(self._ready) + (self._lone is not None)
+        return len(self._ready) + len(self._line)
 
     def remove(self, tasks: Iterable[DagTask]) -> None:
         self._queued.remove(self._now, tasks)
@@ -105,12 +114,8 @@ class Dispatcher:
         """Tasks that start now and the names of their workers; ranges of sources are added to `drawn`. All hold their
         part of a worker and their limits. No more than `limit` together."""
         if not self._ready.queues:
-            self._now, self._again_at = now, NEVER
-            self._limits.freed.clear()  # nobody waits for them
-            alone = self._assign_lone(now)
-            if alone or self._lone is None:
-                return alone
-        ready = self._queued
+            return self._assign_line(now, limit)
+        ready = self._ready
         self._wake(now)
         limits = self._limits
         flights = self._flights
@@ -161,23 +166,30 @@ class Dispatcher:
         self._again_at = now if len(given) >= limit else NEVER
         return given
 
-    def _assign_lone(self, now: int) -> list[tuple[DagTask, str]]:
+    def _assign_line(self, now: int, limit: int) -> list[tuple[DagTask, str]]:
         """As the queues would, in which nothing is."""
-        task = self._lone
-        if task is None or task.needs is None:
-            return []
-        needs = task.needs
-        workers = self.workers
-        workers.look(now)
-        pool = workers.pool(now, group_key(needs), ())
-        worker = pool.best()
-        if worker is None:
-            return []
-        self._lone = None
-        kib = handed_kib(task) if task.after else task.kib
-        self._flights[task] = workers.load(worker, needs, kib, 0)
-        pool.loaded(worker)
-        return [(task, worker.facts.name)]
+        workers, line = self.workers, self._line
+        self._now = now
+        self._limits.freed.clear()  # nobody waits for them
+        given: list[tuple[DagTask, str]] = []
+        if line:
+            workers.look(now)
+            needs = next(iter(line.values())).needs
+            assert needs is not None, "it would not be here"
+            pool = workers.pool(now, group_key(needs), ())
+            for task in line.values():
+                worker = pool.best() if len(given) < limit else None
+                if worker is None:
+                    break
+                kib = handed_kib(task) if task.after else task.kib
+                self._flights[task] = workers.load(worker, needs, kib, 0)
+                pool.loaded(worker)
+                given.append((task, worker.facts.name))
+            for task, _ in given:
+                del line[task.job]
+            workers.trim()
+        self._again_at = now if line and len(given) >= limit else NEVER
+        return given
 
     def took(self, task: DagTask, fence: int) -> None:
         """The fence of an attempt that was assigned."""

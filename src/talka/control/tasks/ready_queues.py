@@ -94,7 +94,7 @@ class _Rotation(Generic[_Node]):
             elif node.is_changed and not node.refresh():
                 heappop(heap)
                 node.place = None
-            elif node.turn != entry[1] or node.band != entry[0]:
+            elif len(heap) > 1 and (node.turn != entry[1] or node.band != entry[0]):
                 entry = (node.band, node.turn, next(self._numbers), node)
                 node.place = entry
                 heapreplace(heap, entry)

@@ -95,34 +95,39 @@ def plan(changes: Sequence[Change]) -> ChangePlan:
 def _regrouped(changes: Sequence[Change]) -> ChangePlan:
     made = ChangePlan([], [])
     groups: dict[type, list[int]] = {}
-    kind_of: dict[tuple[int, int], type] = {}
-    """Of a row: the only kind that may be about it within these groups. Jobs have the index -1."""
+    kind_of: dict[int, type] = {}
+    """Of a row: the only kind that may be about it within these groups. Jobs have numbers below 0."""
     for position, change in enumerate(changes):
         kind = type(change)
-        if kind in BARRIERS:
-            rows: list[tuple[int, int]] = []
-        elif kind in OF_TASKS:
-            rows = [(change.job, change.index)]  # type: ignore[union-attr]
+        if kind in OF_TASKS:  # nearly all
+            row = change.job << INDEX_BITS | change.index  # type: ignore[union-attr]
+            if kind_of.setdefault(row, kind) is not kind:
+                _close(changes, groups, made)
+                kind_of = {row: kind}
         else:
             rows = _rows_of(change)
-        if kind in BARRIERS or any(kind_of.setdefault(row, kind) is not kind for row in rows):
-            _close(changes, groups, made)
-            kind_of = dict.fromkeys(rows, kind)
-        groups.setdefault(kind, []).append(position)
+            if kind in BARRIERS or any([kind_of.setdefault(row, kind) is not kind for row in rows]):
+                _close(changes, groups, made)
+                kind_of = dict.fromkeys(rows, kind)
+        group = groups.get(kind)
+        if group is None:
+            groups[kind] = [position]
+        else:
+            group.append(position)
         if kind in BARRIERS:
             _close(changes, groups, made)
     _close(changes, groups, made)
     return made
 
 
-def _rows_of(change: Change) -> list[tuple[int, int]]:
+def _rows_of(change: Change) -> list[int]:
     match change:
         case PutJob():
-            return [(change.row.number, -1)]
+            return [-change.row.number]
         case MoveJob():
-            return [(change.job, -1)]
+            return [-change.job]
         case PutTasks():
-            return [(row.job, row.index) for row in change.rows]
+            return [row.job << INDEX_BITS | row.index for row in change.rows]
         case _:
             return []  # nothing but this kind is about such rows
 
