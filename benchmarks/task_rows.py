@@ -52,6 +52,8 @@ class Part(msgspec.Struct):
     """Whether the ratio must be at least so much, or at most."""
     aims_at_ours: bool = False
     """The aim is of ours alone, whatever the ratio must be."""
+    worst_ms: float = 0
+    """The longest wait of all; 0: nobody waited for single answers."""
     problem: str = ""
     """Why it was not measured."""
 
@@ -63,7 +65,8 @@ class Part(msgspec.Struct):
 
     def text(self) -> str:
         if not self.other:
-            return f"{self.ratio():.2f} {self.unit}"
+            worst = f", the longest wait {self.worst_ms:.0f} ms" if self.worst_ms else ""
+            return f"{self.ratio():.2f} {self.unit}{worst}"
         digits = 3 if self.unit == "s" else 0
         ours, other = statistics.median(self.ours), statistics.median(self.other)
         return f"{self.ratio():.2f}: {ours:,.{digits}f} against {other:,.{digits}f} {self.unit}"
@@ -78,18 +81,22 @@ class Part(msgspec.Struct):
         return value >= limit if self.is_least else value <= limit
 
 
-async def measure(up_of: Any, tools: Any, home: Path, peers: Peers | None, settings: Any) -> list[Part]:
-    """`tools`: the module `tasks`, with what its rows measure. Rounds of all sides in turns."""
+async def measure(ups: Any, tools: Any, home: Path, peers: Peers | None, settings: Any) -> list[Part]:
+    """`ups`: its ways to start nodes. `tools`: the module `tasks`, with what its rows measure. Rounds of all sides in
+    turns."""
     parts = settings.parts or [part for part in PARTS if part != "frames" or peers is not None]
     found: list[Part] = []
     with contextlib.ExitStack() as stack:
-        up = stack.enter_context(up_of(home / "rows", "FULL"))
+        up = stack.enter_context(ups.started(home / "rows", "FULL"))
         client = Client([up.address])
         await tools.bulk(client, up, tools.WARM_UP, "nothing")
         for part in parts:
             if part == "configs":
-                for size in SIZES:
-                    found.append(await configs(client, tools, size, settings.rounds))
+                apart = Client([stack.enter_context(ups.apart(home / "apart", "FULL")).address])
+                for where, one in (("", client), ("worker apart, ", apart)):
+                    await with_configs(one, tools, 1000, [tools.WARM_UP])
+                    for size in SIZES:
+                        found.append(await configs(one, where, tools, size, settings.rounds))
             elif part == "many":
                 found.append(await many(client, up, tools, settings.rounds))
             elif part == "starts":
@@ -102,19 +109,19 @@ async def measure(up_of: Any, tools: Any, home: Path, peers: Peers | None, setti
             elif part == "frames":
                 found.append(await frames(client, up, tools, peers, settings))
             else:
-                other = settings.against and stack.enter_context(up_of(home / "other", "FULL", settings.against))
+                other = settings.against and stack.enter_context(ups.started(home / "other", "FULL", settings.against))
                 found.append(await chains(client, other, tools, settings.rounds))
     return found
 
 
-async def configs(client: Client, tools: Any, size: int, rounds: int) -> Part:
+async def configs(client: Client, where: str, tools: Any, size: int, rounds: int) -> Part:
     """The same number of tasks as one job, and as jobs one after the other that are below what a connection holds."""
     long, short = [], []
     number, few = LONG_BYTES // size, SHORT_BYTES // size
     for _ in range(rounds):
         short.append(await with_configs(client, tools, size, [few] * (number // few)))
         long.append(await with_configs(client, tools, size, [number]))
-    name = f"configs of {size // 1000} kB: a backlog of {LONG_BYTES // 10**6} MB against such below 8 MiB"
+    name = f"{where}configs of {size // 1000} kB: a backlog of {LONG_BYTES // 10**6} MB against such below 8 MiB"
     return Part(name, 0.8, 1.0, long, short)
 
 
@@ -172,21 +179,22 @@ async def many(client: Client, up: Any, tools: Any, rounds: int) -> Part:
 async def requests(client: Client, rounds: int) -> list[Part]:
     """One client that waits for each answer: jobs of one task, to their end, and until they are accepted."""
     spec = DagSpec(name="request", tasks=(TaskSpec(id="t", handler="nothing"),))
-    ends, accepted = [], []
+    ends = Part("submit and wait for the end over REST, one after the other", 150, 300, unit="jobs/s")
+    accepted = Part("submissions over REST, one after the other", 250, 400, unit="jobs/s")
     for _ in range(rounds):
-        ends.append(await rate_of(lambda: client.run_dag(spec)))
-        accepted.append(await rate_of(lambda: client.submit_dag(spec)))
-    return [
-        Part("submit and wait for the end over REST, one after the other", 150, 300, ends, unit="jobs/s"),
-        Part("submissions over REST, one after the other", 250, 400, accepted, unit="jobs/s"),
-    ]
+        await answers(ends, lambda: client.run_dag(spec))
+        await answers(accepted, lambda: client.submit_dag(spec))
+    return [ends, accepted]
 
 
-async def rate_of(request: Callable[[], Awaitable[DagFacts]]) -> float:
-    began = time.perf_counter()
+async def answers(part: Part, request: Callable[[], Awaitable[DagFacts]]) -> None:
+    waits_s = []
     for _ in range(REQUESTS):
+        began = time.perf_counter()
         await request()
-    return REQUESTS / (time.perf_counter() - began)
+        waits_s.append(time.perf_counter() - began)
+    part.ours.append(REQUESTS / sum(waits_s))
+    part.worst_ms = max(part.worst_ms, 1000 * max(waits_s))
 
 
 async def jobs_a_second(client: Client, up: Any, tools: Any) -> float:

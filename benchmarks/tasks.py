@@ -14,6 +14,7 @@ import json
 import math
 import os
 import platform
+import secrets
 import sqlite3
 import statistics
 import subprocess
@@ -96,7 +97,7 @@ def settings_of(arguments: list[str]) -> Settings:
 
 
 class Up:
-    """`talka up` with a store and one core process."""
+    """A store and one core process: of `talka up`, or of a worker of its own."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", address: str, store: Path) -> None:
         self.address = address
@@ -115,13 +116,28 @@ class Up:
     @contextlib.contextmanager
     def started(cls, folder: Path, synchronous: str, python: str = sys.executable) -> "Iterator[Up]":
         folder.mkdir()
-        store, told = folder / "store.sqlite", folder / "told.jsonl"
-        url = f"sqlite:///{store}?synchronous={synchronous}"
+        store = folder / "store.sqlite"
         command = [python, "-m", "talka", "up", "--json", "--port", "0", "--cores", "1"]
-        command += ["--data-dir", str(folder / "data"), "--store", url, "--handlers", str(HANDLERS)]
-        # Into a file: what is told of ten thousand jobs is not the client's to read.
-        with told.open("wb") as file, running(command, cwd=folder, output=file) as process:
-            yield cls(process, address_in(told, process), store)
+        command += ["--data-dir", "data", "--store", url_of(store, synchronous), "--handlers", str(HANDLERS)]
+        with telling(command, folder / "told.jsonl", "up") as (process, address):
+            yield cls(process, address, store)
+
+    @classmethod
+    @contextlib.contextmanager
+    def apart(cls, folder: Path, synchronous: str) -> "Iterator[Up]":
+        """A manager and a worker, each a process, which speak over a connection. `talka up` needs none."""
+        folder.mkdir()
+        store, talka = folder / "store.sqlite", [sys.executable, "-m", "talka"]
+        (folder / "secret").write_text(secrets.token_urlsafe(32))
+        (folder / "secret").chmod(0o600)
+        manager = [*talka, "manager", "--json", "--name", "m", "--bind", "127.0.0.1:0", "--api", "127.0.0.1:0"]
+        manager += ["--data-dir", "m", "--store", url_of(store, synchronous), "--secret-file", "secret"]
+        worker = [*talka, "worker", "--json", "--name", "w", "--cores", "1", "--data-dir", "w"]
+        worker += ["--handlers", str(HANDLERS), "--secret-file", "secret"]
+        with telling(manager, folder / "manager.jsonl", "api") as (process, address):
+            node = address_in(folder / "manager.jsonl", process, "ready")
+            with telling([*worker, "--seed", node], folder / "worker.jsonl", "handlers"):
+                yield cls(process, address, store)
 
     def ended_since(self, number: int) -> dict[str, int]:
         """Jobs after this one that have ended, by state, as the store has them."""
@@ -136,14 +152,26 @@ class Up:
             return int(looking.execute("SELECT coalesce(max(number), 0) FROM talka_jobs").fetchone()[0])
 
 
-def address_in(told: Path, process: "subprocess.Popen[bytes]") -> str:
+def url_of(store: Path, synchronous: str) -> str:
+    return f"sqlite:///{store}?synchronous={synchronous}"
+
+
+@contextlib.contextmanager
+def telling(command: list[str], told: Path, word: str) -> "Iterator[tuple[subprocess.Popen[bytes], str]]":
+    """A node and the address that it told with this word. Into a file: what is told of ten thousand jobs is not the
+    client's to read."""
+    with told.open("wb") as file, running(command, cwd=told.parent, output=file) as process:
+        yield process, address_in(told, process, word)
+
+
+def address_in(told: Path, process: "subprocess.Popen[bytes]", word: str) -> str:
     deadline = time.monotonic() + READY_S
     while time.monotonic() < deadline and process.poll() is None:
         for line in told.read_bytes().splitlines(keepends=True):
-            if line.endswith(b"\n") and (event := json.loads(line))["event"] == "up":
-                return str(event["address"])
+            if line.endswith(b"\n") and (event := json.loads(line))["event"] == word:
+                return str(event.get("address", ""))
         time.sleep(0.05)
-    raise NotMeasured(f"talka up was not there in {READY_S:.0f} s: run it by hand with {HANDLERS.name} to see why")
+    raise NotMeasured(f"a node did not tell {word!r} in {READY_S:.0f} s: its words were in {told.name}")
 
 
 class Bulk(msgspec.Struct):
@@ -445,7 +473,7 @@ def say(text: str) -> None:
 def measure(folder: Path, peers: Peers | None, settings: Settings) -> Found:
     """Turn by turn: what the machine does meanwhile happens to all."""
     found = Found(syncs_ms=syncs_ms(folder), is_alone=peers is None)
-    found.rows = asyncio.run(task_rows.measure(Up.started, sys.modules[__name__], folder, peers, settings))
+    found.rows = asyncio.run(task_rows.measure(Up, sys.modules[__name__], folder, peers, settings))
     if settings.parts:
         return found
     for number in range(1, settings.rounds + 1):
