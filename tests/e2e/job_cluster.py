@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from talka.client.sync import Client
 from tests import processes
 from tests.e2e.cluster import SOON_S, Cluster, Life
 from tests.e2e.networks import Loopback, Network, free_port
+from tests.e2e.standstill import Standstill, standstill
 from tests.processes import TALKA
 
 MARK = "TEST_CLUSTER"
@@ -158,6 +159,12 @@ class JobCluster(Cluster):
                 if process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
         return found
+
+    def standstill(self, *, is_seen_here: bool) -> AbstractContextManager[Standstill]:
+        """What is judged is done by managers and a worker with its cores; `is_seen_here`: by this process as well."""
+        pids = {name: life.process.pid for name, life in self.up.items()}
+        shared = [pids[name] for name in self.managers if name in pids] + [os.getpid()] * is_seen_here
+        return standstill(shared, [pids[name] for name in self.workers if name in pids])
 
     def close(self) -> None:
         """Kill -9 everything this cluster was told to start; what that leaves behind is a mistake of the product."""

@@ -1,9 +1,10 @@
 """How long the machine kept processes from running that wanted to: a promise in fractions of a second says nothing of
 that time. It is what the kernel has counted for each process, no more; how often a promise needed it is reported."""
 
+import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -11,6 +12,8 @@ from typing import Final
 import msgspec
 
 LOOK_S: Final = 0.005
+COUNT_S: Final = 0.02
+"""Between two counts of what processes waited: as little as costs a few hundredths of a processor."""
 PROCESSES: Final = Path("/proc")
 
 
@@ -36,39 +39,83 @@ class Tally(msgspec.Struct):
 TALLY: Final = Tally()
 
 
-def waited_s(pid: int, processes: Path = PROCESSES) -> float:
-    """For which the threads of a process were ready to run and did not, by the kernel's count; 0: it has ended."""
-    waited_ns = 0
-    with suppress(OSError):
-        for thread in (processes / str(pid) / "task").iterdir():
-            with suppress(OSError, ValueError, IndexError):
-                waited_ns += int((thread / "schedstat").read_text().split()[1])
-    return waited_ns / 1e9
+def waits_of(pid: int, processes: Path = PROCESSES) -> dict[int, float]:
+    """For how many seconds each thread of a process and of its children was ready to run and did not, by the kernel's
+    count. Of this process without its children: they are whom it judges."""
+    waited: dict[int, float] = {}
+    families = [pid]
+    while families:
+        with suppress(OSError):  # it has ended
+            for thread in os.scandir(processes / str(families.pop()) / "task"):
+                with suppress(OSError, ValueError, IndexError):
+                    waited[int(thread.name)] = int(_read(f"{thread.path}/schedstat").split()[1]) / 1e9
+                    if pid != os.getpid():
+                        families += map(int, _read(f"{thread.path}/children").split())
+    return waited
+
+
+def _read(file: str) -> str:
+    with open(file, "rb", buffering=0) as stream:
+        return stream.read().decode()
 
 
 class Standstill:
+    """When those who carry what is judged were kept waiting for a processor.
+
+    The longest wait of one of them would be too little: a recovery goes from process to process, and may wait at each.
+    The sum would be too much: who waits beside another delays nothing more, and nothing does before the blow or after
+    the recovery. So what counts is for how long, between the two, somebody on the way was waiting. The way leads
+    through any of the managers, but only one worker and its cores: others may wait as long as they like.
+    """
+
     def __init__(
-        self, pids: Iterable[int] = (), *, tally: Tally = TALLY, waited: Callable[[int], float] = waited_s
+        self,
+        shared: Iterable[int] = (),
+        either: Iterable[int] = (),
+        *,
+        tally: Tally = TALLY,
+        waits: Callable[[int], Mapping[int, float]] = waits_of,
+        begun_s: float | None = None,
     ) -> None:
-        """`pids`: of those whose doings are judged."""
+        """Processes that any way may lead through, and those of which it leads through one."""
         self.longest_s = 0.0
         """For which a thread of this process that wanted to run did not."""
-        self._late_s = 0.0
+        self.begun_s = time.monotonic() if begun_s is None else begun_s
         self._tally = tally
-        self._waited = waited
-        self._before = {pid: waited(pid) for pid in pids}
+        self._waits = waits
+        self._ways = [[*shared, one] for one in either] or [list(shared)]
+        self._held: list[list[tuple[float, float]]] = [[] for _ in self._ways]
+        """For each way from when until when somebody was kept waiting."""
+        self._counted = {pid: dict(waits(pid)) for way in self._ways for pid in way}
+        self._counted_s = self.begun_s
         self._is_over = threading.Event()
 
-    @property
-    def slack_s(self) -> float:
-        """How much longer what happened meanwhile may have taken: as long as those it is about waited for a processor
-        one after the other, and no less than a thread of this process did."""
-        waits = [max(0.0, self._waited(pid) - before) for pid, before in self._before.items()]
-        return max(self._late_s, sum(waits))
+    def count(self, now_s: float) -> None:
+        since_s, self._counted_s = now_s - self._counted_s, now_s
+        grown = {pid: self._grown(pid) for pid in self._counted}
+        for way, held in zip(self._ways, self._held, strict=True):
+            waits = [wait_s for pid in way for wait_s in grown[pid]]
+            # Between two counts nobody knows who waited after whom, so that waits add up there, but never beyond it.
+            # A longer one is counted at its end.
+            held_s = min(sum(waits), max(since_s, *waits, 0.0))
+            if held_s > 0:
+                held.append((now_s - held_s, now_s))
 
-    def allows(self, taken_s: float, limit_s: float) -> bool:
-        """Whether a promise of `limit_s` was held."""
-        slack_s = self.slack_s
+    def _grown(self, pid: int) -> list[float]:
+        before, now = self._counted[pid], self._waits(pid)
+        looking = threading.get_native_id()
+        grown = [max(0.0, waited_s - before.get(thread, 0.0)) for thread, waited_s in now.items() if thread != looking]
+        before.update(now)  # not replaced: the kernel may leave out a child while another of its parent ends
+        return grown
+
+    def slack_s(self, taken_s: float, begun_s: float | None = None) -> float:
+        """How much longer what took so long, since `begun_s` or all the time, may have taken."""
+        begun_s = self.begun_s if begun_s is None else begun_s
+        return max(_covered_s(held, begun_s, begun_s + taken_s) for held in self._held)
+
+    def allows(self, taken_s: float, limit_s: float, begun_s: float | None = None) -> bool:
+        """Whether a promise of `limit_s` was held, once this is over."""
+        slack_s = self.slack_s(taken_s, begun_s)
         needed_s = taken_s - limit_s
         is_needed = 0 < needed_s <= slack_s
         self._tally.add(1, int(is_needed), needed_s if is_needed else 0.0)
@@ -84,18 +131,30 @@ class Standstill:
         seen_s = time.monotonic()
         while not self._is_over.wait(LOOK_S):
             now_s = time.monotonic()
-            late_s = now_s - seen_s - LOOK_S
-            self.longest_s = max(self.longest_s, late_s)
-            self._late_s += max(0.0, late_s)
+            self.longest_s = max(self.longest_s, now_s - seen_s - LOOK_S)
+            if now_s - self._counted_s >= COUNT_S:
+                self.count(now_s)
             seen_s = now_s
+        self.count(time.monotonic())
 
     def end(self) -> None:
         self._is_over.set()
 
 
+def _covered_s(parts: list[tuple[float, float]], begun_s: float, ended_s: float) -> float:
+    """How much of a time is in any of these parts of it."""
+    covered_s = 0.0
+    for begins_s, ends_s in sorted(parts):
+        begins_s, ends_s = max(begins_s, begun_s), min(ends_s, ended_s)
+        if ends_s > begins_s:
+            covered_s += ends_s - begins_s
+            begun_s = ends_s
+    return covered_s
+
+
 @contextmanager
-def standstill(pids: Iterable[int] = ()) -> Iterator[Standstill]:
-    seen = Standstill(pids)
+def standstill(shared: Iterable[int] = (), either: Iterable[int] = ()) -> Iterator[Standstill]:
+    seen = Standstill(shared, either)
     watcher = threading.Thread(target=seen.watch, daemon=True)
     watcher.start()
     try:

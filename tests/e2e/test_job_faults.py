@@ -15,7 +15,6 @@ import pytest
 from tests.e2e.accounts import adds_up
 from tests.e2e.cluster import SOON_S
 from tests.e2e.job_cluster import until
-from tests.e2e.standstill import standstill
 
 WORKFLOWS = Path(__file__).parent / "workflows"
 PLAIN = WORKFLOWS / "plain.py"
@@ -297,7 +296,7 @@ def test_cancel_ends_what_does_not_want_to_end_within_its_grace(cluster, truth, 
         started, job, running = under_way(cluster, truth, "--grace", "1s", "--cores", "2", file=file, requests=2)
         cores = [core for name in running for core in cluster.core_processes(name)]
         assert len(cores) == 2
-        with standstill([one.pid for one in cluster.processes()]) as machine:
+        with cluster.standstill(is_seen_here=True) as machine:
             cancelled_at = cluster.now()
             cluster.client().cancel(job)
             ended = started.ended()
