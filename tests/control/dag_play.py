@@ -29,9 +29,10 @@ from talka.wire.task_views import WhyView
 from talka.wire.tasks import AssignTasks, Done, HandedTask, Outcome, ResultsStored, TaskResult, WorkerMessage
 from talka.work.dags.dag import CodeBundle, DagSettings, DagSpec, TaskSpec
 from talka.work.dags.elements import fans_of, whole_specs
-from talka.work.dags.records import JobRow, TaskKey, TaskRow
+from talka.work.dags.records import Change, DropElements, JobRow, PutStreams, TaskKey, TaskRow
 
 WALL_OFFSET_NS = 1_700_000_000 * SECOND
+ALL = 1 << 32
 Kind = TypeVar("Kind")
 
 
@@ -133,14 +134,21 @@ class DagPlay:
     def commit(self) -> None:
         """The oldest of those that are held."""
         commit = self._open_commits.popleft()
-        self.records.apply(commit.changes)
+        self._apply(commit.changes)
         self.take(self.keeper.on_committed(self.now, commit.ticket))
 
     def commit_together(self) -> None:
         """All that are held, in one transaction."""
         commits = [self._open_commits.popleft() for _ in range(len(self._open_commits))]
-        self.records.apply([change for commit in commits for change in commit.changes])
+        self._apply([change for commit in commits for change in commit.changes])
         self.take(self.keeper.on_committed(self.now, *[commit.ticket for commit in commits]))
+
+    def _apply(self, changes: Sequence[Change]) -> None:
+        """Jobs have as much of what attempts wrote as they say."""
+        self.records.apply(changes)
+        if any(isinstance(change, PutStreams | DropElements) for change in changes):
+            for row in self.records.jobs((), ALL, ALL):
+                assert row.output_bytes == sum([one.kept for one in self.records.stream_sizes(row.number, 0, ALL)])
 
     def fetched(self, outputs: Mapping[TaskKey, bytes] | None = None) -> None:
         """Answer the oldest read that is held, with these outputs or those of the store."""
@@ -165,8 +173,9 @@ class DagPlay:
             self.keeper.restore_job(self.now, row)
             after = -1
             while live := self.records.live_tasks(row.number, after, page):
-                self.keeper.restore_tasks(self.now, row.number, live)
-                after = live[-1].index
+                first, after = live[0].index, live[-1].index
+                streams = self.records.stream_sizes(row.number, first, after - first + 1)
+                self.keeper.restore_tasks(self.now, row.number, live, streams)
             self.keeper.restore_fans(row.number, self.records.fans(row.number))
 
     def go_on(self) -> None:
@@ -216,7 +225,8 @@ class DagPlay:
             found = {(row.number, task.index): (task.spec, task.checkpoint)}
             ((spec, checkpoint),) = whole_specs(found, self.records.specs(fans_of(found))).values()
             edits.append(Edit(task.index, spec, checkpoint, config))
-        ended = (row, live, self.records.fans(row.number))
+        streams = self.records.stream_sizes(row.number, 0, ALL)
+        ended = (row, live, streams, self.records.fans(row.number))
         self.take(self.keeper.rerun(self.now, self._call(), id, ids, edits, ended))
 
     def why(self, id: str, task: str) -> WhyView:

@@ -406,9 +406,9 @@ class DictStore:
         rows = self._rows("logs").logs.values()
         return first(limit, (row for row in rows if (row.job, row.index) == (job, index) and row.number > after))
 
-    async def stream_sizes(self, job: int, index: int) -> list[StreamRow]:
-        rows = sorted(self._rows("stream_sizes").streams.items())
-        return [replace(row, content=b"") for key, row in rows if key[:2] == (job, index)]
+    async def stream_sizes(self, job: int, index: int, count: int = 1) -> list[StreamRow]:
+        rows = [row for _, row in sorted(self._rows("stream_sizes").streams.items()) if row.job == job]
+        return [replace(row, content=b"") for row in rows if index <= row.index < index + count]
 
     async def streams(self, job: int, index: int, fence: int) -> list[StreamRow]:
         return [row for key, row in sorted(self._rows("streams").streams.items()) if key[:3] == (job, index, fence)]
@@ -591,6 +591,11 @@ def unfanned(rows: Rows, number: int, fan: FanRow, size: int) -> int:
     rows.keys = {key: task for key, task in rows.keys.items() if task not in gone}
     rows.attempts = {key: row for key, row in rows.attempts.items() if key[:2] not in gone}
     rows.logs = {key: row for key, row in rows.logs.items() if (row.job, row.index) not in gone}
+    wrote = [key for key in rows.streams if key[:2] in gone]
+    if number in rows.jobs:
+        less = sum([rows.streams[key].kept for key in wrote])
+        rows.jobs[number] = replace(rows.jobs[number], output_bytes=rows.jobs[number].output_bytes - less)
+    rows.streams = {key: row for key, row in rows.streams.items() if key not in wrote}
     sized(rows, number, size)
     return int(has_fan)
 

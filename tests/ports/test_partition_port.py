@@ -125,7 +125,7 @@ class Process:
         for row in records.live_jobs():
             if partition.holds(row.id):
                 keeper.restore_job(now, row)
-                keeper.restore_tasks(now, row.number, records.live_tasks(row.number, -1, 10_000))
+                keeper.restore_tasks(now, row.number, records.live_tasks(row.number, -1, 10_000), ())
         self.keepers.set(keeper)
         return keeper.restored(now)
 

@@ -9,7 +9,7 @@ from talka.control.dags.keeper import DagKeeper
 from talka.control.tasks.store_effects import CallAnswered
 from talka.errors import Invalid, Unavailable
 from talka.testing.host import Host
-from talka.testing.store_shell import StoreListener, StoreShell, act_on, all_tasks, keepers_on, keyed_in
+from talka.testing.store_shell import ALL_ROWS, StoreListener, StoreShell, act_on, all_tasks, keepers_on, keyed_in
 from talka.testing.world import Observer, World
 from talka.units import MILLISECOND, SECOND
 from talka.work.lifecycle import is_final
@@ -129,7 +129,8 @@ class DagClients(Observer, StoreListener):
             row = records.job(job.id)
             ended = None
             if row is not None and durable.job(job.id) is None:
-                ended = (row, all_tasks(records, row.number), records.fans(row.number))
+                streams = records.stream_sizes(row.number, 0, ALL_ROWS)
+                ended = (row, all_tasks(records, row.number), streams, records.fans(row.number))
             return durable.rerun(now, call, job.id, wish.tasks, ended=ended)
 
         self._ask(job, wish.what, ask)

@@ -300,7 +300,8 @@ class StoreShell(Observer):
         for row in records.live_jobs():
             if keeper.partition.holds(row.id):
                 keeper.restore_job(now, row)
-                keeper.restore_tasks(now, row.number, all_tasks(records, row.number))
+                streams = records.stream_sizes(row.number, 0, ALL_ROWS)
+                keeper.restore_tasks(now, row.number, all_tasks(records, row.number), streams)
                 keeper.restore_fans(row.number, records.fans(row.number))
         return keeper
 

@@ -180,7 +180,7 @@ def test_rows_that_are_missing_are_told(play: Play) -> None:
     play.submit({"a": "", "b": ""})
     live = play.records.live_tasks(1, 0, 10)
     play.restart(page=0)
-    play.keeper.restore_tasks(play.now, 1, live)
+    play.keeper.restore_tasks(play.now, 1, live, ())
     with pytest.raises(Invalid, match="are missing in the store: look at it with talka store check"):
         play.go_on()
 

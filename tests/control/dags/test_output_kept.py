@@ -7,7 +7,7 @@ import pytest
 
 from talka.control.dags.keeper_limits import KeeperLimits
 from talka.wire.output_tail import StreamTail, Wrote
-from talka.wire.tasks import TaskProgress
+from talka.wire.tasks import Held, TaskProgress
 from talka.work.dags.dag import Retry, Timeouts
 from talka.work.dags.records import PutStreams, StreamRow
 from tests.control.dag_play import DagPlay
@@ -94,16 +94,43 @@ def test_the_bound_holds_beyond_a_restart(play: DagPlay) -> None:
     assert size_of(play) == 20
 
 
+def fail_elements(play: DagPlay) -> None:
+    for id in ("clean[0]", "clean[1]"):
+        row = play.records.task(1, id)
+        assert row is not None
+        play.result(row.fence, "failed", tails=(out(id.encode() + b"!"),))
+
+
+@pytest.mark.parametrize("meanwhile", ["the job ended", "the job goes on", "the manager restarted"])
+def test_what_elements_wrote_makes_room_when_others_come_in_their_place(play: DagPlay, meanwhile: str) -> None:
+    tasks = {"extract": "", "clean": {"for_each": "extract.parts"}, "other": ""}
+    id = play.submit(tasks, retry=Retry(max=0), on_failure="continue")
+    play.result(play.fence("extract"), output=b'{"parts":[1,2]}', tails=(out(b"two"),))
+    if meanwhile == "the job ended":
+        play.done("other")
+    for _ in range(3):
+        fail_elements(play)
+        assert size_of(play) == 3 + 2 * 9
+        if meanwhile == "the manager restarted":
+            play.restart()
+            play.go_on()
+            play.beat("w")
+            play.hear("w", Held(play.epoch, (play.row(2).fence,)))
+            play.beat("w")
+        play.rerun(id, "clean")
+        assert size_of(play) == 3
+
+
 def test_what_is_written_is_kept_while_the_attempt_runs_and_its_result_takes_its_place(play: DagPlay) -> None:
     play.submit({"a": ""}, retry=AGAIN)
     fence = play.fence("a")
     write(play, fence, out(b"begun"), out(b"oh", stream="stderr"))
     assert kept(play) == [(1, "stdout", 5, b"begun"), (1, "stderr", 2, b"oh")]
     write(play, fence, out(b"begun, on", 9))
-    assert size_of(play) == 9, "what was kept of it before does not count"
+    assert size_of(play) == 11, "what was kept of that stream before does not count"
     play.result(fence, output=b"1", tails=(out(b"begun, on, end"),))
 
-    assert kept(play)[0] == (1, "stdout", 14, b"begun, on, end")
+    assert kept(play) == [(1, "stdout", 14, b"begun, on, end"), (1, "stderr", 0, b"")]
     assert size_of(play) == 14
 
 

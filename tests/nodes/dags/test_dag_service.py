@@ -1406,8 +1406,8 @@ async def test_of_a_job_that_is_half_read_nothing_is_told(
     await second.open()
     restore, told = second.keeper.restore_tasks, list[str]()
 
-    def restored(now: int, job: int, live: Any) -> None:
-        restore(now, job, live)
+    def restored(now: int, job: int, live: Any, streams: Any) -> None:
+        restore(now, job, live, streams)
         for asked in (second.jobs.dag(facts.id), second.jobs.queues()):
             with pytest.raises(Unavailable, match="is still reading its dag jobs") as refused:
                 asked.send(None)  # it does not wait for anything

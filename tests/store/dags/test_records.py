@@ -504,6 +504,29 @@ async def test_what_attempts_wrote_is_kept_by_attempt_and_stream_and_how_much_of
     assert await store.streams(1, 1, 8) == [longer], "what is there already is replaced"
 
 
+async def test_what_attempts_wrote_is_told_of_many_tasks_at_once(store: Store) -> None:
+    await filled(store, 3)
+    rows = [stream(0), stream(1, 8), stream(1, 9, stream="stdout"), stream(2)]
+    await store.apply([PutStreams(tuple(rows), 16), PutStreams((stream(0, number=2),), 4)])
+    sizes = [msgspec.structs.replace(row, content=b"") for row in rows]
+    assert await store.stream_sizes(1, 0, 2) == sizes[:3]
+    assert await store.stream_sizes(1, 1, 1 << 32) == sizes[1:], "and none of the next job"
+    assert await store.stream_sizes(1, 0, 0) == []
+
+
+async def test_what_elements_wrote_goes_with_them_and_the_job_has_so_much_less(store: Store) -> None:
+    await filled(store, 2)
+    await store.apply([PutTasks((task(2), task(3))), FanOut(1, 0, 2, 2, 4), FanOut(1, 1, 4, 0, 4)])
+    await store.apply([PutStreams((stream(0), stream(2), stream(2, 8, content=b"again"), stream(3, content=b"")), 13)])
+    await store.apply([DropElements(1, 1, 4, 0, 4)])
+    job = await store.job("job-1")
+    assert job is not None and job.output_bytes == 13
+    await store.apply([DropElements(1, 0, 2, 2, 2)])
+    assert [row.index for row in await store.stream_sizes(1, 0, 9)] == [0]
+    job = await store.job("job-1")
+    assert job is not None and job.output_bytes == 4
+
+
 async def test_attempts_of_before_a_task_is_run_again_stay_with_the_one_that_completed_it(store: Store) -> None:
     await filled(store, 2)
     tried = attempt(0, 7, outcome="failed")

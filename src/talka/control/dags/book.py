@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, cast
 
 from talka.control.dags.graph import NO_DEPENDENTS, Dependents
-from talka.control.dags.rows import kept_streams
+from talka.control.dags.kept_output import KeptOutput
 from talka.control.tasks.retries import Terms
 from talka.control.tasks.task import DagTask, Needs, TaskOwner, packed, unpacked
 from talka.errors import Invalid
 from talka.units import MILLISECOND
-from talka.wire.output_tail import Stream, StreamTail
+from talka.wire.output_tail import StreamTail
 from talka.wire.tasks import TaskResult
 from talka.work.dags.dag import DagSettings, TaskSpec, bundle_of
 from talka.work.dags.elements import encode_spec
-from talka.work.dags.records import TASK_STATES, Change, JobRow, LiveTask, Reset, TaskRow
+from talka.work.dags.records import TASK_STATES, Change, JobRow, LiveTask, Reset, StreamRow, TaskRow
 from talka.work.lifecycle import JobState, TaskState, begin_again, is_final, move
 
 STOPPING: Final = (JobState.CANCELLING, JobState.COMPLETING)
@@ -66,9 +66,7 @@ class DagBook(ABC):
         self._clock = clock
         self._terms = Terms(settings, partition, row.id)
         self._counts = NONE_YET.copy()
-        self._output_bytes, self._output_limit = row.output_bytes, output_bytes
-        self._writing: dict[int, tuple[int, tuple[Stream, ...]]] = {}
-        """Of attempts under way, by fence: how much of what they wrote is kept, and of which streams."""
+        self._kept = KeptOutput(row.number, row.output_bytes, output_bytes)
         self._open = 0
         """Tasks that have not ended, or whose end is not kept yet."""
         self._index_by_id: dict[str, int] | None = None
@@ -111,8 +109,9 @@ class DagBook(ABC):
             if task.spec is not None
         ]
 
-    def restore(self, now: int, live: Sequence[LiveTask]) -> None:
-        """Tasks as the store has them, in order of their index, in as many pages as there are; then `restored`."""
+    def restore(self, now: int, live: Sequence[LiveTask], streams: Iterable[StreamRow] = ()) -> None:
+        """Tasks as the store has them, in order of their index, with what is kept of what their attempts wrote; in as
+        many pages as there are. Then `restored`."""
         tasks, counts, wall_ms = self.tasks, self._counts, self._clock(now)
         handlers: dict[str, str] = {}
         for one in live:
@@ -138,6 +137,7 @@ class DagBook(ABC):
             while len(tasks) < one.index:
                 tasks.append(GONE)
             tasks.append(task)
+        self._kept.restore(streams)
 
     def _connect(self) -> None:
         """All tasks are there. Elements come after all others, and it is known who waits for them."""
@@ -218,28 +218,15 @@ class DagBook(ABC):
     @property
     def has_writers(self) -> bool:
         """Something is kept of what attempts under way wrote."""
-        return bool(self._writing)
+        return self._kept.has_writers
 
     def writes(self, task: DagTask, tails: tuple[StreamTail, ...]) -> Change:
         """What an attempt under way has written so far."""
-        others = self._output_bytes - self._writing.get(task.fence, (0, ()))[0]
-        change = kept_streams(self.row.number, task, tails, others, self._output_limit // 2)
-        self._writing[task.fence] = change.output_bytes - others, tuple([tail.stream for tail in tails])
-        self._output_bytes = change.output_bytes
-        return change
+        return self._kept.writes(task, tails)
 
     def wrote(self, task: DagTask, result: TaskResult) -> list[Change]:
-        """What an attempt wrote that has just ended: instead of what was kept while it ran. It has its worker and its
-        fence still."""
-        size, streams = self._writing.pop(task.fence, (0, ()))
-        named = [tail.stream for tail in result.tails]
-        tails = result.tails + tuple([StreamTail(stream, b"", 0) for stream in streams if stream not in named])
-        if not tails:
-            return []
-        limit = self._output_limit // (2 if result.outcome == "completed" else 1)
-        change = kept_streams(self.row.number, task, tails, self._output_bytes - size, limit)
-        self._output_bytes = change.output_bytes
-        return [change]
+        """What an attempt wrote that has just ended: instead of what was kept while it ran."""
+        return self._kept.wrote(task, result)
 
     def _settle(self, task: DagTask, state: TaskState) -> None:
         self._move(task, state)

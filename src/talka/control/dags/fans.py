@@ -164,6 +164,7 @@ class FanBook(DagBook):
             self.tasks[one.index] = GONE
             one.is_settled, one.waits_for = True, 1  # whoever still has it does nothing with it
         fan.first, fan.count = -1, 0
+        self._kept.let_go(gone)
         changes.append(DropElements(self.row.number, task.index, first, len(gone), self.size))
         return gone
 

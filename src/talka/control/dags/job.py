@@ -425,7 +425,7 @@ class DagJob(FanBook):
 
     def _after_attempt(self, now: int, task: DagTask, verdict: RetryVerdict, result: TaskResult) -> DagStep:
         step = DagStep()
-        self._writing.pop(task.fence, None)  # what is kept of one that was lost stays
+        self._kept.over(task.fence)
         at_ms = self._clock(now)
         started_ms = self._clock(now - result.took_us * 1000 if result.took_us else task.started_at or now)
         step.changes.append(attempt_of(self._number, task, result, started_ms, at_ms))

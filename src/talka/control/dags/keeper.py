@@ -8,7 +8,7 @@ Decisions: docs/decisions/0021-dag-jobs-live-in-one-store.md, docs/decisions/002
 docs/decisions/0040-partitions-of-jobs.md.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from random import Random
 from typing import Final
@@ -54,6 +54,7 @@ from talka.work.dags.records import (
     PutJob,
     PutTasks,
     Release,
+    StreamRow,
     TaskKey,
 )
 from talka.work.lifecycle import JobState, TaskState
@@ -137,8 +138,8 @@ class DagKeeper(KeeperEnd[DagEffect]):
         """A job that had not ended. Its tasks follow in pages, then `restored`."""
         self.shelf.put(row, msgspec.json.decode(row.settings, type=KeptSettings))
 
-    def restore_tasks(self, now: int, job: int, live: Sequence[LiveTask]) -> None:
-        self.jobs[job].restore(now, live)
+    def restore_tasks(self, now: int, job: int, live: Sequence[LiveTask], streams: Iterable[StreamRow]) -> None:
+        self.jobs[job].restore(now, live, streams)
         self.shelf.tasks += len(live)
 
     def restore_fans(self, job: int, fans: Sequence[FanRow]) -> None:
@@ -258,15 +259,15 @@ class DagKeeper(KeeperEnd[DagEffect]):
         id: str,
         ids: Sequence[str] = (),
         edits: Sequence[Edit] = (),
-        ended: tuple[JobRow, Sequence[LiveTask], Sequence[FanRow]] | None = None,
+        ended: tuple[JobRow, Sequence[LiveTask], Iterable[StreamRow], Sequence[FanRow]] | None = None,
     ) -> list[DagEffect]:
         """Run these tasks again and all that depends on them. `ended`: what the store has of a job that is not in
         memory any more."""
         if ended is not None and self.job(id) is None:
-            row, live, fans = ended
+            row, live, streams, fans = ended
             self.shelf.check_room(jobs=1, tasks=len(live))
             self.restore_job(now, row)
-            self.restore_tasks(now, row.number, live)
+            self.restore_tasks(now, row.number, live, streams)
             self.restore_fans(row.number, fans)
             self.jobs[row.number].restored(now)
         job = self._started(id)

@@ -560,7 +560,8 @@ class DagService(ScheduleCalls):
                 row = await self._row(id)
                 self._code.check_kept(row)
                 live = await self._store.live_tasks(row.number, -1, row.tasks + 1)
-                ended = (row, live, await self._store.fans(row.number))
+                streams = await self._store.stream_sizes(row.number, 0, live[-1].index + 1 if live else 0)
+                ended = (row, live, streams, await self._store.fans(row.number))
             edits: list[Edit] = []
             for task, config in request.config.items():
                 _, found = await self._task(id, task)

@@ -91,8 +91,9 @@ class KeptPartitions:
                     keeper.restore_job(now, row)
                     after = -1
                     while page := await self._store.live_tasks(row.number, after, self._page):
-                        keeper.restore_tasks(now, row.number, page)
-                        after = page[-1].index
+                        first, after = page[0].index, page[-1].index
+                        streams = await self._store.stream_sizes(row.number, first, after - first + 1)
+                        keeper.restore_tasks(now, row.number, page, streams)
                     keeper.restore_fans(row.number, await self._store.fans(row.number))
 
     # What keepers ask for.

@@ -288,8 +288,9 @@ class Store(Protocol):
 
     async def attempts(self, keys: Sequence[TaskKey]) -> list[AttemptRow]: ...
     async def logs(self, job: int, index: int, after: int, limit: int) -> list[LogRow]: ...
-    async def stream_sizes(self, job: int, index: int) -> list[StreamRow]:
-        """What is kept of what a task's attempts wrote, the oldest attempt first, without contents."""
+    async def stream_sizes(self, job: int, index: int, count: int = 1) -> list[StreamRow]:
+        """What is kept of what attempts of so many tasks wrote, from this one on, without contents: in order of the
+        tasks, the oldest attempt of each first."""
 
     async def streams(self, job: int, index: int, fence: int) -> list[StreamRow]:
         """Of one attempt, with contents."""

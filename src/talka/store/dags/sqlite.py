@@ -235,9 +235,10 @@ class SqliteRecords:
         values: dict[str, object] = {"key": job << INDEX_BITS | index, "after": after, "limit": max(limit, 0)}
         return rows_as(LogRow, self.file.read("logs", values))
 
-    def stream_sizes(self, job: int, index: int) -> list[StreamRow]:
-        rows = self.file.read("stream_sizes", {"key": job << INDEX_BITS | index})
-        return [stream_of(row) for row in rows]
+    def stream_sizes(self, job: int, index: int, count: int = 1) -> list[StreamRow]:
+        start = job << INDEX_BITS
+        values: dict[str, object] = {"first": start + index, "last": start + min(index + count - 1, LAST_INDEX)}
+        return [stream_of(row) for row in self.file.read("stream_sizes", values)]
 
     def streams(self, job: int, index: int, fence: int) -> list[StreamRow]:
         rows = self.file.read("streams", {"key": job << INDEX_BITS | index, "fence": fence})

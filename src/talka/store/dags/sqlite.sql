@@ -432,11 +432,18 @@ INSERT OR REPLACE INTO talka_streams (task, attempt, fence, stream, written, con
 -- name: note_output
 UPDATE talka_jobs SET output_bytes = ? WHERE number = ?;
 
+-- name: drop_output
+-- Of the tasks with the keys ?1 to ?2, before `drop_streams`.
+UPDATE talka_jobs
+SET output_bytes = output_bytes
+    - (SELECT coalesce(sum(length(content)), 0) FROM talka_streams WHERE task BETWEEN ?1 AND ?2)
+WHERE number = ?1 >> 32;
+
 -- name: stream_sizes
 SELECT task >> 32, task & 4294967295, attempt, fence, stream, written, length(content), x''
 FROM talka_streams
-WHERE task = :key
-ORDER BY fence, stream;
+WHERE task BETWEEN :first AND :last
+ORDER BY task, fence, stream;
 
 -- name: streams
 SELECT task >> 32, task & 4294967295, attempt, fence, stream, written, length(content), content

@@ -281,6 +281,7 @@ def drop_elements(changes: list[DropElements]) -> list[ChangeStep]:
     sizes: list[Row] = [(change.tasks, change.job) for change in changes]
     return [
         ChangeStep("drop_fan", rows),
+        ChangeStep("drop_output", ranges, []),
         *(ChangeStep(query, ranges, []) for query in _OF_RANGES),
         ChangeStep("set_size", sizes, []),
     ]

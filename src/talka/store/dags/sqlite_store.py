@@ -222,8 +222,8 @@ class SqliteStore:
     async def logs(self, job: int, index: int, after: int, limit: int) -> list[LogRow]:
         return await self._read(self._records.logs, job, index, after, limit)
 
-    async def stream_sizes(self, job: int, index: int) -> list[StreamRow]:
-        return await self._read(self._records.stream_sizes, job, index)
+    async def stream_sizes(self, job: int, index: int, count: int = 1) -> list[StreamRow]:
+        return await self._read(self._records.stream_sizes, job, index, count)
 
     async def streams(self, job: int, index: int, fence: int) -> list[StreamRow]:
         return await self._read(self._records.streams, job, index, fence)

@@ -353,7 +353,8 @@ class FanOut(msgspec.Struct, frozen=True, gc=False):
 
 
 class DropElements(msgspec.Struct, frozen=True, gc=False):
-    """A task is fanned out no more: its elements go, with all that belongs to them. The job has so many tasks now."""
+    """A task is fanned out no more: its elements go, with all that belongs to them. The job has so many tasks now, and
+    so much less of what attempts wrote as they had."""
 
     job: int
     index: int
