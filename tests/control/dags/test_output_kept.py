@@ -94,6 +94,15 @@ def test_the_bound_holds_beyond_a_restart(play: DagPlay) -> None:
     assert size_of(play) == 20
 
 
+def restart(play: DagPlay, *held: int) -> None:
+    """While the worker has these attempts."""
+    play.restart()
+    play.go_on()
+    play.beat("w")
+    play.hear("w", Held(play.epoch, held))
+    play.beat("w")
+
+
 def fail_elements(play: DagPlay) -> None:
     for id in ("clean[0]", "clean[1]"):
         row = play.records.task(1, id)
@@ -112,11 +121,7 @@ def test_what_elements_wrote_makes_room_when_others_come_in_their_place(play: Da
         fail_elements(play)
         assert size_of(play) == 3 + 2 * 9
         if meanwhile == "the manager restarted":
-            play.restart()
-            play.go_on()
-            play.beat("w")
-            play.hear("w", Held(play.epoch, (play.row(2).fence,)))
-            play.beat("w")
+            restart(play, play.row(2).fence)
         play.rerun(id, "clean")
         assert size_of(play) == 3
 
@@ -141,6 +146,44 @@ def test_what_a_command_wrote_is_kept_no_longer_when_it_proved_to_be_its_output(
     play.result(fence, output=b'{"a":1}')
 
     assert kept(play) == [(1, "stdout", 0, b"")] and size_of(play) == 0
+
+
+@pytest.mark.parametrize("told", [0, 1])
+def test_the_result_takes_the_place_of_what_was_kept_before_the_manager_restarted(play: DagPlay, told: int) -> None:
+    play.submit({"a": ""})
+    fence = play.fence("a")
+    write(play, fence, out(b"begun"), out(b"oh", stream="stderr"))
+    restart(play, fence)
+    if told:
+        write(play, fence, out(b"begun, on", 9), out(b"oh", stream="stderr"))
+    play.result(fence, output=b"1", tails=(out(b"begun, on, end"), out(b"oh", stream="stderr")))
+
+    assert kept(play) == [(1, "stdout", 14, b"begun, on, end"), (1, "stderr", 2, b"oh")]
+    assert size_of(play) == 16
+
+
+def test_what_proved_to_be_its_output_is_kept_no_longer_when_the_manager_restarted_before(play: DagPlay) -> None:
+    play.submit({"a": ""})
+    fence = play.fence("a")
+    write(play, fence, out(b'{"a"'))
+    restart(play, fence)
+    play.result(fence, output=b'{"a":1}')
+
+    assert kept(play) == [(1, "stdout", 0, b"")] and size_of(play) == 0
+
+
+def test_what_earlier_attempts_wrote_stays_when_the_manager_restarts(play: DagPlay) -> None:
+    play.submit({"a": "", "b": ""}, retry=Retry(max=2, backoff=60.0))
+    play.result(play.fence("a"), "failed", tails=(out(b"one"),))
+    play.pass_time(150)
+    play.result(play.fence("b"), "failed", tails=(out(b"two"),))
+    fence = play.fence("a")
+    write(play, fence, out(b"more"))
+    restart(play, fence)
+    play.result(fence, output=b"1")
+
+    assert kept(play) == [(1, "stdout", 3, b"one"), (2, "stdout", 0, b"")]
+    assert kept(play, 1) == [(1, "stdout", 3, b"two")] and size_of(play) == 6
 
 
 def test_one_that_wrote_nothing_beside_one_that_writes_keeps_nothing(play: DagPlay) -> None:

@@ -137,7 +137,7 @@ class DagBook(ABC):
             while len(tasks) < one.index:
                 tasks.append(GONE)
             tasks.append(task)
-        self._kept.restore(streams)
+        self._kept.restore(streams, tasks)
 
     def _connect(self) -> None:
         """All tasks are there. Elements come after all others, and it is known who waits for them."""

@@ -26,10 +26,13 @@ class KeptOutput:
         self._writing: dict[int, dict[str, int]] = {}
         """Of each stream of the attempts under way, by fence."""
 
-    def restore(self, rows: Iterable[StreamRow]) -> None:
-        """They are counted in the size already."""
+    def restore(self, rows: Iterable[StreamRow], tasks: Sequence[DagTask]) -> None:
+        """Counted in the size already. `tasks`: all that there are so far, by their index."""
         for row in rows:
             self._grow(row.index, row.kept)
+            task = tasks[row.index]
+            if task.worker and task.fence == row.fence:
+                self._writing.setdefault(row.fence, {})[row.stream] = row.kept
 
     @property
     def has_writers(self) -> bool:
