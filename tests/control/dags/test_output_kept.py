@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from talka.control.dags.keeper_limits import KeeperLimits
-from talka.wire.output_tail import StreamTail, Wrote
+from talka.control.dags.rows import BY_WORTH
+from talka.wire.output_tail import STREAMS, StreamTail, Wrote
 from talka.wire.tasks import Held, TaskProgress
 from talka.work.dags.dag import Retry, Timeouts
 from talka.work.dags.records import PutStreams, StreamRow
@@ -77,8 +78,50 @@ def test_a_job_keeps_so_much_and_half_of_it_is_for_attempts_that_fail(play: DagP
 
     assert kept(play, 0) == [(1, "stdout", 15, b"a" * 15)]
     assert kept(play, 1) == [(1, "stdout", 15, b"b" * 5)], "what fits, and the last of it"
-    assert kept(play, 2) == [(1, "stdout", 15, b"c" * 15), (1, "stderr", 10, b"x" * 5), (2, "stdout", 4, b"")]
+    assert kept(play, 2) == [(1, "stdout", 15, b"c" * 10), (1, "stderr", 10, b"x" * 10), (2, "stdout", 4, b"")]
     assert size_of(play) == 40
+
+
+@pytest.mark.parametrize(("lines", "kept_lines"), [(20, 20), (21, 20), (50, 20)])
+def test_the_traceback_is_kept_before_standard_error_and_that_before_standard_output(
+    play: DagPlay, lines: int, kept_lines: int
+) -> None:
+    play.submit({"a": ""}, retry=Retry(max=0))
+    tails = out(b"-" * lines), out(b"e" * 11, stream="stderr"), out(b"Traceback", stream="traceback")
+    play.result(play.fence("a"), "failed", tails=tails)
+
+    assert kept(play) == [
+        (1, "stdout", lines, b"-" * kept_lines),
+        (1, "stderr", 11, b"e" * 11),
+        (1, "traceback", 9, b"Traceback"),
+    ]
+
+
+def test_every_stream_has_its_place_in_that_order() -> None:
+    assert sorted(BY_WORTH) == sorted(STREAMS)
+
+
+def test_where_there_is_no_room_for_all_of_a_traceback_its_end_is_kept(play: DagPlay) -> None:
+    play.submit({"a": ""}, retry=Retry(max=0))
+    traceback = b"File\n" * 10 + b"ValueError: no"
+    play.result(
+        play.fence("a"), "failed", tails=(out(b"-"), out(b"e", stream="stderr"), out(traceback, 0, "traceback"))
+    )
+
+    assert kept(play) == [
+        (1, "stdout", 1, b""),
+        (1, "stderr", 1, b""),
+        (1, "traceback", 64, traceback[-40:]),
+    ]
+
+
+def test_a_stream_that_is_told_twice_at_once_counts_once(play: DagPlay) -> None:
+    play.submit({"a": ""})
+    fence = play.fence("a")
+    write(play, fence, out(b"one"), out(b"more"))
+    play.result(fence, output=b"1", tails=(out(b"former"), out(b"latter!")))
+
+    assert kept(play) == [(1, "stdout", 7, b"latter!")] and size_of(play) == 7
 
 
 def test_the_bound_holds_beyond_a_restart(play: DagPlay) -> None:

@@ -66,7 +66,7 @@ class KeptOutput:
 
     def _put(self, task: DagTask, tails: tuple[StreamTail, ...], before: dict[str, int], limit: int) -> PutStreams:
         """`before`: what is kept of its streams. Those that are not among the tails stay."""
-        others = self.size_bytes - sum([before.get(tail.stream, 0) for tail in tails])
+        others = self.size_bytes - sum([before.get(stream, 0) for stream in {tail.stream for tail in tails}])
         change = kept_streams(self._number, task, tails, others, limit)
         self._grow(task.index, change.output_bytes - self.size_bytes)
         self.size_bytes = change.output_bytes

@@ -3,14 +3,19 @@
 Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
 """
 
+from typing import Final
+
 from talka.control.tasks.retries import RetryVerdict
 from talka.control.tasks.task import DagTask
 from talka.units import MILLISECOND, MINUTE, SECOND
-from talka.wire.output_tail import StreamTail
+from talka.wire.output_tail import Stream, StreamTail
 from talka.wire.tasks import TaskResult
 from talka.work.dags.records import AttemptRow, Complete, PutAttempt, PutStreams, StreamRow
 from talka.work.durations import format_duration
 from talka.work.lifecycle import TaskState
+
+BY_WORTH: Final[tuple[Stream, ...]] = ("traceback", "stderr", "stdout")
+"""What there is room for is kept in this order: the reason of a failure before what else was written."""
 
 
 def attempt_of(number: int, task: DagTask, result: TaskResult, started_ms: int, at_ms: int) -> PutAttempt:
@@ -33,9 +38,10 @@ def attempt_of(number: int, task: DagTask, result: TaskResult, started_ms: int, 
 
 
 def kept_streams(number: int, task: DagTask, tails: tuple[StreamTail, ...], kept_bytes: int, limit: int) -> PutStreams:
-    """Of an attempt that ended just now. `kept_bytes`: what the job has of others; there may be `limit` of it."""
+    """Of an attempt. `kept_bytes`: what the job has of others; there may be `limit` of it."""
     rows: list[StreamRow] = []
-    for tail in tails:
+    told: dict[str, StreamTail] = {tail.stream: tail for tail in tails}
+    for tail in [told[stream] for stream in BY_WORTH if stream in told]:
         room = max(0, limit - kept_bytes)
         content = tail.content[-room:] if room else b""
         kept_bytes += len(content)
