@@ -319,6 +319,16 @@ def test_summary_has_retries_and_what_the_last_task_gave() -> None:
     assert "retries" not in plain and "output" not in plain
 
 
+def test_summary_of_a_job_with_tasks_that_are_not_listed_says_of_which_tasks_its_numbers_are() -> None:
+    listed = [task_of("a", ended="01.000", output=msgspec.Raw(b"1")), task_of("b", attempts=3, ended="02.000")]
+    done = facts(JobState.COMPLETED, counts={"completed": 5})
+    text = dag_summary(done, [task("b", seconds=7)], [], listed, left_out=3)
+    assert "retries    of the first 2 tasks: 2: b (2)" in text
+    assert "SLOWEST of the first 2 tasks" in text
+    assert "output" not in text, "one that is not listed may have completed last"
+    assert "retries    of the first 1 task: none" in dag_summary(done, [], [], listed[:1], left_out=4)
+
+
 def test_the_last_task_is_the_one_that_waited_for_the_others_of_its_millisecond() -> None:
     tasks = [
         task_of("load", ended="04.000", depends_on=["clean"], output=msgspec.Raw(b'"all"')),

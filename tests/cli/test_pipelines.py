@@ -589,6 +589,21 @@ def test_outputs_beyond_what_a_result_may_hold_are_left_out(cluster: FakeClient)
     assert [bytes(task.output) for task in result.tasks] == [b"null"] * 3 + [b'"12345"'], "that of the last is shown"
 
 
+def test_summary_is_told_that_a_result_does_not_list_every_task(
+    cluster: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.tasks = [
+        TaskView(f"t{number}", TaskState.COMPLETED, output=msgspec.Raw(b"1"), **DONE) for number in range(4)
+    ]
+    cluster.tasks.append(TaskView("t4", TaskState.COMPLETED, attempts=3, output=msgspec.Raw(b"2"), **DONE))
+    cluster.facts = msgspec.structs.replace(cluster.facts, state=JobState.COMPLETED, tasks=5)
+    result, failed = results(cluster, wants_outputs=False, page=2, tasks=4)
+    pipelines.reported(result, failed, None)
+    told = capsys.readouterr().out
+    assert "retries    of the first 4 tasks: none" in told and "SLOWEST of the first 4 tasks" in told
+    assert "output" not in told, "t4 may be the last"
+
+
 # Commands about one.
 
 

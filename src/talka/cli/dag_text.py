@@ -409,11 +409,13 @@ def dag_summary(
     failed: Sequence[TaskView],
     tasks: Sequence[TaskView] = (),
     *,
+    left_out: int = 0,
     width: int = 100,
     color: bool = False,
 ) -> str:
     """What came of a job, the verdict first, and what to do about what failed. The last line has no end of line.
-    `tasks`: those that are known, for what was tried again and for what the last one gave."""
+    `tasks`: those that are known, for what was tried again and for what the last one gave; `left_out`: so many follow
+    them, and nothing is known of those. `slowest` are of the known ones too."""
     page = TextPage(width, color=color)
     code = exit_code_of(facts)
     verdict = f"{sign(code == 0)} {facts.state.upper()}"
@@ -424,13 +426,18 @@ def dag_summary(
     if facts.reason:
         page.sentence(facts.reason)
     page.row("tasks", counts_text(facts.counts) or "none")
-    if again := retries_text(tasks):
+    of_known = f"of the first {counted_text(len(tasks), 'task')}" if left_out else ""
+    again = retries_text(tasks)
+    if of_known:
+        page.row("retries", f"{of_known}: {again or 'none'}")
+    elif again:
         page.row("retries", again)
-    last = last_of(tasks)
+    # Any of those that are left out may have completed later.
+    last = None if left_out else last_of(tasks)
     if last is not None and (output := json_text(last.output)):
         page.row("output", f"of {last.id}: {one_line(output, ERROR_COLUMNS)}")
     if slowest:
-        page.section("SLOWEST")
+        page.section("SLOWEST", f" {of_known}" if of_known else "")
         for task in slowest[:SLOWEST_SHOWN]:
             page.row(took_text(task.started_at, task.ended_at), f"{task.id} ({task.handler})")
     show_failed(page, facts, failed)

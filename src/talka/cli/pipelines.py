@@ -272,7 +272,11 @@ def reported(result: DagResult, failed: Sequence[TaskView], file: ResultFile | N
     if file is None or not file.is_stdout:
         width, color = columns_of(sys.stdout), wants_color(sys.stdout)
         slowest = dag_text.slowest_of(result.tasks)
-        say(dag_text.dag_summary(result.job, slowest, failed, result.tasks, width=width, color=color))
+        say(
+            dag_text.dag_summary(
+                result.job, slowest, failed, result.tasks, left_out=result.left_out, width=width, color=color
+            )
+        )
     return code
 
 
