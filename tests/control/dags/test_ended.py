@@ -85,15 +85,23 @@ def test_one_that_took_too_long_or_failed_says_what_was_put_down() -> None:
         ([], "there is no worker"),
         (["handler", "handler"], 'no worker has the handler "etl"'),
         (["code", "handler"], "no worker takes the code of its job (--accept-code)"),
-        (["code", "capability"], "no worker has gpu and ssd"),
-        (["handler", "capability"], "no worker has gpu and ssd"),
-        (["capability", "memory"], "no worker has 8,000 bytes of memory"),
+        (["capability", "capability"], "no worker has gpu and ssd"),
+        (["code", "capability"], "no worker that takes code has gpu and ssd"),
+        (["handler", "capability"], 'no worker with the handler "etl" has gpu and ssd'),
+        (["memory", "memory"], "no worker has 8,000 bytes of memory"),
+        (["memory", "handler"], 'no worker with the handler "etl" has 8,000 bytes of memory'),
+        (["memory", "code"], "no worker that takes code has 8,000 bytes of memory"),
+        (["capability", "memory"], "no worker with gpu and ssd has 8,000 bytes of memory"),
+        (
+            ["capability", "memory", "handler"],
+            'no worker with the handler "etl" and gpu and ssd has 8,000 bytes of memory',
+        ),
         (["capability", "slots"], "every worker that can run it has all it may have at a time"),
         (["slots", "limit"], "w2: text of limit"),
         (["draining"], "w1: text of draining"),
         (["slots", ""], "it was about to be given out"),
     ],
-    ids=["none", "handler", "code", "code-of-one", "capability", "memory", "slots", "limit", "draining", "nothing"],
+    ids=lambda value: "-".join(value) if isinstance(value, list) else "",
 )
 def test_what_was_in_the_way_is_told_of_the_worker_that_came_nearest(constraints: list[str], text: str) -> None:
     needs = Needs("etl", ("gpu", "ssd"), 8_000)

@@ -78,18 +78,29 @@ def in_the_way(needs: Needs, reasons: Sequence[Reason]) -> str:
     if not known:
         return "there is no worker"
     nearest = min(known, key=lambda reason: NEAREST.index(reason.constraint))
+    capabilities = " and ".join(needs.capabilities)
+    # Who was refused earlier may well have what this one lacks.
+    earlier = {reason.constraint for reason in known}
+    had = [f'the handler "{needs.handler}"'] if "handler" in earlier else []
+    who = "worker that takes code" if "code" in earlier else "worker"
     match nearest.constraint:
         case "handler":
             return f'no worker has the handler "{needs.handler}"'
         case "code":
             return "no worker takes the code of its job (--accept-code)"
         case "capability":
-            return f"no worker has {' and '.join(needs.capabilities)}"
+            return f"no {_worker(who, had)} has {capabilities}"
         case "memory":
-            return f"no worker has {needs.min_memory_bytes:,} bytes of memory"
+            had += [capabilities] if "capability" in earlier else []
+            return f"no {_worker(who, had)} has {needs.min_memory_bytes:,} bytes of memory"
         case "slots":
             return "every worker that can run it has all it may have at a time"
         case "":
             return "it was about to be given out"
         case _:
             return f"{nearest.worker}: {nearest.text}"
+
+
+def _worker(who: str, had: Sequence[str]) -> str:
+    """`had`: what it has of what is asked for."""
+    return f"{who} with {' and '.join(had)}" if had else who
