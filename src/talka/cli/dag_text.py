@@ -175,13 +175,15 @@ def retry_text(plan: RetryPlan) -> str:
     count = len(plan.tasks) + plan.left_out
     rows = table(
         ("TASK", "NOW", ""),
-        [
-            (task.id, task.state, f"others take the place of its {task.elements:,} elements" if task.elements else "")
-            for task in plan.tasks
-        ],
+        [(task.id, task.state, replaced_text(task.elements) if task.elements else "") for task in plan.tasks],
     )
     more = f"\n… and {plan.left_out:,} more" if plan.left_out else ""
     return f"{rows}{more}\n\n{counted_text(count, 'task')} would be run again. Nothing was changed."
+
+
+def replaced_text(elements: int) -> str:
+    which = "element, and what is kept of that" if elements == 1 else "elements, and what is kept of those"
+    return f"others take the place of its {elements:,} {which} is deleted"
 
 
 def log_text(line: LogLineView) -> str:
