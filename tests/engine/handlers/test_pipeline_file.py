@@ -138,6 +138,10 @@ BROKEN = {
     "limit that is none": (HEAD + "    limits:\n    - k\n", "6: task a: limits[0]: must have fields, such as key"),
     "too many limits": (HEAD + "    limits: [" + "{key: k}, " * 9 + "]\n", "5: task a: limits: must have at most 8 "
                                                                            "entries"),
+    "placeholder in a limit": (HEAD + "    limits:\n    - rate: 1/s\n      key: k-${n}\n", "7: task a: limits[0].key"),
+    "placeholder in a capability": (HEAD + "    capabilities:\n    - gpu\n    - ${n}\n", "7: task a: capabilities[1] "),
+    "placeholder in a handler": ("name: n\ntasks:\n  - id: a\n    handler: h-${n}\n", "4: task a: handler = "),
+    "placeholder in a for_each": (HEAD + "    for_each: ${n}\n", "5: task a: for_each = "),
     "unknown dependency": (HEAD + "    depends_on: [b]\n", "5: task a: depends on b, but there is no such task"),
     "itself": (HEAD + "    depends_on:\n      - a\n", "6: task a: depends on itself"),
     "cycle": (
@@ -325,6 +329,7 @@ def test_a_dag_of_several_is_named_after_the_file(tmp_path: Path) -> None:
         ("raises.py", "x = 1\nraise ValueError('no')\n", "2: raised ValueError: no when it was imported"),
         ("syntax.py", "x = 1\nx = = 2\n", "2: syntax error: invalid syntax"),
         ("bad_task.py", BUILT + 'dag.task("b", "h", priority=11)\n', "5: task b: priority: must be at most 10"),
+        ("bad_text.py", BUILT + 'dag.task("b", "h-${n}")\n', '5: task b: handler = "h-${n}" has ${: it would stay'),
         ("bad_cycle.py", BUILT + 'dag.task("b", "h", after=["b"])\n', "5: task b: depends on itself"),
         ("bad_dag.py", BUILT.replace('"built"', '""'), "3: Dag : its name must be text"),
     ],

@@ -252,6 +252,30 @@ def test_values_that_cannot_be_are_told_with_their_field(task: TaskSpec, field: 
     assert str(problem).startswith(f"task a: {field} = ") and says in str(problem)
 
 
+@pytest.mark.parametrize(
+    ("task", "field", "value"),
+    [
+        (TaskSpec(id="a", handler="h-${n}"), "handler", "h-${n}"),
+        (TaskSpec(id="a", handler="h", capabilities=("gpu", "${n}")), "capabilities[1]", "${n}"),
+        (TaskSpec(id="a", handler="h", limits=(Limit("k"), Limit("db-${n}"))), "limits[1].key", "db-${n}"),
+        (TaskSpec(id="a", handler="h", for_each="b.${n}"), "for_each", "b.${n}"),
+        (TaskSpec(id="a", handler="h", for_each="b-${n}"), "for_each", "b-${n}"),
+        (TaskSpec(id="a", handler="$${n}"), "handler", "$${n}"),
+    ],
+)
+def test_placeholders_where_nothing_is_filled_are_told_with_their_field(task: TaskSpec, field: str, value: str) -> None:
+    (problem,) = examined([TaskSpec(id="b", handler="h"), task])[1]
+    assert (problem.task, problem.index, problem.field) == ("a", 1, field)
+    assert str(problem) == (
+        f'task a: {field} = "{value}" has ${{: it would stay as it is, for of a task only config and key are filled'
+    )
+
+
+def test_a_dollar_that_is_no_placeholder_is_a_letter_like_others() -> None:
+    task = TaskSpec(id="a", handler="h$", capabilities=("{x}", "$x"), limits=(Limit("5$"),))
+    assert checked([task]) == [()]
+
+
 def fan(for_each: str, id: str = "clean", **fields: object) -> TaskSpec:
     return TaskSpec(id=id, handler="h", for_each=for_each, **fields)  # type: ignore[arg-type]
 

@@ -344,6 +344,9 @@ def examined(
         ):
             values = (task.delay, task.retry, task.timeouts, task.min_memory, task.limits, task.bounds)
             problems += (_told(task, place - first, field, text) for field, text in _wrong_values(*values))
+        if task.capabilities or task.limits or "$" in task.handler:
+            unfilled = _not_filled(task.handler, task.capabilities, task.limits)
+            problems += (_told(task, place - first, field, text) for field, text in unfilled)
         if task.for_each or task.max_parallel:
             fans[task.id] = None
             names, texts = _fanned_over(task, places, known)
@@ -442,6 +445,8 @@ def _fanned_over(
     if task.key:
         text = "for_each and key exclude each other: which element would have the key? Let the handler look itself"
         texts.append(("key", text))
+    if "${" in task.for_each:
+        return task.depends_on, [*texts, ("for_each", _placeholder_in("for_each", task.for_each))]
     found = source_of(task.for_each, places), source_of(task.for_each, known)
     source, path = max(found, key=lambda one: len(one[0]))
     if not source:
@@ -533,6 +538,19 @@ def _wrong_values(
         except Invalid as error:
             wrong.append((field, str(error)))
     return tuple(wrong)
+
+
+@lru_cache(maxsize=1024)  # a million tasks say the same few things
+def _not_filled(handler: str, capabilities: tuple[str, ...], limits: tuple[Limit, ...]) -> tuple[tuple[str, str], ...]:
+    """Fields with a placeholder that would be taken for a name, and what is wrong with them."""
+    words = [("handler", handler)]
+    words += ((f"capabilities[{position}]", word) for position, word in enumerate(capabilities))
+    words += ((f"limits[{position}].key", limit.key) for position, limit in enumerate(limits))
+    return tuple([(field, _placeholder_in(field, word)) for field, word in words if "${" in word])
+
+
+def _placeholder_in(field: str, word: str) -> str:
+    return f"{field} = {shown(word)} has ${{: it would stay as it is, for of a task only config and key are filled"
 
 
 _Given: TypeAlias = tuple[str, Duration | None, bool]
