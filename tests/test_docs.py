@@ -315,7 +315,7 @@ def test_numbers_that_the_page_of_pipelines_says_are_those_of_the_code() -> None
         f" {kept.job_output_bytes >> 20} MiB",
         f"the last {WROTE_BYTES >> 10} KiB of each stream are told once a second",
         f"and on, up to {kept.elements:,}, of which",
-        f"which has at most {OUTPUT_LIMIT_BYTES >> 10} KiB: of many elements",
+        f"which has at most {OUTPUT_LIMIT_BYTES >> 10} KiB: {kept.elements:,} numbers of five digits fit",
         f"All inputs of a task together may have {kept.delivery.inputs_bytes >> 20} MiB",
     ]
     assert [one for one in said if one not in page] == []

@@ -11,7 +11,7 @@ from talka.control.dags.keeper_limits import KeeperLimits
 from talka.control.tasks.delivery import DeliveryLimits
 from talka.errors import Invalid
 from talka.wire.tasks import HandedTask, Held, TaskInputs
-from talka.work.dags.dag import Limit, Retry, Timeouts
+from talka.work.dags.dag import OUTPUT_LIMIT_BYTES, Limit, Retry, Timeouts
 from talka.work.dags.records import DropElements, FanOut, FanRow, PutEvent, PutTasks, TaskRow
 from talka.work.lifecycle import JobState, TaskState
 from tests.control.dag_play import DagPlay
@@ -283,6 +283,23 @@ def test_a_manager_that_dies_between_the_two_goes_on_with_nothing_or_all_of_it(p
     play.done("load")
     assert [one.state for one in play.ended] == [JobState.COMPLETED]
     assert [row.id for row in play.records.tasks(1, (), -1, 99)] == ["extract", "clean", "load", "clean[0]", "clean[1]"]
+
+
+def test_with_the_usual_limits_a_hundred_thousand_numbers_are_fanned_out_over_and_one_more_is_refused() -> None:
+    found = []
+    for count in (100_000, 100_001):
+        output = msgspec.json.encode(list(range(count)))
+        assert len(output) <= OUTPUT_LIMIT_BYTES, "a handler can return it"
+        play = started(DagPlay())
+        play.submit({"extract": "", "clean": {"for_each": "extract"}})
+        play.done("extract", output=output)
+        play.pass_time(1)
+        job, clean, last = play.job_row(), row_of(play, "clean"), play.records.task(1, "clean[99999]")
+        assert job is not None
+        found.append((job.tasks, clean.state, clean.error, last is not None))
+        play.records.close()
+    sentence = "extract has 100,001 elements, and 100,000 can be fanned out over: let extract return larger parts"
+    assert found == [(100_002, "pending", "", True), (2, "failed", sentence, False)]
 
 
 def test_many_elements_are_made_in_steps_and_become_durable_in_one_commit() -> None:

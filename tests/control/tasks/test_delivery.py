@@ -1,6 +1,7 @@
 """Tasks that were given out become messages that fit their frames, with all that their handlers need."""
 
 from itertools import count
+from random import Random
 from typing import Any
 
 import msgspec
@@ -11,10 +12,20 @@ from talka.control.tasks import delivery
 from talka.control.tasks.delivery import Delivery, DeliveryLimits, worker_key, worker_of
 from talka.control.tasks.epoch_floor import EpochFloor
 from talka.control.tasks.store_effects import ReadOutputs
-from talka.wire.attempts import NOWHERE
-from talka.wire.framing import FRAME_LIMIT_BYTES
-from talka.wire.jobs import encode
-from talka.wire.tasks import BATCH_LIMIT_BYTES, AssignTasks, HandlerProgress, TaskInputs, TaskProgress, TaskResult
+from talka.wire.attempts import NOWHERE, StoreLife
+from talka.wire.framing import FRAME_LIMIT_BYTES, framed, packed, unpacked
+from talka.wire.jobs import decode, encode
+from talka.wire.output_tail import STREAM_LIMIT_BYTES, STREAMS, StreamTail
+from talka.wire.security.sealing import SEAL_BYTES
+from talka.wire.tasks import (
+    BATCH_LIMIT_BYTES,
+    AssignTasks,
+    Done,
+    HandlerProgress,
+    TaskInputs,
+    TaskProgress,
+    TaskResult,
+)
 from talka.work.dags.dag import CONFIG_LIMIT_BYTES, EMPTY, OUTPUT_LIMIT_BYTES, Bounds, Retry, Timeouts
 from talka.work.lifecycle import JobState, TaskState
 
@@ -79,6 +90,23 @@ def test_inputs_are_fed_where_they_do_not_fit_beside_config_and_checkpoint(play:
     assert play.handed[play.fence("z")].attempt == 2
     assert play.handed[play.fence("z")].fed == 1
     assert all([len(encode(one.message)) < FRAME_LIMIT_BYTES for one in play.told_all])
+
+
+def test_the_largest_output_fits_a_frame_to_its_keeper_and_one_to_who_depends_on_it() -> None:
+    noise = Random(7)
+    output = noise.randbytes(OUTPUT_LIMIT_BYTES)
+    tails = tuple([StreamTail(one, noise.randbytes(STREAM_LIMIT_BYTES), 1 << 60) for one in STREAMS])
+    longest = TaskResult(1 << 60, "completed", output, took_us=1 << 60, job="j" * 200, task="t" * 128, tails=tails)
+    life = StoreLife(1 << 60, 1 << 60, 1 << 60)
+    words: list[Done | TaskInputs] = [
+        Done((longest,), life),
+        TaskInputs(1 << 60, 1 << 60, {"t" * 128: output}, 1 << 60, life),
+    ]
+    for word in words:
+        content = packed(encode(word))
+        assert len(content) > OUTPUT_LIMIT_BYTES, "compressing it helps nobody"
+        assert len(framed(content)) + SEAL_BYTES <= FRAME_LIMIT_BYTES
+        assert decode(unpacked(content)) == word
 
 
 def test_frames_hold_as_many_tasks_as_fit(play: Play) -> None:

@@ -52,7 +52,7 @@ from talka.wire.tasks import (
     TaskResult,
     decode_from_handlers,
 )
-from talka.work.dags.dag import OUTPUT_LIMIT_BYTES
+from talka.work.dags.dag import ELEMENTS_LIMIT, OUTPUT_LIMIT_BYTES
 from talka.work.handlers import HandlerSpec, HandlerTask
 
 WAIT_S = 60
@@ -597,6 +597,13 @@ async def test_output_over_the_limit_fails_and_at_the_limit_does_not() -> None:
 
     assert (result.outcome, result.cause) == ("failed", "output")
     assert "return where it is, not what it is" in result.error
+
+
+async def test_as_many_distinct_numbers_as_can_be_fanned_out_over_are_an_output() -> None:
+    numbers = list(range(ELEMENTS_LIMIT))
+    result = await Bench(give=of("plain", lambda task: numbers)).result_of("give")
+    assert (result.outcome, result.error) == ("completed", "")
+    assert msgspec.json.decode(result.output) == numbers
 
 
 # What it says.

@@ -26,8 +26,9 @@ DEPENDENCIES_LIMIT: Final = 10_000
 ELEMENTS_LIMIT: Final = 100_000
 """Of one list that a task is fanned out over."""
 CONFIG_LIMIT_BYTES: Final = 256 * 1024
-OUTPUT_LIMIT_BYTES: Final = 512 * 1024
-"""A larger one fails its task: return where it is, not what it is."""
+OUTPUT_LIMIT_BYTES: Final = 768 * 1024
+"""A larger one fails its task: return where it is, not what it is. With all that an attempt writes it fits a frame, and
+holds a list of as many numbers as a task can be fanned out over."""
 INLINE_LIMIT_BYTES: Final = 32 * 1024
 """Larger outputs are kept as a file beside the store, and their row says which."""
 PROBLEMS_LIMIT: Final = 100
