@@ -20,6 +20,7 @@ from talka.work.dags.endings import (
     KILLED,
     OTHER_SIGNAL,
     TOLD_TO_STOP,
+    TOO_LARGE,
     ending_of,
 )
 from talka.work.lifecycle import TaskState
@@ -102,6 +103,14 @@ def test_an_attempt_that_raised_or_took_too_long_has_three_retries(outcome: Lite
     assert attempts_of(a_task(), TaskResult(7, outcome, cause="ValueError", classes=("ValueError",))) == 4
 
 
+def test_an_output_that_is_too_large_is_given_up_at_once_unless_somebody_wrote_how_often() -> None:
+    large = TaskResult(7, "failed", error="its output of 900,000 bytes is over the limit", cause="output")
+    assert attempts_of(a_task(), large) == 1
+    assert attempts_of(a_task(), large, Retry(max=2)) == 3
+    # One that is no JSON has the class of what the encoder raised.
+    assert attempts_of(a_task(), TaskResult(7, "failed", cause="output", classes=("TypeError",))) == 4
+
+
 @pytest.mark.parametrize("whose", WHOSE)
 def test_a_function_that_calls_exit_is_given_up_as_a_command_that_exits(whose: Whose) -> None:
     called = TaskResult(7, "failed", cause="SystemExit", classes=("SystemExit",))
@@ -157,9 +166,10 @@ def test_every_way_to_end_is_in_one_row() -> None:
     signals = [signal for ending in ENDINGS for signal in ending.signals]
     assert len(signals) == len(set(signals)) == len(BY_SIGNAL)
     found = {
-        ending_of(has_died=has_died, signal=signal, exit_code=exit_code)
+        ending_of(has_died=has_died, signal=signal, exit_code=exit_code, is_too_large=is_too_large)
         for has_died in (False, True)
         for signal in ("", "SIGSEGV", "SIGKILL", "SIGTERM", "SIGHUP")
         for exit_code in (0, 1)
+        for is_too_large in (False, True)
     }
-    assert found == set(ENDINGS) == {FAULT, KILLED, OTHER_SIGNAL, EXITED, TOLD_TO_STOP, FAILED}
+    assert found == set(ENDINGS) == {FAULT, KILLED, OTHER_SIGNAL, EXITED, TOLD_TO_STOP, FAILED, TOO_LARGE}

@@ -193,7 +193,9 @@ def judged(task: DagTask, policy: Policy, result: TaskResult, rng: Random) -> Re
 def ending_of_result(result: TaskResult) -> Ending:
     """Of an attempt that failed, died or took too long. What called `sys.exit` exited, though its process is well."""
     has_ended = result.outcome == "died" or SystemExit.__name__ in result.classes
-    return ending_of(has_died=has_ended, signal=result.signal, exit_code=result.exit_code)
+    # An exception of that name has its classes with it.
+    is_too_large = result.cause == "output" and not result.classes
+    return ending_of(has_died=has_ended, signal=result.signal, exit_code=result.exit_code, is_too_large=is_too_large)
 
 
 def _tries(policy: Policy, ending: Ending) -> int:

@@ -27,15 +27,20 @@ OTHER_SIGNAL: Final = Ending("another signal", 3)
 EXITED: Final = Ending("an exit", 3)
 """By itself, also with status 0 where that left no result: who begins it again can expect nothing else."""
 TOLD_TO_STOP: Final = Ending("told to stop", None, ("SIGTERM", "SIGINT"))
+TOO_LARGE: Final = Ending("an output", 1)
+"""More than may be kept of one: the same work would make it again."""
 FAILED: Final = Ending("a failure", 4)
-"""The handler raised, took too long, or its output cannot be kept: its process is well."""
+"""The handler raised, took too long, or gave what is no JSON: its process is well."""
 
-ENDINGS: Final = (FAULT, KILLED, OTHER_SIGNAL, EXITED, TOLD_TO_STOP, FAILED)
+ENDINGS: Final = (FAULT, KILLED, OTHER_SIGNAL, EXITED, TOLD_TO_STOP, TOO_LARGE, FAILED)
 BY_SIGNAL: Final = {signal: ending for ending in ENDINGS for signal in ending.signals}
 
 
-def ending_of(*, has_died: bool, signal: str, exit_code: int) -> Ending:
-    """Of an attempt's process: the core that had it, or its command. `has_died`: there is none any more."""
+def ending_of(*, has_died: bool, signal: str, exit_code: int, is_too_large: bool = False) -> Ending:
+    """Of an attempt's process: the core that had it, or its command. `has_died`: there is none any more.
+    `is_too_large`: it ended well, and its output cannot be kept."""
     if signal:
         return BY_SIGNAL.get(signal, OTHER_SIGNAL)
-    return EXITED if has_died or exit_code else FAILED
+    if has_died or exit_code:
+        return EXITED
+    return TOO_LARGE if is_too_large else FAILED
