@@ -1339,6 +1339,71 @@ async def test_a_schedule_is_run_now_for_this_moment_and_its_next_instant_stays(
         await node.jobs.run_schedule("weekly", "", "")
 
 
+async def test_a_schedule_that_is_run_now_again_with_the_same_key_is_the_same_job_also_later(idle_node: Node) -> None:
+    node = idle_node
+    set_clock(node, "2026-11-18T12:00:00+01:00")
+    await node.jobs.put_schedule(daily(), "me")
+    first = await node.jobs.run_schedule("nightly", "k", "ada")
+    set_clock(node, "2026-11-18T12:00:01+01:00")
+    same = await asyncio.gather(*[node.jobs.run_schedule("nightly", "k", "ada") for _ in range(2)])
+    assert [facts.id for facts in same] == [first.id] * 2
+    other, again = await asyncio.gather(*[node.jobs.run_schedule("nightly", "new", "ada") for _ in range(2)])
+    assert other.id == again.id != first.id
+    assert (await node.jobs.run_schedule("nightly", "k", "ada")).id == first.id
+    assert await configs(node) == [f"2026-11-18 2026-11-18T12:00:0{second}+01:00" for second in (0, 1)]
+    (view,) = await node.jobs.schedules()
+    assert view.last_job == other.id, "the repeated calls ran nothing"
+    await node.jobs.drop_schedule("nightly")
+    assert (await node.jobs.run_schedule("nightly", "k", "ada")).id == first.id
+    node.beat()
+    for count in (1, 2):
+        await node.finish("a", count=count)
+    await node.ended(first.id)
+    assert (await node.jobs.run_schedule("nightly", "k", "ada")).id == first.id, "also after its end"
+    with pytest.raises(NoSuchSchedule):
+        await node.jobs.run_schedule("nightly", "never used", "ada")
+
+
+async def test_a_job_that_was_run_now_and_is_about_to_be_kept_is_not_told_before_that(
+    idle_node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = idle_node
+    set_clock(node, "2026-11-18T12:00:00+01:00")
+    await node.jobs.put_schedule(daily(), "me")
+    held: list[tuple[int, Any]] = []
+
+    def hold(ticket: int, changes: Any, key: str) -> bool:
+        held.append((ticket, changes))
+        node.moved.set()
+        return False
+
+    monkeypatch.setattr(node.store, "commit", hold)
+    first = asyncio.ensure_future(node.jobs.run_schedule("nightly", "k", "ada"))
+    await node.until(lambda: len(held) == 1)
+    first.cancel()  # whoever asked went away
+    set_clock(node, "2026-11-18T12:00:01+01:00")
+    second = asyncio.ensure_future(node.jobs.run_schedule("nightly", "k", "ada"))
+    await node.until(lambda: len(held) == 2)
+    assert not second.done()
+    monkeypatch.undo()
+    (job,) = node.keeper.jobs.values()
+    for ticket, changes in held:
+        node.jobs.carry_out(Commit(ticket, changes))
+    assert (await second).id == job.row.id
+    assert await configs(node) == ["2026-11-18 2026-11-18T12:00:00+01:00"]
+
+
+async def test_a_key_of_a_schedule_that_somebody_used_for_a_job_of_their_own_is_told(idle_node: Node) -> None:
+    node = idle_node
+    await node.jobs.put_schedule(daily(), "me")
+    await node.jobs.submit_dag(dag({"b": ""}), "run/nightly/k", "eve")
+    draft = await node.jobs.begin_dag(DagHead(name="nightly"), "run/nightly/streamed", "eve")
+    for key in ("k", "streamed"):
+        with pytest.raises(Conflict, match="was used for another job"):
+            await node.jobs.run_schedule("nightly", key, "ada")
+    await node.jobs.drop_dag(draft)
+
+
 async def test_a_backfill_runs_each_instant_once_however_often_it_is_asked_for_and_whoever_ran_it(
     idle_node: Node,
 ) -> None:

@@ -122,7 +122,7 @@ class DagService(ScheduleCalls):
         self._limits = limits
         self._code = JobCode(node, store)
         self._upkeep = StoreUpkeep(store, node.clock, limits.upkeep)
-        self._schedules = ScheduleKeeper(store, self.submit_filled, tell)
+        self._schedules = ScheduleKeeper(store, self.submit_filled, self.submitted, tell)
         self._notices = notices
         sender = NoticeSender(notices.secret, may_be_private=notices.may_be_private)
         self._notifier = Notifier(
@@ -412,6 +412,11 @@ class DagService(ScheduleCalls):
             keeper, lambda call: keeper.submit(boottime_ns(), call, spec, key=key, by=by, digest=digest, keyed=keyed)
         )
         return await self.dag(id)
+
+    async def submitted(self, key: str) -> DagFacts | None:
+        """The job that was submitted with this key, whatever it is."""
+        row = await self._row_of(key)
+        return None if row is None or self._is_draft(row.id) else await self._known(row)
 
     async def _row_of(self, key: str) -> JobRow | None:
         """Of the job that was submitted with this key."""

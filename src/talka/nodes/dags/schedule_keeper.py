@@ -55,12 +55,13 @@ class ScheduleKeeper:
         self,
         store: Store,
         submit: Callable[[DagSpec, str, str], Awaitable[DagFacts]],
+        submitted: Callable[[str], Awaitable[DagFacts | None]],
         tell: Callable[[Event], None],
         clocks: Callable[[], tuple[int, int]] = both_clocks,
         zones: Zones = time_zone,
         limits: ScheduleLimits = SCHEDULE_LIMITS,
     ) -> None:
-        """`clocks`: the one that nobody sets, and that of the day."""
+        """`submitted`: the job of a key, once that is durable. `clocks`: the one nobody sets, and that of the day."""
         self._store = store
         self._clocks = clocks
         self._zones = zones
@@ -70,6 +71,7 @@ class ScheduleKeeper:
         self._running = asyncio.Lock()
         """Of whoever submits a job for an instant, until that is noted: no instant is run by two of them."""
         self._submit = submit
+        self._submitted = submitted
         self._tell = tell
         self._jump_ns = 0
         """That nobody was told of yet."""
@@ -122,9 +124,14 @@ class ScheduleKeeper:
 
     async def run_now(self, name: str, key: str, by: str) -> DagFacts:
         """The job for this moment, whether it is paused or not. What it is due for stays as it is."""
+        key = key and f"run/{name}/{key}"
         async with self._running:
+            # Whoever asks again does so at another moment, and means the job of the first.
+            known = await self._submitted(key) if key else None
+            if known is not None and known.name == name:
+                return known
             row, now_ms = await self._row(name), self._now_ms()
-            facts = await self._submit_for(row, now_ms, key and f"run/{name}/{key}", by)
+            facts = await self._submit_for(row, now_ms, key, by)
             await self._put(row, after_job(row, now_ms, facts.id))
         return facts
 
