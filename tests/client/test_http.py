@@ -90,8 +90,9 @@ async def test_the_answer_to_a_head_has_no_body_whatever_its_length_says(script:
         (b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n" + b"x" * 500, "more than 100 bytes"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1f4\r\n" + b"x" * 500, "more than 100 bytes"),
         (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 400_000, "never ends"),
+        (b"HTTP/1.1 101 S\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", "it changed to another protocol"),
     ],
-    ids=range(6),
+    ids=range(7),
 )
 async def test_what_is_no_whole_answer_is_none(script: Script, says: bytes, words: str) -> None:
     script.says = says

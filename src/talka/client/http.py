@@ -200,7 +200,10 @@ async def read_answer(reader: asyncio.StreamReader, is_head: bool, limit_bytes: 
         received += len(data)
         if not collector.has_head and received > HEAD_LIMIT_BYTES + READ_BYTES:
             raise httptools.HttpParserError("the head of the answer never ends")
-        parser.feed_data(data)
+        try:
+            parser.feed_data(data)
+        except httptools.HttpParserUpgrade:  # it is no kind of the error that all others are
+            raise httptools.HttpParserError("it changed to another protocol") from None
         if len(collector.body) > limit_bytes:
             raise httptools.HttpParserError(f"the answer has more than {limit_bytes} bytes")
         collector.status = collector.status or (parser.get_status_code() if collector.has_head else 0)

@@ -30,6 +30,7 @@ from tests.nodes.dags.test_dag_service import IDLE, RARELY, Node, dag
 SECRET = b"a secret of at least 32 characters"
 GOOD = b"HTTP/1.1 204 No Content\r\n\r\n"
 BAD = b"HTTP/1.1 500 Oops\r\ncontent-length: 0\r\n\r\n"
+SWITCHED = b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\nhello"
 LIMIT_S = 30
 
 
@@ -110,6 +111,7 @@ async def test_a_notice_is_one_post_that_is_signed(receiver: Receiver) -> None:
         (b"HTTP/1.1 404 Not Found\r\n\r\n", "answered 404"),
         (b"HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\n\r\n", "answered 302: redirects are not followed"),
         (b"SSH-2.0-OpenSSH_9\r\n\r\n", "does not speak HTTP"),
+        (SWITCHED, "does not speak HTTP: it changed to another protocol"),
         (b"", "broke the connection"),
         (None, "did not answer within 0.2 s"),
     ],
@@ -563,6 +565,40 @@ async def test_a_delivery_that_cannot_be_put_down_is_not_sent_again_meanwhile() 
     await notifier.look()
     await all_sent(notifier)
     assert len(store.applied) == 1 and sent == ["n0", "n0", "n1"], "who has the store now sends it again"
+
+
+async def test_a_delivery_that_fails_in_a_way_nobody_thought_of_is_a_try_like_any_other() -> None:
+    store, sent, told, now_ms = Stored(1), list[str](), list[Any](), 0
+
+    async def send(row: NoticeRow) -> None:
+        sent.append(row.id)
+        raise ValueError("x" * 1000)
+
+    limits = NoticeLimits(tries=2)
+    notifier = Notifier(
+        store,  # type: ignore[arg-type]
+        send,
+        lambda job: "k",
+        told.append,
+        Random(1),
+        now_ns=lambda: now_ms * 10**6,
+        limits=limits,
+    )
+    await notifier.look()
+    await all_sent(notifier)
+    (waiting,) = store.applied
+    assert (waiting.state, waiting.tries) == ("waiting", 1) and 2500 < waiting.next_ms <= 5000
+    assert waiting.error == f"ValueError: {'x' * 488}", "it is no longer than others"
+    store.waiting = [msgspec.structs.replace(Stored(1).waiting[0], tries=1, next_ms=waiting.next_ms)]
+    await notifier.look()
+    await all_sent(notifier)
+    assert sent == ["n0"], "not before its time has come"
+    now_ms = waiting.next_ms
+    await notifier.look()
+    await all_sent(notifier)
+    assert [move.state for move in store.applied] == ["waiting", "given_up"] and len(sent) == 2
+    assert notifier.counts == {"sent": 0, "failed": 1, "given_up": 1}
+    assert "ValueError" in told[0]["text"]
 
 
 async def test_notices_of_jobs_that_another_manager_has_are_left_to_it() -> None:

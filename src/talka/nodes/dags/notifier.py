@@ -88,7 +88,9 @@ class Notifier:
             try:
                 await self._send(row)
             except NotDelivered as error:
-                move = refused(row, self._now_ms(), str(error), self._rng, is_final=error.is_final, limits=self._limits)
+                move = self._refused(row, str(error), is_final=error.is_final)
+            except Exception as error:  # noqa: BLE001 - told with the job; else it is sent again each second for ever
+                move = self._refused(row, f"{type(error).__name__}: {error}")
             else:
                 move = taken(row, self._now_ms())
             if not await self._put_down(row, move):
@@ -101,6 +103,9 @@ class Notifier:
             self._due.pop(row.id, None)
             self._tried_meanwhile.add(row.id)
         self._begin()
+
+    def _refused(self, row: NoticeRow, error: str, *, is_final: bool = False) -> MoveNotice:
+        return refused(row, self._now_ms(), error, self._rng, is_final=is_final, limits=self._limits)
 
     async def _put_down(self, row: NoticeRow, move: MoveNotice) -> bool:
         """It is not sent again while that cannot be put down. False: the job is another manager's, which sends it
