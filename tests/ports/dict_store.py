@@ -210,6 +210,7 @@ class DictStore:
                 rows.ages.setdefault(row.number, rows.age_ms)
             ended.sort(key=lambda row: (rows.ages[row.number], row.ended_ms, row.number))
             too_many = {row.number for row in ended[: max(0, len(ended) - max(keep, 0))]}
+            too_many -= {notice.job for notice in rows.notices.values() if notice.state == "waiting"}
             old = [r for r in ended if r.number in too_many or rows.ages[r.number] <= rows.age_ms - kept_ms]
             return sum(changed(rows, DropJob(row.number)) for row in old[: max(limit, 0)])
 

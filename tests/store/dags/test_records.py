@@ -680,6 +680,21 @@ async def test_notices_are_put_with_the_end_of_their_job_moved_until_they_are_se
     assert await store.notices(1) == [] and [row.id for row in await store.waiting_notices(9)] == ["n3"]
 
 
+async def test_a_job_whose_notice_waits_is_swept_by_its_age_alone(store: Store) -> None:
+    rows = [notice("n1", 1, next_ms=5), notice("n2", 1, next_ms=5), notice("n3", 2, next_ms=5)]
+    await store.apply([*(ended(number, number) for number in (1, 2, 3, 4)), *(PutNotice(row) for row in rows)])
+    await store.apply([MoveNotice("n2", "sent", 1, 8), MoveNotice("n3", "given_up", 1, 8)])
+    assert await store.sweep(0, 100, 1, 1) == 1 and await kept(store) == [1, 3, 4], "it takes no room of others"
+    assert await store.sweep(0, 100, 1, 10) == 1 and await kept(store) == [1, 4]
+    assert await store.sweep(0, 100, 0, 10) == 1 and await kept(store) == [1]
+    assert await store.waiting_notices(9) == [rows[0]]
+    assert await store.sweep(99, 100, 0, 10) == 0
+    await store.apply([ended(5, 5), PutNotice(notice("n4", 5, next_ms=5))])
+    assert await store.sweep(1, 100, 0, 10) == 1 and await kept(store) == [5], "else a store would grow without end"
+    await store.apply([MoveNotice("n4", "sent", 1, 8)])
+    assert await store.sweep(0, 100, 0, 10) == 1 and await kept(store) == []
+
+
 async def test_jobs_are_found_by_how_their_keys_begin(store: Store) -> None:
     for number, key in enumerate(["a/1/x", "a/2/", "a/20", "b", "", "a/3", "a/2/\U0010fffd"], start=1):
         await store.apply([PutJob(job(number, key=key))])

@@ -264,14 +264,16 @@ UPDATE talka_jobs SET ended_age_ms = :age_ms WHERE state >= 7 AND ended_age_ms I
 
 -- name: swept_jobs
 -- The oldest first, whichever of the two bounds they are beyond. By the store's age, since clocks are set; the clock
--- tells apart what was seen together. An offset below 0 is one of 0.
+-- tells apart what was seen together. An offset below 0 is one of 0. One whose end somebody is still to be told of goes
+-- by its age alone: tries end long before, and a server that is silent does not make the store grow without end.
 SELECT number
 FROM talka_jobs
 WHERE state >= 7
     AND (ended_age_ms <= :ended_before_ms
-        OR number IN (
+        OR (number IN (
             SELECT number FROM talka_jobs WHERE state >= 7
-            ORDER BY ended_age_ms DESC, ended_ms DESC, number DESC LIMIT -1 OFFSET :keep))
+            ORDER BY ended_age_ms DESC, ended_ms DESC, number DESC LIMIT -1 OFFSET :keep)
+        AND NOT EXISTS (SELECT 1 FROM talka_notices WHERE job = talka_jobs.number AND state = 'waiting')))
 ORDER BY ended_age_ms, ended_ms, number
 LIMIT :limit;
 
