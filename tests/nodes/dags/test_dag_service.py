@@ -1169,25 +1169,6 @@ async def test_schedules_that_were_written_while_the_clock_was_ahead_are_mended_
     ]
 
 
-async def test_a_schedule_that_was_dropped_while_its_job_was_submitted_does_not_come_back(
-    idle_node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node = idle_node
-    await node.jobs.put_schedule(dag({"a": ""}, schedule=RARELY, name="s"), "me")
-    (row,) = node.records.schedules()
-    node.records.apply([PutSchedule(msgspec.structs.replace(row, next_ms=1))])
-    submit = node.jobs._schedules._submit
-
-    async def slowly(*asked: Any) -> Any:
-        facts = await submit(*asked)
-        await node.jobs.drop_schedule("s")
-        return facts
-
-    monkeypatch.setattr(node.jobs._schedules, "_submit", slowly)
-    await node.jobs.follow_schedules()
-    assert node.records.schedules() == [] and len(node.keeper.jobs) == 1
-
-
 def set_clock(node: Node, at: str) -> int:
     """What the clock of the day shows to schedules, in ISO 8601. In milliseconds."""
     wall_ns = round(datetime.fromisoformat(at).timestamp()) * 10**9
@@ -1203,6 +1184,68 @@ def daily(**more: Any) -> DagSpec:
     spec = dag({"a": ""}, name="nightly", schedule="30 2 * * *", timezone=BERLIN)
     (task,) = spec.tasks
     return msgspec.structs.replace(spec, tasks=(msgspec.structs.replace(task, config=DAY),), **more)
+
+
+CHANGES: dict[str, Callable[[Node], Any]] = {
+    "pause": lambda node: node.jobs.pause_schedule("nightly"),
+    "drop": lambda node: node.jobs.drop_schedule("nightly"),
+    "replace": lambda node: node.jobs.put_schedule(daily(schedule="0 4 * * *"), "me"),
+}
+CHANGED = {"pause": [(True, "30 2 * * *")], "drop": [], "replace": [(False, "0 4 * * *")]}
+
+
+@pytest.mark.parametrize("change", ["pause", "drop", "replace"])
+async def test_a_schedule_that_is_changed_while_its_job_is_submitted_is_so_after_that_and_stays_so(
+    idle_node: Node, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    node = idle_node
+    set_clock(node, "2026-11-13T12:00:00+01:00")
+    await node.jobs.put_schedule(daily(), "me")
+    set_clock(node, "2026-11-18T12:00:00+01:00")
+    submit, changing = node.jobs._schedules._submit, list[asyncio.Task[Any]]()
+
+    async def slowly(*asked: Any) -> Any:
+        changing.append(asyncio.create_task(CHANGES[change](node)))
+        facts = await submit(*asked)
+        for _ in range(9):  # the change would have been made by then
+            await node.store.schedules()
+        assert not changing[0].done()
+        return facts
+
+    monkeypatch.setattr(node.jobs._schedules, "_submit", slowly)
+    await node.jobs.follow_schedules()
+    (change_made,) = changing
+    await change_made
+    rows = node.records.schedules()
+    assert [(row.is_paused, row.cron) for row in rows] == CHANGED[change] and len(node.keeper.jobs) == 1
+    await node.jobs.follow_schedules()
+    assert node.records.schedules() == rows and len(node.keeper.jobs) == 1
+
+
+@pytest.mark.parametrize("change", ["pause", "drop", "replace"])
+async def test_a_schedule_submits_nothing_after_its_change_was_answered_while_another_catches_up(
+    idle_node: Node, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    node = idle_node
+    set_clock(node, "2026-11-13T12:00:00+01:00")
+    await node.jobs.put_schedule(daily(name="a", catch_up="all"), "me")
+    await node.jobs.put_schedule(daily(), "me")
+    set_clock(node, "2026-11-18T12:00:00+01:00")
+    submit, changing, submitted = node.jobs._schedules._submit, list[asyncio.Task[Any]](), list[str]()
+
+    async def noted(spec: DagSpec, key: str, by: str) -> Any:
+        if not changing:
+            changing.append(asyncio.create_task(CHANGES[change](node)))
+        submitted.append(spec.name)
+        return await submit(spec, key, by)
+
+    monkeypatch.setattr(node.jobs._schedules, "_submit", noted)
+    await node.jobs.follow_schedules()
+    assert changing[0].done() and submitted == ["a"] * 5
+    await node.jobs.follow_schedules()
+    assert submitted == ["a"] * 5
+    rows = [(row.is_paused, row.cron) for row in node.records.schedules() if row.name == "nightly"]
+    assert rows == CHANGED[change]
 
 
 async def configs(node: Node) -> list[str]:

@@ -69,7 +69,8 @@ class ScheduleKeeper:
         self._turn = asyncio.Lock()
         """Of whoever changes schedules: nobody comes in between."""
         self._running = asyncio.Lock()
-        """Of whoever submits a job for an instant, until that is noted: no instant is run by two of them."""
+        """Of whoever submits a job for an instant, until that is noted: no instant is run by two of them, and none
+        after the answer to a change that forbids it. It is taken before `_turn`."""
         self._submit = submit
         self._submitted = submitted
         self._tell = tell
@@ -101,7 +102,7 @@ class ScheduleKeeper:
             timezone=spec.timezone,
             catch_up=spec.catch_up,
         )
-        async with self._turn:
+        async with self._running, self._turn:
             before = next((one for one in await self._store.schedules() if one.name == spec.name), None)
             if before is not None:  # whoever paused it did not mean this version of it
                 kept = ("last_job", "is_paused", "ran_ms", "ran_job")
@@ -110,7 +111,7 @@ class ScheduleKeeper:
         return schedule_view(row, self._zones)
 
     async def drop(self, name: str) -> None:
-        async with self._turn:
+        async with self._running, self._turn:
             dropped = await self._store.apply([DropSchedule(name)], LEASE)
         if not sum(dropped):
             raise NoSuchSchedule.named(name)
@@ -209,6 +210,8 @@ class ScheduleKeeper:
         for instant in instants:
             # The key makes it one job for each instant, also when this manager dies in between.
             async with self._running:
+                if row not in await self._store.schedules():  # somebody changed it, and was told that it is so
+                    return
                 job = ""
                 try:
                     filled_in = await self._store.job_by_key(backfill_key(row.name, instant))
