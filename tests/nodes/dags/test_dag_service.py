@@ -1009,6 +1009,40 @@ async def test_a_task_that_is_fanned_out_is_shown_with_its_elements_while_it_run
     assert (again.config, again.item) == (b'{"fixed":true}', b'"y"')
 
 
+async def ran_to_its_end(node: Node, id: str, begin: int, *failing: str) -> list[str]:
+    """What the worker was handed from this one on until the job has ended, in order."""
+    ran: list[str] = []
+    while node.jobs._job(id) is not None:
+        for task in node.hands[begin + len(ran) :]:
+            ran.append(task.id)
+            if task.id in failing:
+                node.hear(done_of(node, task, "failed", error="E: no"))
+            else:
+                node.hear(done_of(node, task, "completed", output=b'["x","y"]' if task.id == "extract" else b"1"))
+        await node.until(lambda: len(node.hands) > begin + len(ran) or node.jobs._job(id) is None)
+    return ran
+
+
+@pytest.mark.parametrize(
+    "request_of",
+    [
+        RetryRequest((), {"extract": msgspec.Raw(b"1"), "clean[0]": msgspec.Raw(b"1")}),
+        RetryRequest(("clean",), {"clean[1]": msgspec.Raw(b"1")}),
+        RetryRequest(("nothing",)),
+        RetryRequest((), {"clean[2]": msgspec.Raw(b"1")}),
+    ],
+    ids=range(4),
+)
+async def test_what_a_retry_refuses_its_plan_refuses_too(node: Node, request_of: RetryRequest) -> None:
+    node.beat()
+    facts = await node.jobs.submit_dag(dag(FAN, DagSettings(on_failure="continue", retry=Retry(max=0))), "", "")
+    await ran_to_its_end(node, facts.id, 0, "clean[1]")
+    for ask in (node.jobs.retry_plan, node.jobs.retry_dag):
+        with pytest.raises((Invalid, NoSuchTask)):
+            await ask(facts.id, request_of)
+    assert not node.keeper.jobs
+
+
 async def test_a_manager_that_starts_again_has_elements_and_their_specs(node_of: NodeOf) -> None:
     node = await node_of()
     facts = await node.jobs.submit_dag(dag({**FAN, "clean": {"for_each": "extract", "priority": 8}}), "", "")
@@ -1960,6 +1994,8 @@ async def test_a_job_whose_bundle_is_gone_is_not_run_again(node_of: NodeOf) -> N
         await node.jobs.retry_dag(facts.id, RetryRequest())
     with pytest.raises(Conflict, match=text):
         await node.jobs.replay(f"{facts.id}/a", None)
+    with pytest.raises(Conflict, match=text):
+        await node.jobs.retry_plan(facts.id, RetryRequest())
     node.code.add(CODE.digest)
     await node.jobs.retry_dag(facts.id, RetryRequest())
     assert (await node.handed("a", 2)).handler == "mine"

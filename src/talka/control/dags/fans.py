@@ -8,7 +8,7 @@ Decision: docs/decisions/0049-fan-out-over-a-result.md.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -170,17 +170,17 @@ class FanBook(DagBook):
 
     # -- what is run again
 
-    def again(self, ids: Sequence[str], others: Iterable[str] = ()) -> list[DagTask]:
-        """Which tasks are run again with these and `others`, in the order of the job, or why they cannot be: all that
-        depends on them too; no `ids`: all that ended without being completed. Not those elements of a task that is
-        fanned out anew: others come in their place."""
-        return self._chosen(ids, others)[0]
+    def again(self, ids: Sequence[str], edited: Collection[str] = ()) -> list[DagTask]:
+        """Which tasks are run again with these and with those `edited`, in the order of the job, or why they cannot be:
+        all that depends on them too; no `ids`: all that ended without being completed. Not those elements of a task
+        that is fanned out anew: others come in their place."""
+        return self._chosen(ids, edited)[0]
 
-    def _chosen(self, ids: Sequence[str], others: Iterable[str]) -> tuple[list[DagTask], dict[int, None]]:
+    def _chosen(self, ids: Sequence[str], edited: Collection[str]) -> tuple[list[DagTask], dict[int, None]]:
         """And the indexes of those that are fanned out anew."""
         if self.state is JobState.SUBMITTED or self.state in STOPPING:
             raise Invalid(f"job {self.row.id} is {self.state}: nothing of it can be run again now")
-        named = self._named([*ids, *others])
+        named = self._named([*ids, *edited])
         chosen = list(named)
         if not ids:
             chosen += [task for task in self.tasks if task.state in ENDED and task.state is not _COMPLETED]
@@ -194,7 +194,13 @@ class FanBook(DagBook):
         for task in tasks:
             if task.worker or (task.state is _COMPLETED and not task.is_settled):
                 raise Invalid(f"task {task.id} is running: wait for it, or cancel the job")
-        return [task for task in tasks if task.fan not in anew], anew
+        again = [task for task in tasks if task.fan not in anew]
+        known = dict.fromkeys([task.id for task in again]) if edited else {}
+        for name in edited:
+            if name not in known:
+                fan = name.rpartition("[")[0]
+                raise Invalid(f"task {name} is made anew with all elements of {fan}: give {fan} the config")
+        return again, anew
 
     def _again(
         self, ids: Sequence[str], configs: Mapping[str, msgspec.Raw]
@@ -208,11 +214,6 @@ class FanBook(DagBook):
                 raise Unavailable(f"the spec of task {task.id} is not in memory: ask again in a moment")
             edited = None if config is None or task.spec is None else with_config(task.spec, config)
             again.append((task, edited))
-        known = dict.fromkeys([task.id for task in tasks])
-        for name in configs:
-            if name not in known:
-                fan = name.rpartition("[")[0]
-                raise Invalid(f"task {name} is made anew with all elements of {fan}: give {fan} the config")
         return again, [self.tasks[index] for index in anew]
 
     def _reset(self, task: DagTask, spec: TaskSpec | None) -> Reset | None:

@@ -30,6 +30,7 @@ from talka.nodes.dags.dag_views import (
     stream_text,
     task_view,
 )
+from talka.nodes.dags.job_code import JobCode
 from talka.nodes.dags.job_ends import JobEnds
 from talka.nodes.dags.kept_partitions import KeptPartitions
 from talka.nodes.dags.runnable import who_could_run
@@ -77,6 +78,8 @@ class ReadingLimits(NamedTuple):
 
 class DagReading:
     """The half of `client.dags.DagControl` that changes nothing."""
+
+    _code: JobCode
 
     def __init__(self, kept: KeptPartitions, store: Store, limits: ReadingLimits) -> None:
         self._kept = kept
@@ -317,6 +320,7 @@ class DagReading:
         job = self._job(id)
         if job is None or self._is_draft(id):
             row = await self._row(id)
+            self._code.check_kept(row)
             live = await self._store.live_tasks(row.number, -1, row.tasks + 1)
             job = ended_job(row, live, await self._store.fans(row.number))
         limit = self._reading.retry

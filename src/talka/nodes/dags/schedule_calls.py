@@ -1,7 +1,6 @@
 """What people ask of schedules, and whether whom a job names could be told of its end."""
 
 from talka.nodes.dags.dag_reading import DagReading
-from talka.nodes.dags.job_code import JobCode
 from talka.nodes.dags.notice_sender import NO_SECRET, NotifyOptions
 from talka.nodes.dags.runnable import RunnableCheck, bundled_in
 from talka.nodes.dags.schedule_keeper import ScheduleKeeper
@@ -16,7 +15,6 @@ class ScheduleCalls(DagReading):
     _schedules: ScheduleKeeper
     _notices: NotifyOptions
     _runnable: RunnableCheck
-    _code: JobCode
 
     def _check_notices(self, settings: DagSettings) -> None:
         """Whether this manager could tell whom they name."""
