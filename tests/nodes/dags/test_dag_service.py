@@ -1024,6 +1024,40 @@ async def ran_to_its_end(node: Node, id: str, begin: int, *failing: str) -> list
 
 
 @pytest.mark.parametrize(
+    ("begin", "edited", "planned"),
+    [
+        ((), "", {"clean[1]", "load", "broken", "last"}),
+        (("extract",), "", {"extract", "clean[0]", "clean[1]", "load", "last"}),
+        (("extract",), "broken", {"extract", "clean[0]", "clean[1]", "load", "broken", "last"}),
+        (("clean",), "", {"clean[0]", "clean[1]", "load", "last"}),
+        (("clean[0]",), "", {"clean[0]", "load", "last"}),
+        (("load", "broken"), "", {"load", "broken", "last"}),
+        (("other",), "load", {"other", "load", "last"}),
+        (("last",), "", {"last"}),
+    ],
+    ids=range(8),
+)
+async def test_what_runs_again_is_what_the_plan_of_the_retry_names(
+    node: Node, begin: tuple[str, ...], edited: str, planned: set[str]
+) -> None:
+    node.beat()
+    tasks = {**FAN, "other": "", "broken": "", "last": ("load", "other", "broken")}
+    facts = await node.jobs.submit_dag(dag(tasks, DagSettings(on_failure="continue", retry=Retry(max=0))), "", "")
+    await ran_to_its_end(node, facts.id, 0, "clean[1]", "broken")
+    request = RetryRequest(begin, {edited: msgspec.Raw(b"1")} if edited else {})
+
+    plan = await node.jobs.retry_plan(facts.id, request)
+    so_far = len(node.hands)
+    await node.jobs.retry_dag(facts.id, request)
+    ran = await ran_to_its_end(node, facts.id, so_far)
+
+    named = [task.id for task in plan.tasks if task.id != "clean"]  # which is done when its elements are
+    named += [f"clean[{place}]" for task in plan.tasks for place in range(task.elements)]
+    assert sorted(ran) == sorted(named) == sorted(planned), "each once"
+    assert {task.id for task in plan.tasks if task.elements} <= {"clean"}
+
+
+@pytest.mark.parametrize(
     "request_of",
     [
         RetryRequest((), {"extract": msgspec.Raw(b"1"), "clean[0]": msgspec.Raw(b"1")}),
