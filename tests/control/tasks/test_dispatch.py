@@ -275,7 +275,7 @@ def test_outputs_of_those_before_it_count_among_the_bytes_of_a_task() -> None:
     job = new_job()
     before, *after = tasks_of(job, 6)
     job.tasks += [before, *after]
-    before.state, before.kib = TaskState.COMPLETED, 34
+    before.state, before.output_kib = TaskState.COMPLETED, 34
     for task in after:
         task.after = packed((0,))
     dispatcher.put(0, after)

@@ -107,6 +107,51 @@ def test_tasks_of_before_a_restart_are_given_by_their_bytes_too(play: Play) -> N
     assert 8 < len(play.handed) <= 1 + 8 * 1024 * 1024 // 200_000 + 2
 
 
+def completes_all(play: Play) -> None:
+    """Also what is handed meanwhile."""
+    ended = 0
+    while ended < len(play.hands):
+        fences = [task.fence for _, task in play.hands[ended:]]
+        ended = len(play.hands)
+        play.results([TaskResult(fence, "completed", b"1", took_us=1) for fence in fences])
+
+
+def test_tasks_that_are_run_again_are_given_by_their_bytes_too(play: Play) -> None:
+    again = [f"t{number}" for number in range(100)]
+    play.beat("w", cores=1, plain=("h",))
+    job = play.submit({"nobody": {"handler": "elsewhere"}, **{id: config_of(200_000) for id in again}})
+    completes_all(play)
+    assert play.names() == {*again}, "and the job is not over"
+    play.hands.clear()
+    play.rerun(job, *again)
+    assert 8 < len(play.hands) <= 8 * 1024 * 1024 // 200_000 + 2
+
+
+def test_elements_that_are_run_again_are_given_by_the_bytes_of_their_items(play: Play) -> None:
+    play.beat("w", cores=1, plain=("h",))
+    job = play.submit({"list": "", "fan": {"for_each": "list"}, "nobody": {"handler": "elsewhere"}})
+    play.done("list", output=msgspec.json.encode(["x" * 60_500] * 200))
+    completes_all(play)
+    again = [f"fan[{place}]" for place in range(200)]
+    assert play.names() == {"list", *again}
+    play.hands.clear()
+    play.rerun(job, *again)
+    assert 8 < len(play.hands) <= 8 * 1024 * 1024 // 60_500 + 2
+
+
+def test_what_an_element_gave_before_it_was_run_again_and_skipped_counts_no_more(play: Play) -> None:
+    play.beat("w")
+    job = play.submit({"list": "", "fan": {"for_each": "list"}, "nobody": {"handler": "elsewhere"}})
+    play.done("list", output=b"[1,2]")
+    for place in range(2):
+        play.done(f"fan[{place}]", output=b'"' + b"x" * 10 * 1024 + b'"')
+    assert play.task("fan").output_kib == 20
+    play.lose("w")
+    play.rerun(job, "fan[0]")
+    play.change(job, "skip", ["fan[0]"], "me")
+    assert play.task("fan").output_kib == 10
+
+
 def hand(number: int, size_bytes: int = 100) -> ToWorker:
     return ToWorker("w", TaskInputs(1, number, {}), size_bytes)
 

@@ -256,8 +256,7 @@ class DagBook(ABC):
         elif task.state is not _PENDING:
             self._move(task, _PENDING)
         task.spec = spec or task.spec
-        task.failures = task.deaths = task.refusals = task.fence = task.ready_at = 0
-        task.kib = 0 if task.spec is None else len(memoryview(task.spec.config)) >> 10
+        task.failures = task.deaths = task.refusals = task.fence = task.ready_at = task.output_kib = 0
         task.is_settled = task.alone = False
         task.checkpoint = b""
         task.cause = task.error = ""

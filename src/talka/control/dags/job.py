@@ -198,7 +198,7 @@ class DagJob(FanBook):
         change = done(self._number, task, fence, (started_ms, at_ms), output, blob, memory_bytes)
         self._move(task, TaskState.COMPLETED)
         task.worker = task.recall = ""
-        task.kib = len(output) >> 10
+        task.output_kib = len(output) >> 10
         return [change]
 
     def completed(self, now: int, task: DagTask) -> DagStep:
@@ -336,7 +336,7 @@ class DagJob(FanBook):
 
     def _fan_out(self, now: int, step: DagStep, task: DagTask, fan: Fan) -> None:
         if fan.is_out:  # and all of its elements have ended
-            task.kib = sum([one.kib for one in self.elements_of(task) or ()])
+            task.output_kib = sum([one.output_kib for one in self.elements_of(task) or ()])
             self._close(now, step, task, TaskState.COMPLETED, "", "")
             self._release_all(self.dependents_of(task.index))
         elif not fan.asked:

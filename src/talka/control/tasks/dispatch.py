@@ -372,7 +372,7 @@ def handed_kib(task: DagTask) -> int:
     """What it takes to hand it, with the outputs of those before it as far as they are known here."""
     kib = task.kib
     for before in task.job.inputs_of(task):
-        kib += before.kib
+        kib += before.output_kib
     return kib
 
 

@@ -101,7 +101,9 @@ class DagTask:
     policy: Policy | None = None
     key: str = ""
     kib: int = 0
-    """Of its config, in KiB, if that was seen; of its output once it has completed."""
+    """What it takes to hand it without its inputs, in KiB, once its spec was seen."""
+    output_kib: int = 0
+    """Of its output once it has completed, as far as that was seen."""
     attempts: int = 0
     """Given out so far, also those that were lost with their worker."""
     failures: int = 0
