@@ -172,7 +172,8 @@ class FleetFull(msgspec.Struct, frozen=True):
 
 
 class WorkerJudged(msgspec.Struct, frozen=True):
-    """News: something else than before is so with a worker. Of its registration and its loss other news tell."""
+    """News: something else than before is so with a worker, or for another reason. Of its registration and its loss
+    other news tell."""
 
     name: str
     what: DecisionName

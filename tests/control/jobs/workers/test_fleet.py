@@ -745,6 +745,56 @@ def test_a_core_that_does_not_turn_is_told_and_its_worker_is_usable() -> None:
     assert judged(fleet, 41 * SECOND) == over and decided(fleet) == [("healthy", 41 * SECOND)]
 
 
+def quiet_beat(fleet: Fleet, second: int, *quiet: QuietCore) -> list[tuple[str, str, bool]]:
+    fleet.beat(second * SECOND, "a", 1, "a:8471", Beat(second, WorkerFacts(cores=4, folder=1), quiet=quiet))
+    return judged(fleet, second * SECOND, "a")
+
+
+def test_a_second_core_that_gets_stuck_is_told_and_how_long_they_are_is_not_told_again() -> None:
+    fleet = fleet_of(a=4)
+    judged(fleet, 0)
+    other = msgspec.structs.replace(QUIET, pid=4712, stack="")
+    ((_, first, _),) = quiet_beat(fleet, 40, QUIET)
+
+    ((what, both, is_over),) = quiet_beat(fleet, 41, QUIET, other)
+
+    assert (what, is_over) == ("stuck", False) and "4711" in first and "4712" not in first
+    assert "core 4711" in both and "core 4712" in both
+    assert decided(fleet) == [("stuck", 10 * SECOND)]
+    later = [msgspec.structs.replace(core, quiet_ms=33_000, stack="") for core in (other, QUIET)]
+    assert quiet_beat(fleet, 42, *later) == []
+    ((_, one, _),) = quiet_beat(fleet, 43, other)
+    assert "4711" not in one and "4712" in one
+
+
+def test_another_reason_is_told_when_the_numbers_in_it_are_not_all_that_differs() -> None:
+    fleet = Fleet()
+    reasons = ["disk: 500 MiB are free", "disk: 499 MiB are free", "it cannot load its handlers: line 7"]
+    told = []
+    for second, reason in enumerate(reasons):
+        beat(fleet, "a", second * SECOND, state="degraded", reason=reason)
+        told += judged(fleet, second * SECOND, "a")
+    assert told == [("degraded", reasons[0], False), ("degraded", reasons[2], False)]
+    assert decided(fleet) == [("degraded", 0)]
+
+
+def test_a_worker_that_is_busier_or_of_which_more_is_held_for_the_same_job_is_not_told_again() -> None:
+    fleet = fleet_of(a=4)
+    judged(fleet, 0)
+    life = life_of(fleet, "a")
+    told = []
+    for second, (load, held, job) in enumerate([(97, 1, "j1"), (98, 2, "j1"), (99, 2, "j2")], 1):
+        beat(fleet, "a", second * SECOND, load_percent=load)
+        life.held, life.held_for = held, job
+        told += [(what, reason[:30]) for what, reason, _ in judged(fleet, second * SECOND, "a")]
+    of_cores = "of its cores get no new tasks: job"
+    assert told == [
+        ("held", f"1 {of_cores}"[:30]),
+        ("busy", "its processors are busy (97 %)"),
+        ("held", f"2 {of_cores}"[:30]),
+    ]
+
+
 def test_news_of_a_decision_say_since_when_it_is_so_also_when_it_is_over() -> None:
     fleet = fleet_of(a=4)
     fleet.review(0)
@@ -769,6 +819,7 @@ def test_every_decision_about_a_worker_is_told_with_its_reason_and_since_when() 
         fleet.failed(2 * SECOND, "a")
     fleet.note_tasks("a", None, "tasks died on it")
     assert judged(fleet, 2 * SECOND, "a") == [
+        ("draining", "it was told to drain", False),
         ("blocked", "attempts could not be placed there again and again: one is tried after 10 s", False),
         ("quarantined", "tasks died on it", False),
         ("busy", "its processors are busy (97 %): load tests go to others first", False),

@@ -1,4 +1,5 @@
-"""What was decided about a worker, why and since when: what people are told of it, and told once when it changes.
+"""What was decided about a worker, why and since when: what people are told of it, and told once when it changes, also
+when only the reason does.
 
 Decision: docs/decisions/0045-a-core-works-while-its-loop-turns.md.
 """
@@ -21,12 +22,16 @@ class WorkerFinding(msgspec.Struct, frozen=True):
     reason: str
     since: int | None = None
     """None: since it was found first."""
+    key: str | None = None
+    """What makes the reason another one: nothing that is measured. None: all of its text."""
 
 
 class Decision(msgspec.Struct, frozen=True):
     what: DecisionName
     reason: str
     since: int
+    key: str = ""
+    """Of its reason."""
 
 
 class Standing:
@@ -41,7 +46,7 @@ class Standing:
         return tuple(self._decisions.values())
 
     def review(self, now: int, name: str, found: Mapping[DecisionName, WorkerFinding]) -> list[WorkerJudged]:
-        """What is told of it: what is new, and what is so no more."""
+        """What is told of it: what is new or has another reason, and what is so no more."""
         before = self._decisions
         found = found or {"healthy": WorkerFinding("")}
         self._decisions = {}
@@ -51,9 +56,11 @@ class Standing:
             since = now if finding.since is None else finding.since
             if known is not None and finding.since is None:
                 since = known.since
-            self._decisions[what] = Decision(what, finding.reason, since)
+            key = finding.reason if finding.key is None else finding.key
+            self._decisions[what] = Decision(what, finding.reason, since, key)
+            is_told = known is not None and known.key == key
             # Of a worker that is new its registration tells.
-            if known is None and what not in UNTOLD and (before or what != "healthy"):
+            if not is_told and what not in UNTOLD and (before or what != "healthy"):
                 news.append(WorkerJudged(name, what, finding.reason, since))
         over = [what for what in before if what not in found and what not in ("healthy", *UNTOLD)]
         ended = [WorkerJudged(name, what, before[what].reason, before[what].since, is_over=True) for what in over]

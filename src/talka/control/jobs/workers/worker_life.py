@@ -3,6 +3,7 @@
 Decision: docs/decisions/0033-one-lease.md.
 """
 
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from random import Random
@@ -24,6 +25,8 @@ QUIET_SHOWN: Final = 3
 LOAD_LIMIT_PERCENT: Final = 95
 CALM_PERCENT: Final = 85
 """A worker that was busy is calm again below this."""
+NUMBER: Final = re.compile(r"\b[0-9]\w*")
+"""In what a worker says of itself: with each of its looks it may be another."""
 
 
 class WorkerLife(msgspec.Struct, eq=False):
@@ -166,7 +169,7 @@ class WorkerLife(msgspec.Struct, eq=False):
             ordered = f"it was told to drain{by}, and takes nothing new"
             found["draining"] = WorkerFinding(ordered if self.is_drained else facts.reason or "it takes nothing new")
         if facts.state == "degraded":
-            found["degraded"] = WorkerFinding(facts.reason)
+            found["degraded"] = WorkerFinding(facts.reason, key=NUMBER.sub("", facts.reason))
         if self.is_blocked:
             again = "the next one is the test whether it takes them again" if self._probe else "one is tried after 10 s"
             found["blocked"] = WorkerFinding(f"attempts could not be placed there again and again: {again}")
@@ -176,14 +179,15 @@ class WorkerLife(msgspec.Struct, eq=False):
             quiet = [core for core in self.quiet if core.state == state]
             if quiet:
                 since = self.heard_at - max(core.quiet_ms for core in quiet) * MILLISECOND
-                found[state] = WorkerFinding("; ".join(map(quiet_text, quiet[:QUIET_SHOWN])), since)
+                text = "; ".join(map(quiet_text, quiet[:QUIET_SHOWN]))
+                found[state] = WorkerFinding(text, since, str(sorted([core.pid for core in quiet])))
         if self.held:
             found["held"] = WorkerFinding(
-                f"{self.held} of its cores get no new tasks: job {self.held_for} is to have them"
+                f"{self.held} of its cores get no new tasks: job {self.held_for} is to have them", key=self.held_for
             )
         if self.is_busy:
             found["busy"] = WorkerFinding(
-                f"its processors are busy ({facts.load_percent} %): load tests go to others first"
+                f"its processors are busy ({facts.load_percent} %): load tests go to others first", key=""
             )
         return found
 
