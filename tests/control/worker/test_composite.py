@@ -17,6 +17,7 @@ from talka.control.worker import held_shards
 from talka.control.worker.bundles import FETCHES_LIMIT, KEPT_LIMIT
 from talka.control.worker.composite import WAITING_LIMIT, Worker
 from talka.control.worker.core_pool import DEATH_LIMIT_NS, LEAVE_LIMIT_NS
+from talka.control.worker.core_turns import TurnLimits
 from talka.control.worker.effects import (
     CoreGivenUp,
     CoreQuiet,
@@ -174,7 +175,7 @@ class Rig:
         lease: bool = True,
         handlers: tuple[str, ...] = (),
         now: int = 1_000 * SECOND,
-        **limits: int,
+        **limits: Any,
     ) -> None:
         signers = Signers(GROUP)
         signers.name([SIGNER.public])
@@ -2216,6 +2217,41 @@ def test_a_core_that_waits_forty_seconds_for_its_target_is_healthy() -> None:
     assert all(beat.quiet == () for beat in rig.all(Beat))
 
 
+def test_a_core_whose_reports_are_heard_is_not_quiet() -> None:
+    """One whose worker lags in reading them does not say besides that it turns."""
+    rig = Rig()
+    (core,) = rig.running(count=1)
+    turn(rig, core)
+
+    for _ in range(70):
+        quiet_for(rig, 1)
+        rig.count(core, 1)
+
+    assert rig.all(CoreQuiet) == rig.all(KillCore) == []
+
+
+def test_a_report_ends_the_silence_of_a_core() -> None:
+    rig = Rig()
+    (core,) = rig.running(count=1)
+    turn(rig, core)
+    quiet_for(rig, 12)
+
+    rig.count(core, 1)
+
+    assert [one.state for one in rig.all(CoreQuiet)] == ["stalled", "turns"]
+    assert rig.all(Beat)[-1].quiet == ()
+
+
+def test_a_core_that_never_said_that_it_turns_is_not_judged_by_its_reports() -> None:
+    rig = Rig()
+    (core,) = rig.running(count=1)
+    rig.count(core, 1)
+
+    quiet_for(rig, 70)
+
+    assert rig.all(CoreQuiet) == rig.all(KillCore) == []
+
+
 def test_a_core_whose_deadline_is_over_is_killed_and_replaced_in_another_process() -> None:
     rig = Rig()
     blocked, fine = rig.running()
@@ -2281,13 +2317,12 @@ def test_cores_that_share_a_process_share_its_silence() -> None:
 
 
 def test_a_core_that_is_about_to_end_goes_with_the_one_that_shares_its_process() -> None:
-    rig = Rig()
+    rig = Rig(turn_limits=TurnLimits(stalled_ns=SECOND, stuck_ns=SECOND, deadline_ns=2 * SECOND))
     (ending,) = rig.running(1, count=1, seats=(0,))
     (blocked,) = rig.running(2, count=1, seats=(0,))
     assert process_of(rig, ending) == process_of(rig, blocked)
     process = process_of(rig, blocked)
     turn(rig, blocked)
-    quiet_for(rig, 58)
     rig.finish(ending)
     rig.forget()
 
@@ -2316,10 +2351,9 @@ def test_last_words_of_a_process_that_is_gone_mean_nothing() -> None:
 
 
 def test_of_a_core_that_is_about_to_end_nobody_is_told_that_it_is_quiet() -> None:
-    rig = Rig()
+    rig = Rig(turn_limits=TurnLimits(stalled_ns=2 * SECOND))
     (core,) = rig.running(count=1)
     turn(rig, core)
-    quiet_for(rig, 9)
     rig.finish(core)
 
     quiet_for(rig, 2)

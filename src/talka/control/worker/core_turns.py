@@ -72,8 +72,9 @@ class QuietProcess:
 
 
 class CoreTurns:
-    """Call `turned` for each word, `gone` when a process has ended, `tick` when `next_tick_at` has come. A process that
-    never said a word is not judged: how long it may take to begin is for others to say."""
+    """Call `turned` for each word, `heard` for whatever else a process says, `gone` when it has ended, `tick` when
+    `next_tick_at` has come. A process that never said a word is not judged: how long it may take to begin is for others
+    to say."""
 
     def __init__(self, limits: TurnLimits = TURN_LIMITS) -> None:
         self.next_tick_at = NEVER
@@ -101,6 +102,10 @@ class CoreTurns:
         self._processes[process] = QuietProcess()
         self.version += 1
         return [QuietNews(process, "turns", known.quiet_ns)]
+
+    def heard(self, now: int, process: int) -> list[QuietNews]:
+        """It said something else, which its loop did."""
+        return self.turned(now, process) if process in self._processes else []
 
     def saw(self, process: int, cpu_ns: int, stack: str) -> bool:
         """What a look at it showed. Whether it is the first stack of this silence."""

@@ -166,13 +166,16 @@ class HeldShards:
         held = self._holder(attempt)
         if held is None or held.shards is None:
             return []
+        process = self.pool.process_of(attempt)
         if isinstance(message, Hello):
-            self._pids[self.pool.process_of(attempt)] = message.pid
+            self._pids[process] = message.pid
+        # While what it said was not read yet it did not say besides that it turns.
+        heard: list[ShardsEffect] = [self._quiet_news(news) for news in self.turns.heard(now, process)]
         if isinstance(message, Totals):
             held.has_news(now)
             if message.final:
                 self.pool.leaves(now, attempt)
-        return self._settle(now, held, held.shards.on_message(now, attempt, message))
+        return heard + self._settle(now, held, held.shards.on_message(now, attempt, message))
 
     def on_core_lines(self, now: int, attempt: int, lines: Sequence[str]) -> None:
         """What the core printed; of an attempt that is over nobody wants to know."""
