@@ -45,6 +45,7 @@ from talka.control.worker.handlers_room import (
 from talka.control.worker.obeyed_epoch import BrokenEpoch
 from talka.control.worker.writes import WorkerWrites
 from talka.units import MILLISECOND, NEVER, SECOND
+from talka.wire.attempts import StoreLife
 from talka.wire.jobs import encode
 from talka.wire.tasks import (
     BATCH_LIMIT_BYTES,
@@ -1171,6 +1172,19 @@ def test_results_are_told_as_fast_as_they_are_taken_where_they_are_large() -> No
     assert [each.fence - FIRST for done in rig.all(Done) for each in done.results] == [2]
     rig.forget().took(1, 2)
     assert [each.fence - FIRST for done in rig.all(Done) for each in done.results] == [3, 4]
+
+
+@pytest.mark.parametrize(("told_bytes", "most"), [(8 * 1_256, 2), (3, 1)])
+def test_partitions_share_what_may_be_on_its_way(told_bytes: int, most: int) -> None:
+    rig = Rig(limits=HandlerLimits(told_bytes=told_bytes))
+    life = StoreLife(1, 2, 3, 1, 4)
+    rig.hear(AssignTasks(EPOCH, tuple(task(number) for number in range(5)), of=life))
+
+    rig.ran(0, 1, 2, 3, 4, output=bytes(1_000))
+
+    assert [len(done.results) for done in rig.all(Done)] == [most]
+    rig.forget().hear(ResultsStored(EPOCH, (FIRST,), life))
+    assert [each.fence - FIRST for done in rig.all(Done) for each in done.results] == [most]
 
 
 def test_a_result_that_is_larger_than_what_may_be_on_its_way_is_told_alone() -> None:

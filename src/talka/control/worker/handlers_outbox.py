@@ -131,6 +131,11 @@ class HandlerOutbox:
         )
 
     @property
+    def _told_bytes(self) -> int:
+        """Partitions may be of one manager, with one connection."""
+        return max(1, self._limits.told_bytes // self.life.partitions)  # one result in any case
+
+    @property
     def next_tick_at(self) -> int:
         at = min(self._again_at, self._wrote_at)
         if self._told:
@@ -240,7 +245,7 @@ class HandlerOutbox:
             effects += self._words(now)
         if now >= self._wrote_at:
             effects += self._wrote(now)
-        if fresh and self.size_bytes > self._limits.told_bytes:
+        if fresh and self.size_bytes > self._told_bytes:
             effects += self._told_in_turn(now)
         elif fresh:
             if len(fresh) <= TASKS_LIMIT and self._fresh_bytes <= BATCH_LIMIT_BYTES:
@@ -254,7 +259,7 @@ class HandlerOutbox:
     def _told_in_turn(self, now: int) -> list[ToKeeper]:
         """As many of the fresh ones as may be on their way: the others follow when those were taken, or are told
         again."""
-        left = self._limits.told_bytes - max(0, self.size_bytes - self._fresh_bytes)
+        left = self._told_bytes - max(0, self.size_bytes - self._fresh_bytes)
         count = size = 0
         for result in self._fresh:
             if size >= left:
