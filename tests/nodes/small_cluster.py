@@ -62,7 +62,9 @@ class SmallCluster:
         await node.open_store()
         await node.run()
 
-    async def start_worker(self, name: str = "w", *, handlers: tuple[Path, ...] = (), beside: str = "") -> WorkerNode:
+    async def start_worker(
+        self, name: str = "w", *, handlers: tuple[Path, ...] = (), beside: str = "", cores: int = 1
+    ) -> WorkerNode:
         """Until it has a lease. `beside`: the manager whose neighbour it is, as in `talka up`."""
         self._certified(name, Role.WORKER)
         options = WorkerOptions(
@@ -71,7 +73,7 @@ class SmallCluster:
             secrets=(SECRET,),
             data_dir=self.folder / name,
             certs=self.certs,
-            cores=1,
+            cores=cores,
             handlers=handlers,
         )
         node = self.workers[name] = WorkerNode(options, self._on_event)

@@ -16,6 +16,7 @@ from talka.nodes.runtime import NodeOptions, NodeRuntime, be_neighbours
 from talka.wire.attempts import StoreLife
 from talka.wire.jobs import CHANNEL
 from talka.wire.security.roles import Role
+from talka.wire.task_views import DagFacts
 from talka.wire.tasks import AssignTasks, ResultsStored, TaskMessage
 from talka.work.dags.dag import DagSpec, TaskSpec
 from tests.nodes.small_cluster import LIMIT_S, SECRET, small_cluster
@@ -176,11 +177,57 @@ async def test_no_more_bytes_wait_for_a_neighbour_than_the_window_to_a_worker_ha
         assert len(config) < most <= PACE_LIMITS.window_bytes + 1_000_000  # and what went in the last message of it
 
 
+async def test_what_a_connection_to_a_worker_does_not_hold_waits_until_it_takes_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "handlers.py").write_text(HANDLERS)
+    async with small_cluster(tmp_path, "m", store=f"sqlite:///{tmp_path / 'jobs.sqlite'}") as cluster:
+        manager = cluster.managers["m"]
+        await cluster.start_worker(handlers=(tmp_path / "handlers.py",), cores=2)
+        await completed(manager, large_dag("short", 1, 10))
+        streams, asked = manager.runtime.streams, asyncio.Event()
+        address = manager.member.address_of("w")
+        link = streams._accepted[address]
+        when_room = streams.when_room
+
+        def noted(address: str, told: Callable[[], None]) -> None:
+            when_room(address, told)
+            asked.set()
+
+        monkeypatch.setattr(streams, "when_room", noted)
+        undeliverable = streams.counts.get("undeliverable", 0)
+        link.pause_writing()  # as if the worker did not read
+        assert manager.dags is not None
+        spec = large_dag("large", 60, 250_000)
+        job = await manager.dags.submit_dag(spec, "", "")
+        async with asyncio.timeout(LIMIT_S):
+            await asked.wait()
+        for _ in range(20):  # whoever is told that there is room is told in the next turn
+            await asyncio.sleep(0)
+        assert (await manager.dags.dag(job.id)).counts == {"assigned": 60}, "more than a connection holds"
+        assert PACE_LIMITS.window_bytes < link.queue.size_bytes
+        assert not any(link.queue.refused) and streams._accepted.get(address) is link
+        link.resume_writing()
+        await completed_job(manager, job)
+        assert streams._accepted[address] is link and not link.queue.is_stuck
+        assert streams.counts.get("undeliverable", 0) == undeliverable and not any(link.queue.refused)
+
+
+def large_dag(name: str, count: int, size: int) -> DagSpec:
+    config = msgspec.Raw(b'"' + b"x" * size + b'"')
+    tasks = [TaskSpec(id=f"t{n}", handler="length", config=config) for n in range(count)]
+    return DagSpec(name=name, tasks=tuple(tasks), wait_for_workers=True)
+
+
 async def completed(manager: ManagerNode, spec: DagSpec) -> str:
     assert manager.dags is not None
-    facts = await manager.dags.submit_dag(spec, "", "")
+    return await completed_job(manager, await manager.dags.submit_dag(spec, "", ""))
+
+
+async def completed_job(manager: ManagerNode, facts: DagFacts) -> str:
+    assert manager.dags is not None
     async with asyncio.timeout(LIMIT_S):
         async for seen in manager.dags.watch_dag(facts.id):
             facts = seen
-    assert (facts.state, facts.counts["completed"]) == ("completed", len(spec.tasks)), facts
+    assert (facts.state, facts.counts) == ("completed", {"completed": facts.tasks}), facts
     return facts.id
