@@ -37,7 +37,7 @@ from talka.control.worker.effects import (
     StartHandlers,
     TellHandlers,
 )
-from talka.control.worker.handlers_outbox import AGAIN_NS, HANDLER_LIMITS
+from talka.control.worker.handlers_outbox import AGAIN_NS, HANDLER_LIMITS, HandlerLimits
 from talka.control.worker.handlers_pool import HELD_BACK_LEAST, HandlerPool
 from talka.control.worker.obeyed_epoch import BrokenEpoch, ObeyedEpoch, obeyed_partitions
 from talka.control.worker.writes import WorkerWrites
@@ -516,10 +516,12 @@ def test_results_that_wait_for_one_keeper_do_not_hold_up_those_of_the_other(clus
 class Rig:
     """A worker's pool by itself: the test is the keepers of its partitions."""
 
-    def __init__(self, cores: int = 1, disk: dict[str, bytes] | None = None) -> None:
+    def __init__(
+        self, cores: int = 1, disk: dict[str, bytes] | None = None, limits: HandlerLimits = HANDLER_LIMITS
+    ) -> None:
         self.now = 100 * SECOND
         self.disk = dict(disk or {})
-        self.pool = HandlerPool("w", cores, self.disk, boot=BOOT, files=("h.py",), writes=WorkerWrites())
+        self.pool = HandlerPool("w", cores, self.disk, boot=BOOT, files=("h.py",), limits=limits, writes=WorkerWrites())
         self.pool.lease_granted(1)
         self.is_slow = False
         """Its disk is: tickets wait."""
@@ -587,7 +589,7 @@ FENCE = 7 << EPOCH_SHIFT | 1
 def test_each_partition_has_its_part_of_the_outbox() -> None:
     full, other = Partition(3, PARTITIONS_LIMIT).life(1, 10, 100), Partition(4, PARTITIONS_LIMIT).life(1, 10, 100)
     most = HANDLER_LIMITS.results // PARTITIONS_LIMIT
-    rig = Rig(4)
+    rig = Rig(4, limits=HandlerLimits(told_bytes=HANDLER_LIMITS.results_bytes))  # all of them are told at once
     fences = [FENCE + number for number in range(most)]
     rig.hear(AssignTasks(7, tuple(map(task, fences)), of=full))
     while rig.runs:
