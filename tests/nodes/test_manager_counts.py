@@ -5,6 +5,13 @@ from pathlib import Path
 from tests.nodes.small_cluster import small_cluster
 
 
+async def test_what_waited_for_no_worker_because_too_much_did_is_counted(tmp_path: Path) -> None:
+    async with small_cluster(tmp_path, "m", store=f"sqlite:///{tmp_path / 'jobs.sqlite'}") as cluster:
+        manager = cluster.managers["m"]
+        manager.manager.to_workers.lost = 2
+        assert manager.counts()["dag_messages_lost_total"] == 2
+
+
 async def test_cores_in_metrics_are_those_of_the_cluster_also_where_none_is_given_out(tmp_path: Path) -> None:
     async with small_cluster(tmp_path, "m") as cluster:
         await cluster.start_worker()

@@ -120,7 +120,7 @@ class Manager:
         self.audience = Audience()
         self.dags = DagKeepers()
         """Dag jobs, by partition, once they were read from a store."""
-        self._to_workers = PacedFrames(pace)
+        self.to_workers = PacedFrames(pace)
         self.level = Level.HEALTHY
         self.is_draining = False
         self._keys = keys
@@ -151,7 +151,7 @@ class Manager:
             self.watches.next_tick_at,
             self.audience.next_tick_at,
             self.dags.next_tick_at,
-            self._to_workers.next_tick_at,
+            self.to_workers.next_tick_at,
         )
         if self.registry is not None:
             at = min(at, self.registry.next_tick_at)
@@ -263,7 +263,7 @@ class Manager:
 
     def on_room(self, now: int, worker: str) -> list[PassedOn]:
         """As `RoomWanted` asked for."""
-        return self._out(now, self._to_workers.on_room(worker))
+        return self._out(now, self.to_workers.on_room(worker))
 
     def _silence_of(self, now: int, name: str, boot: int) -> str:
         if self.registry is None:
@@ -318,8 +318,8 @@ class Manager:
             effects += self.audience.tick(now, self.led)
         if now >= self.dags.next_tick_at:
             effects += self.dags.tick(now)
-        if now >= self._to_workers.next_tick_at:
-            effects += self._to_workers.tick(now)
+        if now >= self.to_workers.next_tick_at:
+            effects += self.to_workers.tick(now)
         return self._out(now, effects)
 
     # -- what this node's own API asks
@@ -421,10 +421,10 @@ class Manager:
                     elif to:
                         out.append(effect if effect.to else msgspec.structs.replace(effect, to=to))
                 case ToWorker():
-                    out += self._to_workers.to_worker(now, effect)
+                    out += self.to_workers.to_worker(now, effect)
                 case WorkerLost(name=name, boot=boot, cause=cause):
                     out.append(effect)
-                    self._to_workers.forget(name)
+                    self.to_workers.forget(name)
                     open_effects += self.dags.on_worker_lost(now, name, boot, cause)
                 case WorkerBeat():
                     open_effects += self.dags.on_beat(now, effect)

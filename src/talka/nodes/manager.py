@@ -441,6 +441,7 @@ class ManagerNode(MemberNode[PassedOn]):
         }
         if self.dags is not None:
             counts |= self.dags.metrics()
+            counts["dag_messages_lost_total"] = manager.to_workers.lost
         if registry is not None:
             fleet = registry.fleet
             counts |= {

@@ -24,14 +24,15 @@ DecisionName = Literal[
     "lost",
     "blocked",
     "quarantined",
+    "refused",
     "stalled",
     "stuck",
     "held",
     "busy",
 ]
 """What a manager may find of a worker. Of `degraded`, `draining`, `silent`, `lost` and `blocked` it is given nothing
-new; to a busy one load tests go last, a quarantined one gets no tasks, held cores get none either. A core that is
-stalled or stuck concerns no other core."""
+new; to a busy one load tests go last, a quarantined or refused one gets no tasks, held cores get none either. A core
+that is stalled or stuck concerns no other core."""
 
 
 class JobFacts(msgspec.Struct, frozen=True):

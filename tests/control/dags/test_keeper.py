@@ -10,8 +10,10 @@ import msgspec
 import pytest
 
 from talka.control.dags.keeper_limits import KeeperLimits
+from talka.control.dags.keepers import DagKeepers
 from talka.control.dags.shelf import KeyTaken, NoRoomForJobs
 from talka.control.tasks.delivery import DeliveryLimits
+from talka.control.tasks.quarantine import QUARANTINED
 from talka.control.tasks.store_effects import CallAnswered, Commit, DagEnded, ReadOutputs
 from talka.errors import Invalid
 from talka.units import NEVER, SECOND
@@ -568,7 +570,9 @@ def test_a_worker_on_which_different_tasks_died_is_left_alone(play: Play) -> Non
     play.beat("good", handlers=())
     for number in range(3):
         play.result(play.fence(f"t{number}"), "died", signal="SIGSEGV", alone=True, worker="bad")
-    assert list(play.keeper.dispatcher.workers.quarantined(play.now)) == ["bad"]
+    keepers = DagKeepers()
+    keepers.set(play.keeper)
+    assert keepers.denied(play.now) == {"bad": ("quarantined", QUARANTINED)}
     reasons = {reason.worker: reason.constraint for reason in play.why(id, "t2").workers}
     assert reasons == {"bad": "quarantine", "good": "handler"}
     play.pass_time(301)

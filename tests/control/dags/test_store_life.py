@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from talka.control.tasks.epoch_floor import EPOCH_LIMIT, PAUSE_NS, STEP_LIMIT, EpochFloor
+from talka.control.dags.keepers import DagKeepers
+from talka.control.tasks.epoch_floor import EPOCH_LIMIT, PAUSE_NS, STEP_LIMIT, TOO_HIGH, TOO_OLD, EpochFloor
 from talka.control.tasks.store_effects import RaiseEpoch, WorkerDropped, WorkerTooOld
 from talka.control.worker.effects import AttemptsDropped, EndHandlers
 from talka.control.worker.handlers_partition import DROPS_LIMIT
@@ -375,6 +376,26 @@ def test_a_worker_that_cannot_name_attempts_is_given_none_and_that_is_told_once(
     play.lose("w")
     play.beat("w", boot=2, names=False)
     assert play.news == [WorkerTooOld("w")] * 3
+
+
+def test_who_is_given_nothing_is_told_why_until_it_may_be_given_something(play: DagPlay) -> None:
+    keepers = DagKeepers()
+    assert keepers.denied(play.now) == {}
+    keepers.set(play.keeper)
+    play.beat("w", remembers=(7, OTHER))
+    play.beat("v", names=False)
+    play.beat("x")
+
+    assert keepers.denied(play.now) == {"w": ("refused", TOO_HIGH), "v": ("refused", TOO_OLD)}
+    play.beat("w", remembers=(7, OTHER), names=False)
+    assert keepers.denied(play.now)["w"] == ("refused", TOO_OLD)
+    play.beat("w", remembers=(7, OTHER))
+    assert keepers.denied(play.now)["w"] == ("refused", TOO_HIGH)
+
+    play.take(play.keeper.on_epoch(play.now, 8))
+    play.beat("w", remembers=(7, OTHER))
+    play.lose("v")
+    assert keepers.denied(play.now) == {}
 
 
 def test_attempts_under_way_go_on_when_the_epoch_is_raised(play: DagPlay) -> None:

@@ -27,6 +27,8 @@ from talka.control.jobs.effects import (
 from talka.control.jobs.queue import QUEUE_LIMIT, QUEUE_TIMEOUT_NS, JobQueue
 from talka.control.jobs.registry import LEAD_AGAIN_NS, OWNER_SILENCE_NS, SETTLE_NS, Registry
 from talka.control.jobs.workers.fleet import Fleet, NotFree
+from talka.control.tasks.epoch_floor import TOO_OLD
+from talka.control.tasks.quarantine import QUARANTINED, Denied
 from talka.testing.trust import SIGNER
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.entries import ORDER_LIMIT_BYTES, Grant, JobEntry, decode_entry
@@ -1279,7 +1281,7 @@ class Tasks:
     def __init__(self, **busy: int) -> None:
         self.busy: dict[str, int] = busy
         self.is_waiting = False
-        self.bad: dict[str, int] = {}
+        self.bad: dict[str, Denied] = {}
 
     def busy_cores(self, name: str) -> int:
         return self.busy.get(name, 0)
@@ -1287,7 +1289,7 @@ class Tasks:
     def are_waiting(self) -> bool:
         return self.is_waiting
 
-    def quarantined(self, now: int) -> dict[str, int]:
+    def denied(self, now: int) -> dict[str, Denied]:
         return self.bad
 
 
@@ -1386,16 +1388,15 @@ def test_tasks_that_wait_come_first_for_a_moment_when_a_load_job_has_ended(
     assert office.entry(second).state is JobState.DISPATCHING
 
 
-def test_a_worker_that_gets_no_tasks_because_they_die_there_is_told(cabinet_of: CabinetOf) -> None:
+@pytest.mark.parametrize("denied", [("quarantined", QUARANTINED), ("refused", TOO_OLD)])
+def test_a_worker_that_gets_no_tasks_whatever_it_could_run_is_told(denied: Denied, cabinet_of: CabinetOf) -> None:
     tasks = Tasks()
     office = Office(cabinet_of, "m1", tasks=tasks)
     office.beat("w1", 1)
-    tasks.bad["w1"] = office.now + 300 * SECOND
+    tasks.bad["w1"] = denied
 
     office.run(1)
 
     (view,) = office.answer(ListWorkers(), tuple)
-    assert [(one.what, one.reason) for one in view.decisions] == [
-        ("quarantined", "it gets no tasks for a while: tasks died on it that died nowhere else")
-    ]
+    assert [(one.what, one.reason) for one in view.decisions] == [denied]
     assert view.free == 1, "load jobs may run there"

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from talka.cluster.placement import partition_of
 from talka.control.dags.keeper import DagKeeper
 from talka.control.tasks.dispatch import Dispatcher
+from talka.control.tasks.quarantine import QUARANTINED, Denied
 from talka.control.tasks.store_effects import DagEffect
 from talka.control.tasks.worker_link import KeeperEnd, WorkerBeat
 from talka.units import NEVER
@@ -99,9 +100,14 @@ class DagKeepers(KeeperEnd[DagEffect]):
         """Whether tasks are ready that some worker has the handler of."""
         return self._dispatcher is not None and self._dispatcher.has_ready()
 
-    def quarantined(self, now: int) -> Mapping[str, int]:
-        """Workers that get no tasks because tasks died on them, and until when."""
-        return {} if self._dispatcher is None else self._dispatcher.workers.quarantined(now)
+    def denied(self, now: int) -> Mapping[str, Denied]:
+        """Workers that get no tasks, whatever they could run."""
+        found: dict[str, Denied] = {}
+        if self._dispatcher is not None:
+            found |= dict.fromkeys(self._dispatcher.workers.quarantined(now), ("quarantined", QUARANTINED))
+        for keeper in self._keepers.values():
+            found |= {name: ("refused", why) for name, why in keeper.floor.denied.items()}
+        return found
 
     def on_worker_lost(self, now: int, worker: str, boot: int, cause: str) -> list[DagEffect]:
         effects: list[DagEffect] = []

@@ -18,6 +18,8 @@ STEP_LIMIT: Final = 1024
 beats."""
 PAUSE_NS: Final = SECOND
 """Between two: who tells of ever higher ones, all the time, has used them up after weeks of alarms."""
+TOO_OLD: Final = "it gets no tasks: its version does not tell whose attempts it tells of, so update it"
+TOO_HIGH: Final = "it gets no tasks until the store has a higher epoch than the one that it remembers"
 EPOCH_LIMIT: Final = (1 << 31) - 1
 """A fence has 63 bits, 32 of which count within an epoch."""
 
@@ -32,8 +34,8 @@ class EpochFloor:
         self.raised_total = 0
         self._is_raising = False
         self._not_before = 0
-        self._too_old: dict[str, None] = {}
-        """Workers that do not name attempts: no more than there are in the fleet."""
+        self.denied: dict[str, str] = {}
+        """Workers that are given nothing, and why: no more than there are in the fleet."""
 
     def is_below(self, epoch: int, life: StoreLife) -> bool:
         """Whether a worker that remembers this would obey another than this manager."""
@@ -49,19 +51,19 @@ class EpochFloor:
 
     def too_high(self, now: int, name: str, epoch: int, life: StoreLife) -> list[RaiseEpoch]:
         """What is to be done because of a worker that remembers such an epoch, and is given nothing before."""
-        self.forget(name)
+        self.denied[name] = TOO_HIGH
         to = self.wanted(now, epoch)
         return [RaiseEpoch(to, name, epoch, life.is_of(self.life), self.life.partition)] if to else []
 
     def too_old(self, name: str) -> list[WorkerTooOld]:
         """A worker does not tell whose its attempts are: what is told of it, once."""
-        is_new = name not in self._too_old
-        self._too_old[name] = None
+        is_new = self.denied.get(name) != TOO_OLD
+        self.denied[name] = TOO_OLD
         return [WorkerTooOld(name)] if is_new else []
 
     def forget(self, name: str) -> None:
-        """A worker is gone, or is not too old any more."""
-        self._too_old.pop(name, None)
+        """A worker is gone, or may be given something again."""
+        self.denied.pop(name, None)
 
     def raised(self, epoch: int) -> None:
         """The store has this one now."""

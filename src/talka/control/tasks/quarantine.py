@@ -7,12 +7,16 @@ Decision: docs/decisions/0023-a-core-that-dies.md.
 """
 
 from collections import OrderedDict
-from typing import Final
+from typing import Final, TypeAlias
 
 from talka.errors import Invalid
 from talka.units import MINUTE, NEVER
+from talka.wire.views import DecisionName
 from talka.work.dags.records import TaskKey
 
+Denied: TypeAlias = tuple[DecisionName, str]
+"""What was decided of a worker that gets no tasks, whatever it could run, and why."""
+QUARANTINED: Final = "it gets no tasks for a while: tasks died on it that died nowhere else"
 DEATHS: Final = 3
 """Of different tasks."""
 WITHIN_NS: Final = 10 * MINUTE

@@ -817,7 +817,7 @@ def test_every_decision_about_a_worker_is_told_with_its_reason_and_since_when() 
     fleet.undrain("a")
     for _ in range(3):
         fleet.failed(2 * SECOND, "a")
-    fleet.note_tasks("a", None, "tasks died on it")
+    fleet.note_tasks("a", None, ("quarantined", "tasks died on it"))
     assert judged(fleet, 2 * SECOND, "a") == [
         ("draining", "it was told to drain", False),
         ("blocked", "attempts could not be placed there again and again: one is tried after 10 s", False),

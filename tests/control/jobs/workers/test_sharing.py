@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from talka.control.jobs.workers.fleet import Fleet
 from talka.control.jobs.workers.sharing import CoreSharing, NoTasks, SharingLimits
+from talka.control.tasks.quarantine import Denied
 from talka.units import SECOND
 from talka.wire.jobs import Beat, TaskLoad, WorkerFacts
 
@@ -24,7 +25,7 @@ class Tasks:
     def are_waiting(self) -> bool:
         return self.is_waiting
 
-    def quarantined(self, now: int) -> dict[str, int]:
+    def denied(self, now: int) -> dict[str, Denied]:
         return {}
 
 
@@ -145,7 +146,7 @@ def test_cores_in_place_of_lost_ones_are_free_ones_first_and_the_rest_is_waited_
 
 def test_where_nobody_keeps_tasks_beats_tell_of_them() -> None:
     nobody = NoTasks()
-    assert (nobody.busy_cores("a"), nobody.are_waiting(), nobody.quarantined(0)) == (None, False, {})
+    assert (nobody.busy_cores("a"), nobody.are_waiting(), nobody.denied(0)) == (None, False, {})
     fleet = Fleet()
     fleet.beat(0, "a", 1, "a:1", Beat(1, WorkerFacts(2, folder=1), tasks=TaskLoad(2, 0, 2)))
 

@@ -24,6 +24,7 @@ from talka.control.jobs.effects import (
 )
 from talka.control.jobs.workers.health import SILENT_NS, CorrelatedFailure
 from talka.control.jobs.workers.worker_life import HeardLives, WorkerLife, fewest
+from talka.control.tasks.quarantine import Denied
 from talka.errors import Invalid, Unavailable
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.jobs import Beat, WorkerFacts
@@ -270,11 +271,12 @@ class Fleet:
         if not held:
             self._jobs.pop(job, None)
 
-    def note_tasks(self, name: str, busy_cores: int | None, quarantined: str = "") -> None:
-        """What whoever keeps tasks knows of this worker: that is newer than its beat. None: nobody here knows."""
+    def note_tasks(self, name: str, busy_cores: int | None, denied: Denied | None = None) -> None:
+        """What whoever keeps tasks knows of this worker: that is newer than its beat. `busy_cores` is None: nobody here
+        knows."""
         life = self._workers[name]
         life.busy_cores = min(life.cores, life.tasks.cores if busy_cores is None else busy_cores)
-        life.quarantined = quarantined
+        life.denied = denied
 
     def hold(self, job: str, cores: int, *, rng: Random) -> None:
         """Let so many cores that no load job has get no new tasks. So many there must be."""

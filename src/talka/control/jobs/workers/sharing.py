@@ -14,6 +14,7 @@ from typing import Final, Protocol
 import msgspec
 
 from talka.control.jobs.workers.fleet import Fleet
+from talka.control.tasks.quarantine import Denied
 from talka.units import SECOND
 
 Picks = list[tuple[str, int, int]]
@@ -29,8 +30,8 @@ class TasksSeen(Protocol):
     def are_waiting(self) -> bool:
         """Whether tasks are ready that some worker has the handler of."""
 
-    def quarantined(self, now: int) -> Mapping[str, int]:
-        """Workers that get no tasks, and until when."""
+    def denied(self, now: int) -> Mapping[str, Denied]:
+        """Workers that get no tasks, whatever they could run."""
 
 
 class NoTasks:
@@ -42,7 +43,7 @@ class NoTasks:
     def are_waiting(self) -> bool:
         return False
 
-    def quarantined(self, now: int) -> Mapping[str, int]:
+    def denied(self, now: int) -> Mapping[str, Denied]:
         return {}
 
 
@@ -55,7 +56,6 @@ class SharingLimits(msgspec.Struct, frozen=True):
 
 
 SHARING_LIMITS: Final = SharingLimits()
-QUARANTINED: Final = "it gets no tasks for a while: tasks died on it that died nowhere else"
 
 
 class CoreSharing:
@@ -75,10 +75,9 @@ class CoreSharing:
 
     def count_tasks(self, now: int) -> None:
         """What tasks take of each worker, as the keepers know it where there are any."""
-        bad = self._tasks.quarantined(now)
+        denied = self._tasks.denied(now)
         for life in self._fleet.lives():
-            why = QUARANTINED if life.name in bad else ""
-            self._fleet.note_tasks(life.name, self._tasks.busy_cores(life.name), why)
+            self._fleet.note_tasks(life.name, self._tasks.busy_cores(life.name), denied.get(life.name))
 
     def choose(self, now: int, job: str, least: int, most: int) -> Picks | None:
         """Cores for this job; None: it waits."""

@@ -15,6 +15,7 @@ from talka.cluster.placement import choose
 from talka.control.jobs.effects import WorkerJudged
 from talka.control.jobs.workers.standing import Decision, Standing, WorkerFinding
 from talka.control.member.breaker import Breaker, BreakerState
+from talka.control.tasks.quarantine import Denied
 from talka.units import MILLISECOND, SECOND
 from talka.wire.jobs import Beat, QuietCore, TaskLoad, WorkerFacts
 from talka.wire.views import DecisionName, WorkerState
@@ -73,8 +74,8 @@ class WorkerLife(msgspec.Struct, eq=False):
     """Those that tasks keep busy, as far as it is known."""
     quiet: tuple[QuietCore, ...] = ()
     """Of its cores those that do not turn their event loop."""
-    quarantined: str = ""
-    """Why it gets no tasks; empty: it does."""
+    denied: Denied | None = None
+    """That it gets no tasks, and why."""
     is_busy: bool = False
     """Its processors are."""
     rival: int | None = None
@@ -173,8 +174,9 @@ class WorkerLife(msgspec.Struct, eq=False):
         if self.is_blocked:
             again = "the next one is the test whether it takes them again" if self._probe else "one is tried after 10 s"
             found["blocked"] = WorkerFinding(f"attempts could not be placed there again and again: {again}")
-        if self.quarantined:
-            found["quarantined"] = WorkerFinding(self.quarantined)
+        if self.denied is not None:
+            what, why = self.denied
+            found[what] = WorkerFinding(why)
         for state in ("stuck", "stalled"):
             quiet = [core for core in self.quiet if core.state == state]
             if quiet:
