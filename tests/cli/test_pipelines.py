@@ -746,6 +746,10 @@ def test_logs_of_a_task_have_what_its_attempts_printed(command: Any, cluster: Fa
     cluster.log_pages = [log_page("logged")]
     code, out, err = command("jobs", "show", "job1", "--logs", "load", "--attempt", "2")
     assert (code, out) == (0, "") and "load of job job1 has logged and printed nothing there" in err
+    cluster.tried, cluster.log_pages = [[tried(1, "died")]], [log_page()]
+    _, out, err = command("jobs", "show", "job1", "--logs", "load")
+    assert (out, err) == ("", "load of job job1 has logged and printed nothing that was told before its process died\n")
+    cluster.tried = [[tried(1, "failed", OUT, TRACEBACK), tried(2, "completed")]]
     code, out, err = command("jobs", "show", "job1", "--logs", "load", "--attempt", "3")
     assert (code, out) == (2, "") and "task load of job job1 had no attempt 3: talka jobs show job1 --task load" in err
     cluster.log_pages = [log_page("logged")]

@@ -476,7 +476,7 @@ def show_logs(where: dict[str, Any], id: str, task: str, wanted: LogsWanted, *, 
     """All that there is, its log first, then what each attempt wrote; or, when followed, all that will be until the job
     has ended."""
 
-    async def ask(client: Client) -> int:
+    async def ask(client: Client) -> WordsShown:
         if wanted.attempt and not wanted.follow:  # one that is followed may be yet to come
             numbers = [one.attempt for one in await attempts_of(client, id, task)]
             if wanted.attempt not in numbers:
@@ -491,11 +491,14 @@ def show_logs(where: dict[str, Any], id: str, task: str, wanted: LogsWanted, *, 
                 continue
             await shown.outputs()
             if not page.next or not wanted.follow:
-                return shown.count
+                return shown
             await asyncio.sleep(every_s)
 
-    if not asked(where, ask) and not wanted.as_json:
-        tell(f"{task} of job {id} has logged and printed nothing{' there' if wanted.attempt or wanted.stream else ''}")
+    shown = asked(where, ask)
+    if not shown.count and not wanted.as_json:
+        asked_for = " there" if wanted.attempt or wanted.stream else ""
+        until = " that was told before its process died" if shown.has_died else ""
+        tell(f"{task} of job {id} has logged and printed nothing{asked_for}{until}")
     return 0
 
 
@@ -504,6 +507,8 @@ class WordsShown:
 
     def __init__(self, client: Client, id: str, task: str, wanted: LogsWanted) -> None:
         self.count = 0
+        self.has_died = False
+        """The process of an attempt did: it may have had more to say."""
         self._client = client
         self._id = id
         self._task = task
@@ -528,6 +533,7 @@ class WordsShown:
             number, is_over = attempt.attempt, attempt.outcome != "running"
             if wanted.attempt not in (0, number) or (wanted.as_json and not is_over):
                 continue
+            self.has_died |= attempt.outcome == "died"
             streams = [one for one in attempt.streams if wanted.stream in ("", one.stream)]
             if all(self._seen.get((number, one.stream), 0) >= one.written for one in streams):
                 continue

@@ -5,6 +5,7 @@ fail."""
 
 import asyncio
 import contextlib
+import contextvars
 import gc
 import io
 import logging
@@ -19,6 +20,7 @@ import pytest
 
 from talka.engine.handlers import attempt_output
 from talka.engine.handlers.attempt_output import AttemptOutput, UsualStreams, route_streams, routed, traceback_of
+from talka.engine.handlers.handler_core import HANDLER_CORE_LIMITS, HandlerCoreLimits
 from talka.engine.handlers.handler_run import HandlerRun
 from talka.wire.output_tail import STREAM_LIMIT_BYTES, StreamTail, Wrote
 from talka.wire.tasks import HandedTask, Said, TaskLine, TaskResult
@@ -29,8 +31,8 @@ from tests.engine.handlers.test_handler_core import KINDS, WAIT_S, Bench, of
 class RoutedBench(Bench):
     """Streams of this process are those of its attempts."""
 
-    def __init__(self, **functions: Callable[..., Any]) -> None:
-        super().__init__(**functions)
+    def __init__(self, limits: HandlerCoreLimits = HANDLER_CORE_LIMITS, **functions: Callable[..., Any]) -> None:
+        super().__init__(limits, **functions)
         self.own = io.StringIO()
         sys.stdout, sys.stderr = (routed(stream, self.own, self.core.sole) for stream in ("stdout", "stderr"))  # type: ignore[arg-type]
 
@@ -328,6 +330,39 @@ async def test_what_a_coroutine_says_is_told_though_it_keeps_the_loop_from_turni
 
     assert result.outcome == "completed"
     assert told == [(b"one\n", ["line"], [{"row": 7}])]
+
+
+async def test_what_a_plain_function_says_first_is_told_before_its_next_line() -> None:
+    told: list[tuple[list[Wrote], list[str]]] = []
+
+    def die(task: HandlerTask) -> None:
+        print("one")
+        told.append((list(bench.wrote), bench.heard.lines))
+
+    def log(task: HandlerTask) -> None:
+        task.log("line")
+        told.append((list(bench.wrote), bench.heard.lines))
+
+    for handler in (die, log):
+        bench = RoutedBench(HandlerCoreLimits(heard_within_s=WAIT_S), at_once=handler)
+        result = await bench.result_of("at_once")
+        assert result.outcome == "completed", result
+
+    (first, _), (_, second) = told
+    assert [tail.content for wrote in first for tail in wrote.tails] == [b"one\n"]
+    assert second == ["line"]
+
+
+async def test_a_thread_that_its_loop_waits_for_says_something_and_goes_on() -> None:
+    async def wait_for_it(task: HandlerTask) -> None:
+        context = contextvars.copy_context()
+        thread = threading.Thread(target=context.run, args=(print, "one"))
+        thread.start()
+        thread.join()
+
+    result = await RoutedBench(wait_for_it=wait_for_it).result_of("wait_for_it")
+
+    assert result.tails == (StreamTail("stdout", b"one\n", 4),)
 
 
 async def test_of_much_output_the_end_is_told_and_how_much_there_was() -> None:

@@ -96,6 +96,11 @@ def spin(task):
 async def segfault(task):
     ctypes.string_at(0)
 
+@handler("print-and-segfault")
+def print_and_segfault(task):
+    print("reads row 7", file=sys.stderr)
+    ctypes.string_at(0)
+
 @handler("exit")
 def exit(task):
     os._exit(task.config)
@@ -374,6 +379,15 @@ async def test_what_was_printed_before_the_event_loop_was_blocked_is_told(owner:
 
     (wrote,) = (await owner.next(Said)).wrote
     assert wrote == Wrote(fence, (StreamTail("stderr", b"blocks\n", 7),))
+
+
+async def test_what_a_function_printed_at_once_before_its_process_died_is_told(owner: Owner) -> None:
+    await owner.start()
+    fence = owner.hand("print-and-segfault")
+
+    (wrote,) = (await owner.next(Said)).wrote
+    assert wrote == Wrote(fence, (StreamTail("stderr", b"reads row 7\n", 12),))
+    assert (await owner.next(ExitFacts)).cause == "SIGSEGV"
 
 
 async def test_core_that_says_nonsense_is_killed(owner: Owner) -> None:

@@ -92,6 +92,8 @@ class HandlerCoreLimits(msgspec.Struct, frozen=True):
     """Lines that wait to be sent; those beyond are left out, and a line says how many."""
     lines_per_frame: int = 1000
     say_every_s: float = SAY_EVERY_S
+    heard_within_s: float = 0.02
+    """So long the thread of a function waits at most until the loop has told what it said."""
 
 
 HANDLER_CORE_LIMITS: Final = HandlerCoreLimits()
@@ -133,8 +135,10 @@ class HandlerCore(asyncio.Protocol):
         """Those that wrote something of which the worker was not told."""
         self._is_due = False
         self._is_saying = False
+        self._is_awaited = False
+        """A thread waits until the loop has told what is new."""
         self._say_at_ns = 0
-        """Before that a coroutine says nothing out of turn."""
+        """Before that nothing is said out of turn."""
         self._has_broken_off = False
         """An attempt did not return since the last look for what it left."""
         self._is_looking = False
@@ -285,10 +289,18 @@ class HandlerCore(asyncio.Protocol):
 
     def _say_soon(self, *, out_of_turn: bool = True) -> None:
         is_in_loop = threading.get_ident() == self._thread
-        if is_in_loop and out_of_turn and monotonic_ns() >= self._say_at_ns:
+        is_due = out_of_turn and monotonic_ns() >= self._say_at_ns
+        if is_due and is_in_loop:
             # A coroutine speaks. It may keep the loop from turning from now on, and be killed then.
             self._say_at_ns = monotonic_ns() + self._say_every_ns
             self._tell_sayings()
+        elif is_due and not self._is_awaited:
+            # A function speaks, in its thread. Its next line may kill the process: it waits until the loop has told
+            # this, and not for long, since a coroutine that holds the loop may be waiting for this very thread.
+            self._is_awaited = True
+            told = threading.Event()
+            self._loop.call_soon_threadsafe(self._say_for, told)
+            told.wait(self._limits.heard_within_s)
         elif not self._is_saying:
             self._is_saying = True
             if is_in_loop:
@@ -326,6 +338,11 @@ class HandlerCore(asyncio.Protocol):
         self._is_saying = False
         self._say_at_ns = monotonic_ns() + self._say_every_ns
         self._tell_sayings()
+
+    def _say_for(self, told: threading.Event) -> None:
+        self._is_awaited = False
+        self._say()
+        told.set()
 
     def _tell_sayings(self) -> None:
         if self._is_held_up:
