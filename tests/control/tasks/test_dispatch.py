@@ -640,6 +640,9 @@ def test_why_names_the_handlers_that_there_are() -> None:
     dispatcher.workers.set_worker(0, worker("w1", handlers=()))
     expected = 'no worker has the handler "resise", nor any other: start one with a file of handlers'
     assert text(dispatcher, missing) == expected
+    dispatcher.workers.set_worker(0, DispatchWorker(name="w1", state="degraded", problem="etl.py:2: SyntaxError"))
+    assert text(dispatcher, missing) == "it is degraded and has no handlers: etl.py:2: SyntaxError"
+    dispatcher.workers.set_worker(0, worker("w1", handlers=()))
     dispatcher.workers.set_worker(0, worker("w2", handlers=("resise",)))
     reason = dispatcher.why(tasks_of(new_job(), 1, needs=missing)[0], 0)[0]
     assert reason.text == 'it does not have the handler "resise"; it has none'

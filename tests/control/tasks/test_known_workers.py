@@ -8,6 +8,7 @@ from talka.control.tasks.dispatch import Dispatcher
 from talka.control.tasks.known_workers import KnownLimits, KnownWorkers, Lack, Wants
 from talka.control.tasks.worker_room import DispatchWorker
 from talka.units import SECOND
+from talka.wire.jobs import WorkerFacts
 
 GB = 10**9
 
@@ -43,6 +44,17 @@ FLEET = (
 )
 def test_what_one_worker_has_can_be_run(wants: Wants) -> None:
     assert known(*FLEET).lack(0, wants) is None
+
+
+def test_of_workers_that_are_degraded_and_have_no_handlers_it_is_told_why() -> None:
+    facts = WorkerFacts(1, state="degraded", reason="etl.py:2: raised ModuleNotFoundError")
+    broken = [DispatchWorker.of(name, facts, 1, "degraded") for name in "xyz"]
+    full = DispatchWorker.of("f", WorkerFacts(1, state="degraded", reason="full", handlers=("clean",)), 1, "degraded")
+
+    lack = known(*broken, full).lack(0, Wants("extract"))
+
+    problem = "is degraded and has none: etl.py:2: raised ModuleNotFoundError"
+    assert lack == Lack("handler", f'no worker has the handler "extract"; known: clean; x {problem}; y {problem}')
 
 
 @pytest.mark.parametrize(

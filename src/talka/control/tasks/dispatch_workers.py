@@ -178,6 +178,8 @@ class DispatchWorkers:
         return None
 
     def _no_handler(self, facts: DispatchWorker, handler: str) -> str:
+        if facts.problem:
+            return f"it is degraded and has no handlers: {facts.problem}"
         everywhere: dict[str, None] = {}
         for worker in self.here.values():
             everywhere.update(dict.fromkeys(worker.facts.handlers))

@@ -11,6 +11,8 @@ from typing import Final, NamedTuple, Protocol
 from talka.units import NEVER, SECOND
 
 NAMES_SHOWN: Final = 10
+BROKEN_SHOWN: Final = 2
+"""Workers whose handlers cannot be used."""
 
 
 class KnownLimits(NamedTuple):
@@ -55,6 +57,8 @@ class Able(Protocol):
     def memory_bytes(self) -> int: ...
     @property
     def accepts_code(self) -> bool: ...
+    @property
+    def problem(self) -> str: ...
 
 
 class KnownWorkers:
@@ -117,9 +121,12 @@ class KnownWorkers:
         if not able:
             handlers = {handler for worker in workers for handler in worker.handlers}
             known = _known(handlers) if workers else "no worker is known here yet"
-            return Lack(
-                "handler", f'no worker has the handler "{wants.handler}"{_close(wants.handler, handlers)}; {known}'
-            )
+            # One of them may be the one that was meant to have it.
+            broken = [
+                f"; {worker.name} is degraded and has none: {worker.problem}" for worker in workers if worker.problem
+            ]
+            text = f'no worker has the handler "{wants.handler}"{_close(wants.handler, handlers)}; {known}'
+            return Lack("handler", text + "".join(broken[:BROKEN_SHOWN]))
         who = "worker that takes code" if wants.is_brought else f'worker with the handler "{wants.handler}"'
         for capability in wants.capabilities:
             capabilities = {other for worker in able for other in worker.capabilities}

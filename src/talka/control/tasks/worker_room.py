@@ -69,6 +69,8 @@ class DispatchWorker(msgspec.Struct, frozen=True, kw_only=True):
     """Or degraded, or draining."""
     accepts_code: bool = False
     """It runs handlers that travel with jobs."""
+    problem: str = ""
+    """Of one without handlers, why it is degraded: their file may be broken."""
 
     @classmethod
     def of(cls, name: str, facts: WorkerFacts, cores: int, state: str) -> "DispatchWorker":
@@ -81,6 +83,7 @@ class DispatchWorker(msgspec.Struct, frozen=True, kw_only=True):
             cores=cores,
             state=state,
             accepts_code=facts.accepts_code,
+            problem=facts.reason if facts.state == "degraded" and not facts.handlers else "",
         )
 
 
