@@ -1054,6 +1054,20 @@ def test_results_are_told_again_every_second_until_they_are_taken() -> None:
     assert rig.count("results_untaken_bytes") == 0
 
 
+def test_when_a_result_was_told_is_forgotten_once_it_was_taken() -> None:
+    rig = Rig()
+    idle_at = rig.pool.next_tick_at
+    rig.hand(task(1), task(2), task(3))
+    rig.ran(1)
+    told_at = rig.now
+    rig.later(AGAIN_NS // 2)
+    rig.ran(2, 3)
+    rig.took(2, 3)
+    assert rig.pool.next_tick_at == told_at + AGAIN_NS, "the first is told again"
+    rig.took(1)
+    assert rig.pool.next_tick_at == idle_at
+
+
 def test_a_task_that_was_taken_is_not_begun_again() -> None:
     rig = Rig()
     rig.hand(task(1))

@@ -204,6 +204,9 @@ class HandlerOutbox:
             result = self.results.pop(fence, None)
             if result is not None:
                 self.size_bytes -= result_bytes(result)
+        # What was taken is not looked at when its time has come: that would be a tick for each.
+        while self._told and self.results.keys().isdisjoint(self._told[0][1]):
+            self._told.popleft()
 
     def tell_again(self, fences: Iterable[int]) -> None:
         """Those of these that are here are told with the next flush."""
