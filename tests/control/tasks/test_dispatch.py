@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from itertools import groupby
 from random import Random
 from typing import Any
 
@@ -48,6 +49,10 @@ def tasks_of(
 def worker(name: str = "w1", cores: int = 1, handlers: tuple[str, ...] = ("resize",)) -> DispatchWorker:
     """Its handlers are plain functions."""
     return DispatchWorker(name=name, cores=cores, handlers=handlers, plain=handlers)
+
+
+def number_of(given: tuple[DagTask, str]) -> int:
+    return given[0].job.row.number
 
 
 def with_workers(*workers: DispatchWorker, length_ns: int | None = None, **bounds: int) -> Dispatcher:
@@ -350,6 +355,22 @@ def test_a_long_task_does_not_starve_in_a_stream_of_short_ones() -> None:
     for task, _ in running[:2]:
         dispatcher.ended(1, task, 1000)
     assert "2.0" in ids(dispatcher.assign(1))
+
+
+def test_short_tasks_of_many_jobs_are_given_out_job_by_job_and_equally() -> None:
+    """Rows of a job lie side by side in the store."""
+    dispatcher = with_workers(worker(cores=1), length_ns=1000)
+    jobs = [new_job(number) for number in range(1, 101)]
+    for job in jobs:
+        dispatcher.put(0, tasks_of(job, 20))
+    first = dispatcher.assign(0)
+    assert [(number, len(list(of_it))) for number, of_it in groupby(first, number_of)] == [
+        (number, 16) for number in range(1, 65)
+    ]
+    for task, _ in first:
+        dispatcher.ended(0, task, 1000)
+    then = [(number, len(list(of_it))) for number, of_it in groupby(dispatcher.assign(0), number_of)]
+    assert then == [(number, 16) for number in range(65, 101)] + [(number, 4) for number in range(1, 101)]
 
 
 # Which worker

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from talka.control.dags.job import DagJob
 from talka.control.tasks import ready_queues
 from talka.control.tasks.limits import Limits
-from talka.control.tasks.ready_queues import STALE_LIMIT, Queue, ReadyQueues
+from talka.control.tasks.ready_queues import STALE_LIMIT, TURN, Queue, ReadyQueues, TaskLane
 from talka.control.tasks.task import DagTask, Needs
 from talka.units import MINUTE, NEVER, SECOND
 from talka.work.dags.dag import DagSettings, Limit
@@ -45,6 +45,15 @@ def queues() -> ReadyQueues:
     return ReadyQueues(Limits())
 
 
+def took(queues: ReadyQueues, now: int, queue: Queue, part: int = TURN) -> DagTask:
+    """The next of this queue, which is the best. `part`: of a core, what it fills."""
+    lane = queue.next
+    assert isinstance(lane, TaskLane)
+    task = queues.take(now, queue, lane)
+    queues.gave_task(lane, part)
+    return task
+
+
 def taken(queues: ReadyQueues, count: int, now: int = 0) -> list[str]:
     """Ids of the next ones."""
     ids = []
@@ -52,7 +61,7 @@ def taken(queues: ReadyQueues, count: int, now: int = 0) -> list[str]:
         queue = queues.best()
         if queue is None:
             break
-        ids.append(queues.take(now, queue, queue.next).id)
+        ids.append(took(queues, now, queue).id)
     return ids
 
 
@@ -104,6 +113,25 @@ def test_jobs_take_turns_however_many_tasks_they_have(queues: ReadyQueues) -> No
     queues.put(0, tasks_of(new_job(2), 2))
     queues.put(0, tasks_of(new_job(3), 1))
     assert taken(queues, 7) == ["1.0", "2.0", "3.0", "1.1", "2.1", "1.2", "1.3"]
+
+
+def test_of_short_tasks_a_turn_has_several(queues: ReadyQueues) -> None:
+    queues.put(0, tasks_of(new_job(1), 5))
+    queues.put(0, tasks_of(new_job(2), 4))
+    ids = [took(queues, 0, best(queues), TURN // 2).id for _ in range(9)]
+    assert ids == ["1.0", "1.1", "2.0", "2.1", "1.2", "1.3", "2.2", "2.3", "1.4"]
+
+
+def test_a_turn_that_was_not_used_up_ends_when_no_more_is_taken(queues: ReadyQueues) -> None:
+    queues.put(0, tasks_of(new_job(1), 3))
+    queues.put(0, tasks_of(new_job(2), 3))
+    queue = best(queues)
+    lane = queue.next
+    assert isinstance(lane, TaskLane)
+    assert took(queues, 0, queue, 1).id == "1.0"
+    queues.end_turn(lane)
+    assert took(queues, 0, best(queues), 1).id == "2.0"
+    assert took(queues, 0, best(queues), 1).id == "2.1"
 
 
 def test_a_job_that_comes_later_does_not_wait_behind_those_that_waited_long(queues: ReadyQueues) -> None:
@@ -409,7 +437,7 @@ def test_every_task_that_is_put_and_not_removed_is_taken_once(moves: list[tuple[
             queues.remove(now, [task])
             inside.pop(task, None)
         elif move == "take" and queue is not None:
-            del inside[queues.take(now, queue, queue.next)]
+            del inside[took(queues, now, queue)]
         elif move == "park" and queue is not None:
             if index % 2:
                 queues.park(queue, "db", now + SECOND)

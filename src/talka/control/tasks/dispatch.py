@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from talka.control.tasks.dispatch_workers import DispatchWorkers
 from talka.control.tasks.limits import Limits
-from talka.control.tasks.ready_queues import Queue, QueueGroup, ReadyQueues, SourceLane, group_key
+from talka.control.tasks.ready_queues import Queue, QueueGroup, ReadyQueues, SourceLane, TaskLane, group_key
 from talka.control.tasks.source import DrawnRange, Source
 from talka.control.tasks.task import DagTask, Needs, TaskOwner
 from talka.control.tasks.worker_room import (
@@ -124,6 +124,7 @@ class Dispatcher:
         pools: dict[QueueGroup, WorkerPool] = {}
         passed: dict[SourceLane, None] = {}
         passed_at = 0
+        last: TaskLane | None = None
         while len(given) < limit:
             queue = best()
             if queue is None:
@@ -160,9 +161,13 @@ class Dispatcher:
                 continue
             task = take(now, queue, lane)
             kib = handed_kib(task) if task.after else task.kib
-            flights[task] = load(worker, needs, kib, hold)
+            flights[task] = flight = load(worker, needs, kib, hold)
+            ready.gave_task(lane, flight[2])
+            last = lane
             pool.loaded(worker)
             given.append((task, worker.facts.name))
+        if last is not None:
+            ready.end_turn(last)  # who comes next time shares what is free then
         self._again_at = now if len(given) >= limit else NEVER
         return given
 

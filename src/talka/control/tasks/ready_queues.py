@@ -4,7 +4,8 @@ They wait in a queue for each kind of needs, and in it in a lane for each job. I
 the higher priority, and a minute of waiting counts as much as one step of that. Between lanes the same holds, only that
 the waiting of a lane begins anew whenever it is given something: what counts is how long a job was left out, not how
 much of it is waiting. Lanes that are alike by this, to the minute, take turns, and so do queues: jobs share equally, a
-job of one task does not wait behind one of a million, and the lowest priority gets its turn within minutes.
+job of one task does not wait behind one of a million, and the lowest priority gets its turn within minutes. A turn is
+one task, or of short ones several that go out together.
 
 Queues that the same workers can serve form a group. A group waits when no worker has room, a queue when a limit is
 reached; neither costs anything until it is woken.
@@ -31,6 +32,10 @@ from talka.units import MINUTE, NEVER
 PRIORITY_BITS: Final = 4
 """Enough for 1 to 10."""
 PRIORITY_MASK: Final = (1 << PRIORITY_BITS) - 1
+TURN: Final = 1 << 14
+"""What a lane is given in one turn, in parts of a core (`worker_room.CORE`), or one task that is longer: a 64th of what
+lies ready for it, or 16 of the shortest tasks. Rows of one job lie side by side in the store: a commit that is about
+one task of each of a thousand jobs writes ten times as much."""
 STALE_LIMIT: Final = 64
 """A lane with more places of removed tasks than this and than tasks is cleaned."""
 
@@ -120,7 +125,7 @@ class _Bucket:
 class TaskLane(_Ranked):
     """Tasks of one dag job in one queue."""
 
-    __slots__ = ("buckets", "buckets_of", "count", "job", "keys", "queue", "served_at", "stale")
+    __slots__ = ("buckets", "buckets_of", "count", "given", "job", "keys", "queue", "served_at", "stale")
 
     def __init__(self, queue: "Queue", job: TaskOwner, turn: int, buckets_of: dict[DagTask, _Bucket]) -> None:
         super().__init__(turn)
@@ -128,6 +133,8 @@ class TaskLane(_Ranked):
         self.job = job
         self.buckets_of = buckets_of
         self.served_at = -NEVER
+        self.given = 0
+        """What it was given in this turn, in parts of a core."""
         self.count = 0
         self.stale = 0
         self.keys: list[int] = []
@@ -303,8 +310,9 @@ class QueueGroup(_Shared[Queue]):
 
 
 class ReadyQueues:
-    """Ask for the `best` queue, and `take` from it, or `park` it or its group and ask again. Where its next lane is a
-    `SourceLane`, draw from that source and tell what it `gave`, or let it `pass_turn`."""
+    """Ask for the `best` queue, and `take` from it and tell what that `gave_task`, or `park` it or its group and ask
+    again; whoever takes no more for now ends the turn of the last lane. Where its next lane is a `SourceLane`, draw
+    from that source and tell what it `gave`, or let it `pass_turn`."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -388,13 +396,25 @@ class ReadyQueues:
         del self.buckets_of[task]
         lane.count -= 1
         lane.is_changed = queue.is_changed = queue.group.is_changed = True
+        queue.turn = next(self._numbers)
         if lane.count:
             lane.served_at = now
-            lane.turn = queue.turn = next(self._numbers)
         else:
-            queue.turn = next(self._numbers)
             self._drop(now, lane)
         return task
+
+    def gave_task(self, lane: TaskLane, part: int) -> None:
+        """The task that was just taken fills so much of a core."""
+        lane.given += part
+        # A source has turns by tasks.
+        if lane.given >= TURN or self._sources:
+            self.end_turn(lane)
+
+    def end_turn(self, lane: TaskLane) -> None:
+        """Others of its queue come first now."""
+        lane.given = 0
+        lane.turn = next(self._numbers)
+        lane.is_changed = lane.queue.is_changed = lane.queue.group.is_changed = True
 
     # -- sources
 
