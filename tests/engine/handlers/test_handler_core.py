@@ -181,6 +181,25 @@ async def test_output_is_what_it_returns(kind: str) -> None:
     assert (await bench.result_of("give", None)).output == b"null"
 
 
+async def test_the_end_of_the_only_attempt_is_told_at_once_and_ends_of_several_together() -> None:
+    """A turn of the loop is a tenth of what a short task takes."""
+    heard_after: list[int] = []
+
+    async def look(task: HandlerTask) -> None:
+        asyncio.get_running_loop().call_soon(lambda: heard_after.append(len(bench.heard.results)))
+
+    bench = Bench(look=look)
+    await bench.result_of("look")
+    await asyncio.sleep(0)
+    assert heard_after == [1]
+
+    bench.heard.messages.clear()
+    for _ in range(3):
+        bench.hand("look")
+    await bench.heard.until(lambda: len(bench.heard.results) == 3)
+    assert [len(message.results) for message in bench.heard.messages if isinstance(message, Ran)] == [3]
+
+
 async def test_attempts_do_not_share_a_context() -> None:
     def touch(task: HandlerTask) -> str:
         before = variable.get()

@@ -258,8 +258,12 @@ class HandlerCore(asyncio.Protocol):
         self._results.append(result)
         if result.outcome in DID_NOT_RETURN:
             self._has_broken_off = True
-        if not self._is_due:
+        if self._is_due:
+            return
+        if self._attempts or threading.get_ident() != self._thread:
             self._wake()
+        else:
+            self._tell()  # nothing else can end in this turn of the loop
 
     def progress(self, fence: int, details: bytes) -> None:
         self._progress[fence] = details
