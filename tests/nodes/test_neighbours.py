@@ -12,7 +12,7 @@ from talka.cluster.effects import Lane, Send
 from talka.control.member.composite import ClusterMember, ToNeighbour
 from talka.control.tasks.paced_frames import PACE_LIMITS
 from talka.nodes.manager import ManagerNode
-from talka.nodes.runtime import NodeOptions, NodeRuntime, be_neighbours
+from talka.nodes.runtime import ASIDE_LIMIT, NodeOptions, NodeRuntime, be_neighbours
 from talka.wire.attempts import StoreLife
 from talka.wire.jobs import CHANNEL
 from talka.wire.security.roles import Role
@@ -35,16 +35,20 @@ async def length(task: HandlerTask) -> int:
 
 
 class Hearing:
-    """The part of a node: keeps what it was told."""
+    """The part of a node: keeps what it was told, and answers it as often as it is told to."""
 
     next_tick_at = 1 << 62
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, int, object]] = []
+        self.answers: list[ResultsStored] = []
+        self.mistake = False
 
     def on_message(self, now: int, sender: str, message: object, boot: int) -> list[Any]:
         self.heard.append((sender, boot, message))
-        return []
+        if self.mistake:
+            raise ZeroDivisionError
+        return [Send(CHANNEL, sender, self.answers.pop(0), Lane.RESULTS)] if self.answers else []
 
 
 class Node:
@@ -53,17 +57,25 @@ class Node:
     def __init__(self, folder: Path, name: str) -> None:
         self.hears = True
         self.part = Hearing()
+        self.heard_meanwhile: list[int] = []
+        """How much its neighbour had heard, each time it said something."""
         options = NodeOptions(name=name, secrets=(SECRET,), data_dir=folder / name)
         self.runtime: NodeRuntime[Any] = NodeRuntime(
             options,
             Role.WORKER,
             on_event=lambda event: None,
-            carry_out=lambda effect: self.runtime.tell_neighbour(cast(ToNeighbour, effect)),
+            carry_out=self.carry_out,
             hears=lambda: self.hears,
         )
         self.runtime.member = ClusterMember(
             group="g", name=name, boot=self.runtime.boot, part=cast(Any, self.part), admission=self.runtime.admission
         )
+
+    def carry_out(self, effect: object) -> None:
+        neighbour = self.runtime.neighbour
+        assert neighbour is not None
+        self.heard_meanwhile.append(len(cast(Hearing, neighbour.member.jobs).heard))
+        self.runtime.tell_neighbour(cast(ToNeighbour, effect))
 
     def say(self, to: str, *numbers: int) -> None:
         self.runtime.act([Send(CHANNEL, to, stored(number), Lane.RESULTS) for number in numbers])
@@ -89,28 +101,54 @@ async def test_what_is_said_is_heard_in_its_order_and_not_in_the_midst_of_what_i
     one, other = nodes
     one.say("w", 1, 2)
     one.say("w", 3)
-    assert other.heard() == []
-    await asyncio.sleep(0)
     assert other.part.heard == [("m", one.runtime.boot, stored(number)) for number in (1, 2, 3)]
+    assert one.heard_meanwhile == [0, 0, 2]
     other.say("m", 4)
-    await asyncio.sleep(0)
     assert one.part.heard == [("w", other.runtime.boot, stored(4))]
+
+
+async def test_an_answer_is_heard_after_what_was_said_before_it(nodes: Any) -> None:
+    one, other = nodes
+    other.part.answers = [stored(11), stored(12)]
+    one.part.answers = [stored(3)]
+    one.say("w", 1, 2)
+    assert one.heard() == [stored(11), stored(12)]
+    assert other.heard() == [stored(1), stored(2), stored(3)]
+
+
+async def test_a_long_exchange_lets_others_have_their_turn(nodes: Any) -> None:
+    one, other = nodes
+    one.part.answers = [stored(number) for number in range(ASIDE_LIMIT)]
+    other.part.answers = [stored(number) for number in range(ASIDE_LIMIT)]
+    one.say("w", 0)
+    assert len(one.heard()) + len(other.heard()) == ASIDE_LIMIT
+    one.say("w", 1)  # which waits behind what is on its way
+    assert len(one.heard()) + len(other.heard()) > ASIDE_LIMIT
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert (len(one.heard()), len(other.heard())) == (ASIDE_LIMIT, ASIDE_LIMIT + 2)
+
+
+async def test_a_mistake_of_who_hears_is_none_of_who_speaks(nodes: Any) -> None:
+    one, other = nodes
+    mistakes: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: mistakes.append(context["exception"]))
+    other.part.mistake = True
+    one.say("w", 1, 2)
+    assert [type(mistake) for mistake in mistakes] == [ZeroDivisionError, ZeroDivisionError]
+    assert other.heard() == [stored(1), stored(2)]
 
 
 async def test_what_is_said_to_a_node_that_has_ended_or_may_not_hear_is_lost(nodes: Any) -> None:
     one, other = nodes
     other.hears = False
     one.say("w", 1)
-    await asyncio.sleep(0)
     other.hears = True
     one.say("w", 2)
-    await asyncio.sleep(0)
-    one.say("w", 3)
     await other.runtime.quiet()
-    await asyncio.sleep(0)
+    one.say("w", 3)
     assert other.heard() == [stored(2)]
     other.say("m", 4)  # what it said at last
-    await asyncio.sleep(0)
     assert one.heard() == [stored(4)]
 
 

@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import random
 import socket
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -41,6 +42,8 @@ CLOSE_S: Final = 3.0
 """For writes that are under way when a node ends."""
 REFUSALS_LIMIT: Final = 256
 CHORES_LIMIT: Final = 64
+ASIDE_LIMIT: Final = 64
+"""Messages between neighbours in one turn of the loop."""
 CAPABILITIES: Final = ("challenge", "keyring")
 CLASSES: Final = {
     Lane.STREAM: Class.JOBS,
@@ -147,6 +150,7 @@ class NodeRuntime(Generic[PartEffect]):
         )
         self.neighbour: NodeRuntime[Any] | None = None
         """See `be_neighbours`."""
+        self._aside: Aside | None = None
         self.timer = TickTimer(lambda: self.member.next_tick_at, self._on_timer)
         self.disk = DiskThread()
 
@@ -272,6 +276,8 @@ class NodeRuntime(Generic[PartEffect]):
                 self._carry_out(effect)
         finally:
             self._walked = None
+            if self._aside is not None:
+                self._aside.tell()
             if self._on_done is not None:
                 self._on_done()
             self.timer.follow()
@@ -282,11 +288,12 @@ class NodeRuntime(Generic[PartEffect]):
         elif self.datagrams is not None:
             self.datagrams.send(transmit.to, transmit.frame)
 
+    def be_neighbour(self, other: "NodeRuntime[Any]", aside: "Aside") -> None:
+        self.neighbour, self.member.neighbour, self._aside = other, other.member.name, aside
+
     def tell_neighbour(self, said: ToNeighbour) -> None:
-        """In the next turn of the loop, since either may be in the midst of effects. What waits for that is bounded by
-        what the two may say before they are answered."""
-        assert self.neighbour is not None, "its member has a name for it"
-        asyncio.get_running_loop().call_soon(self.neighbour.hear_neighbour, self.boot, said.message)
+        assert self.neighbour is not None and self._aside is not None, "its member has a name for it"
+        self._aside.put(self.neighbour, self.boot, said.message)
 
     def persist(self, ticket: int, work: Callable[..., None], *arguments: object, is_vital: bool = True) -> None:
         """Write in the order in which it was asked for, and tell the member of the ticket."""
@@ -353,8 +360,45 @@ def be_neighbours(one: NodeRuntime[Any], other: NodeRuntime[Any]) -> None:
     """Two nodes of one loop: what they say to each other of tasks needs no frame.
 
     Decision: docs/decisions/0057-neighbours-need-no-frames.md."""
-    one.neighbour, one.member.neighbour = other, other.member.name
-    other.neighbour, other.member.neighbour = one, one.member.name
+    aside = Aside()
+    one.be_neighbour(other, aside)
+    other.be_neighbour(one, aside)
+
+
+class Aside:
+    """What two neighbours have said to each other and have not heard yet, in the order in which it was said.
+
+    It is heard when the effects have been carried out in the midst of which it was said, and never within: what comes
+    of it would be decided before they are done. What waits is bounded by what the two may say before they are
+    answered."""
+
+    def __init__(self) -> None:
+        self._said: deque[tuple[NodeRuntime[Any], int, AsideMessage]] = deque()
+        self._is_told = False
+
+    def put(self, to: "NodeRuntime[Any]", boot: int, message: AsideMessage) -> None:
+        self._said.append((to, boot, message))
+
+    def tell(self) -> None:
+        """Let it be heard, and what is said because of it, unless somebody does already. A long exchange goes on in
+        the next turn of the loop, as others wait too."""
+        said = self._said
+        if self._is_told or not said:
+            return
+        self._is_told = True
+        try:
+            for _ in range(ASIDE_LIMIT):
+                to, boot, message = said.popleft()
+                try:
+                    to.hear_neighbour(boot, message)
+                except Exception as error:  # noqa: BLE001 - it is no mistake of who said it, in whose turn this is
+                    context = {"message": "a neighbour was not heard", "exception": error}
+                    asyncio.get_running_loop().call_exception_handler(context)
+                if not said:
+                    return
+            asyncio.get_running_loop().call_soon(self.tell)
+        finally:
+            self._is_told = False
 
 
 def _security(options: NodeOptions, role: Role) -> Security | None:

@@ -99,6 +99,22 @@ def test_what_follows_from_commits_that_became_durable_together_travels_together
     assert [task.id for task in message.tasks] == ["b", "c", "d"]
 
 
+def test_what_is_given_out_may_be_asked_for_before_the_rest_and_is_given_once(play: Play) -> None:
+    play.beat("w")
+    play.submit({"a": "", "b": "a"})
+    (fence,) = play.handed
+    play.hold()
+    play.done("a")
+    commit = play.commits[-1]
+    first = play.keeper.hand(play.now, commit.ticket)
+    assert [[task.id for task in said.message.tasks] for said in first] == [["b"]]
+    assert play.keeper.hand(play.now, commit.ticket) == []
+    play.take(first)
+    play.commit()
+    assert play.took == [fence]
+    assert [task.id for _, task in play.hands] == ["a", "b"]
+
+
 def test_a_job_whose_end_is_durable_is_no_ring_for_the_collector(play: Play) -> None:
     play.beat("w")
     gc.disable()

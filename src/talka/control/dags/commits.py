@@ -72,6 +72,16 @@ class Commits:
         self.changes, self.after = [], After()
         return commit
 
+    def to_hand(self, tickets: tuple[int, ...]) -> list[DagTask]:
+        """These became durable, and `held` is about to be told: what they give out, once."""
+        found: list[DagTask] = []
+        for ticket in tickets:
+            after = self._waiting.get(ticket)
+            if after is not None and after.hand:
+                found += [task for task, fence in after.hand if task.fence == fence and task.worker]
+                after.hand = []
+        return found
+
     def held(self, tickets: tuple[int, ...]) -> After:
         """These became durable together: what follows from all of them."""
         waiting = self._waiting  # for some nobody waits

@@ -299,10 +299,7 @@ class DagKeeper(KeeperEnd[DagEffect]):
         return self.shelf.find(id)
 
     def may_fetch(self, worker: str, digest: str) -> bool:
-        """Whether a worker of this name was given a task of a job that brought this bundle."""
-        return any(
-            task.job.bundle is not None and task.job.bundle.digest == digest for task in self.attempts.given(worker)
-        )
+        return self.attempts.may_fetch(worker, digest)
 
     def why(self, now: int, id: str, task_id: str, index: int, state: TaskState) -> WhyView:
         """Why a task does not run, by the rules that decide whether it does."""
@@ -416,12 +413,15 @@ class DagKeeper(KeeperEnd[DagEffect]):
         self._fan_outs.advance(now, self._follow)
         return self._out(now)
 
+    def hand(self, now: int, *tickets: int) -> list[DagEffect]:
+        """What those that became durable together give out. Whoever has a core at hand that waits for it carries this
+        out first, and tells `on_committed` of them at once."""
+        return [*self._given(now, self._delivery.give(self._commits.to_hand(tickets)))]
+
     def on_committed(self, now: int, *tickets: int) -> list[DagEffect]:
         """Those that became durable together: what they give out travels together."""
-        after = self._commits.held(tickets)
-        effects: list[DagEffect] = [*after.answers, *self._delivery.stored(after.took)]
-        hand = [task for task, fence in after.hand if task.fence == fence and task.worker]
-        effects += self._given(now, self._delivery.give(hand))
+        handed, after = self.hand(now, *tickets), self._commits.held(tickets)
+        effects: list[DagEffect] = [*after.answers, *self._delivery.stored(after.took), *handed]
         for task, number in after.fan_out:
             effects += self._fan_outs.ask(task, number)
         self._fan_outs.advance(now, self._follow)

@@ -3,7 +3,6 @@
 Decisions: docs/decisions/0022-who-runs-a-task.md, docs/decisions/0031-whose-attempt-it-is.md.
 """
 
-from collections.abc import Iterator
 from typing import Final
 
 import msgspec
@@ -90,11 +89,13 @@ class Attempts:
                 if not fences:
                     del by_worker[key]
 
-    def given(self, worker: str) -> Iterator[DagTask]:
-        """What any life of the worker of this name was given and has not ended."""
-        for key, tasks in self._on_worker.items():
-            if worker_of(key)[0] == worker:
-                yield from tasks.values()
+    def may_fetch(self, worker: str, digest: str) -> bool:
+        """Whether any life of the worker of this name was given a task, which has not ended, of a job that brought this
+        bundle."""
+        given = [
+            task for key, tasks in self._on_worker.items() if worker_of(key)[0] == worker for task in tasks.values()
+        ]
+        return any(task.job.bundle is not None and task.job.bundle.digest == digest for task in given)
 
     def taken(self, task: DagTask) -> None:
         self._taken[task.fence] = (task.job.row.number, task.index, task.attempts, task.worker)

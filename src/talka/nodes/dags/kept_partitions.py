@@ -118,7 +118,11 @@ class KeptPartitions:
         for number, own in by_partition.items():
             keeper = self.keepers.get(number)
             if keeper is not None:
-                self.do(keeper.on_committed(boottime_ns(), *own))
+                now = boottime_ns()
+                # A core waits for these, and for nothing else of it.
+                if handed := keeper.hand(now, *own):
+                    self.do(handed)
+                self.do(keeper.on_committed(now, *own))
 
     def fetch(self, fetch: ReadOutputs) -> None:
         if not self._is_over and fetch.partition in self._kept:
