@@ -1310,6 +1310,58 @@ def test_what_tasks_take_is_seen_and_a_load_job_gets_a_core_that_they_do_not(
     assert agreed(office) == (3, 0)
 
 
+def test_a_worker_that_was_restarted_has_its_cores_again_beside_tasks_for_what_it_left_on_disk(
+    cabinet_of: CabinetOf, order_of: OrderOf
+) -> None:
+    tasks = Tasks()
+    office = Office(cabinet_of, "m1", tasks=tasks)
+    office.beat("w1", 2, boot=11, folder=5)
+    job = office.submit(order_of(2)).id
+    office.beat("w2", 2, boot=21, folder=6)
+    tasks.busy["w1"] = 2  # they were sooner
+
+    office.beat("w1", 2, boot=12, folder=5)
+
+    cause = "was lost with its worker w1: it was restarted"
+    assert office.entry(job).grants == (Grant("w1", 11, 2, cause, 5), Grant("w1", 12, 2, "", 5))
+    (first, second) = office.answer(ListWorkers(), tuple)
+    assert (first.load_cores, second.load_cores) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("cores", "folder", "granted"), [(1, 5, ["w1", "w2"]), (2, 7, ["w2"])], ids=["fewer cores", "another folder"]
+)
+def test_what_a_worker_that_was_restarted_does_not_have_is_replaced_by_others(
+    cores: int, folder: int, granted: list[str], cabinet_of: CabinetOf, order_of: OrderOf
+) -> None:
+    office = Office(cabinet_of, "m1")
+    office.beat("w1", 2, boot=11, folder=5)
+    job = office.submit(order_of(2)).id
+    office.beat("w2", 2, boot=21, folder=6)
+
+    for _ in range(60):
+        office.beat("w1", cores, boot=12, folder=folder)
+        office.beat("w2", 2, boot=21, folder=6)
+        office.run(0.5)
+
+    kept = [grant for grant in office.entry(job).grants if not grant.lost]
+    assert [grant.worker for grant in kept] == granted
+    assert sum(grant.cores for grant in kept) == 2
+
+
+def test_a_worker_that_was_restarted_with_fewer_cores_has_them_for_whom_they_suffice(
+    cabinet_of: CabinetOf, order_of: OrderOf
+) -> None:
+    office = Office(cabinet_of, "m1")
+    office.beat("w1", 2, boot=11, folder=5)
+    first, second = office.submit(order_of(1)).id, office.submit(order_of(1)).id
+
+    office.beat("w1", 1, boot=12, folder=5)
+
+    assert [grant.boot for grant in office.entry(first).grants if not grant.lost] == [12]
+    assert [grant.boot for grant in office.entry(second).grants if not grant.lost] == []
+
+
 def test_a_load_job_waits_until_tasks_have_left_the_cores_held_for_it(cabinet_of: CabinetOf, order_of: OrderOf) -> None:
     tasks = Tasks(w1=2)
     office = Office(cabinet_of, "m1", tasks=tasks)

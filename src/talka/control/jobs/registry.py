@@ -33,7 +33,7 @@ from talka.control.jobs.orders import check_order
 from talka.control.jobs.queue import JobQueue, QueueFull, no_workers_text, waiting_reason
 from talka.control.jobs.workers.fleet import Fleet, Leaves
 from talka.control.jobs.workers.lease_rule import LeaseRule
-from talka.control.jobs.workers.sharing import SHARING_LIMITS, CoreSharing, NoTasks, SharingLimits, TasksSeen
+from talka.control.jobs.workers.sharing import SHARING_LIMITS, CoreSharing, NoTasks, Picks, SharingLimits, TasksSeen
 from talka.control.jobs.workers.worker_life import HeardLives
 from talka.control.jobs.workers.worker_views import view_of
 from talka.control.load.allocation import demand
@@ -305,8 +305,6 @@ class Registry:
                 break
             owner = self._owner_for(now, job)
             self.queue.remove(job)
-            for worker, boot, cores in picks:
-                self.fleet.reserve(job, worker, cores, boot)
             entry = msgspec.structs.replace(
                 entry,
                 state=move(entry.state, JobState.DISPATCHING),
@@ -314,7 +312,7 @@ class Registry:
                 fence=self._new_fence(),
                 pool=total,
                 granted=sum(cores for _, _, cores in picks),
-                grants=self._grants(picks),
+                grants=self._grants(job, picks),
             )
             self._owner_since[job] = now
             news = OwnerChanged(job, owner, entry.fence, "it has its cores")
@@ -348,17 +346,20 @@ class Registry:
         """Cores in place of lost ones, as many as can be had."""
         missing = entry.granted - sum(grant.cores for grant in entry.grants if not grant.lost)
         stopping = (JobState.CANCELLING, JobState.COMPLETING)
-        if missing < 1 or entry.state in stopping or len(entry.grants) >= self._grants_limit:
+        if missing < 1 or entry.state in stopping:
             return entry
         bad = [grant.worker for grant in entry.grants if grant.lost.startswith(DECLINED)]
-        picks = self._sharing.replace(now, entry.job, missing, bad)
-        if picks is None:
-            return entry
-        for worker, boot, taken in picks:
-            self.fleet.reserve(entry.job, worker, taken, boot)
-        return msgspec.structs.replace(entry, grants=(*entry.grants, *self._grants(picks)))
+        return self._granted(entry, self._sharing.replace(now, entry.job, missing, bad))
 
-    def _grants(self, picks: list[tuple[str, int, int]]) -> tuple[Grant, ...]:
+    def _granted(self, entry: JobEntry, picks: Picks | None) -> JobEntry:
+        if not picks or len(entry.grants) >= self._grants_limit:
+            return entry
+        return msgspec.structs.replace(entry, grants=(*entry.grants, *self._grants(entry.job, picks)))
+
+    def _grants(self, job: str, picks: Picks) -> tuple[Grant, ...]:
+        """From now on it has these cores."""
+        for worker, boot, cores in picks:
+            self.fleet.reserve(job, worker, cores, boot)
         return tuple(Grant(worker, boot, cores, "", self.fleet.folder(worker)) for worker, boot, cores in picks)
 
     # -- managers that lead jobs
@@ -485,14 +486,13 @@ class Registry:
         for entry in list(self.entries.values()):
             if is_final(entry.state):
                 continue
-            grants = tuple(
-                msgspec.structs.replace(grant, lost=f"was lost with its worker {lost.name}: {lost.cause}")
-                if (grant.worker, grant.boot) == (lost.name, lost.boot) and not grant.lost
-                else grant
-                for grant in entry.grants
-            )
-            if grants != entry.grants:
-                entry = self._regrant(now, msgspec.structs.replace(entry, grants=grants))
+            its = (lost.name, lost.boot)
+            gone = [grant for grant in entry.grants if (grant.worker, grant.boot) == its and not grant.lost]
+            if gone:
+                cause = f"was lost with its worker {lost.name}: {lost.cause}"
+                grants = [msgspec.structs.replace(one, lost=cause) if one in gone else one for one in entry.grants]
+                entry = msgspec.structs.replace(entry, grants=tuple(grants))
+                entry = self._regrant(now, self._granted(entry, self._sharing.give_back(gone)))
                 effects += self.book.put(now, entry, *self._lead(now, entry))
         return effects
 

@@ -7,7 +7,7 @@ have ended, and after a while beside them. When a load job ends while tasks wait
 Decision: docs/decisions/0056-one-book-of-cores.md.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from random import Random
 from typing import Final, Protocol
 
@@ -16,6 +16,7 @@ import msgspec
 from talka.control.jobs.workers.fleet import Fleet
 from talka.control.tasks.quarantine import Denied
 from talka.units import SECOND
+from talka.wire.entries import Grant
 
 Picks = list[tuple[str, int, int]]
 """Worker, boot and cores."""
@@ -102,6 +103,17 @@ class CoreSharing:
             return None
         self.let_go()
         return fleet.choose(least, rng=self._rng, beside_tasks=True)
+
+    def give_back(self, lost: Sequence[Grant]) -> Picks | None:
+        """Of a worker that was restarted, cores in place of these, which a job has lost with its earlier life: also
+        where tasks are quicker to take them. Results of what ran there may be on its disk, and only who has cores is
+        asked for any."""
+        name, folder = lost[0].worker, lost[0].folder
+        life = self._fleet.life(name)
+        if life is None or not life.folder == folder != 0:
+            return None
+        cores = min(life.unreserved, sum(grant.cores for grant in lost))  # one that is lost has none
+        return [(name, life.boot, cores)] if cores else None
 
     def replace(self, now: int, job: str, cores: int, bad: Collection[str]) -> Picks | None:
         """In place of so many cores that a job has lost, as many as can be had, of `bad` workers only where others have
