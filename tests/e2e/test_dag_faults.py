@@ -339,8 +339,10 @@ def test_a_worker_started_again_frees_its_old_tasks_at_once(tmp_path: Path) -> N
         assert first.fence < second.fence
         # They were free when it was known again, and no lease had to end. Where it takes longer to start than a lease
         # lasts, that had ended before.
-        told = [event for event in cluster.up["m1"].events if event["event"].startswith("worker-")]
-        assert [event["event"] for event in told] == ["worker-registered", "worker-lost", "worker-registered"]
+        told = [event["event"] for event in cluster.up["m1"].events if event["event"].startswith("worker-")]
+        # Its processors may be busy, which is judged.
+        known = [event for event in told if event != "worker-judged"]
+        assert known == ["worker-registered", "worker-lost", "worker-registered"]
 
 
 def test_workers_go_on_without_their_manager_and_their_results_are_taken_by_its_next_life(tmp_path: Path) -> None:
