@@ -127,7 +127,7 @@ ROWS: Final = (
         is_focused=True,
     ),
     Row("majority of those seen alive (`configured_majority`)", ("configured_majority",), ("I1", "I4", "I8"), 1),
-    Row("lease counted from the answer (`lease_from_send`)", ("lease_from_send",), ("I4", "I4 key"), 7),
+    Row("lease counted from the answer (`lease_from_send`)", ("lease_from_send",), ("I4", "I4 key"), 11),
     Row("no margin for drift (`drift_margin`)", ("drift_margin",), ("I4", "I4 key"), 74, 800),
     Row("clocks off by 15 % where 2 % are allowed for", (), ("I4", "I4 key"), 16, 800, 150_000),
     Row(
@@ -137,7 +137,7 @@ ROWS: Final = (
         68,
         is_mixed=True,
     ),
-    Row("receivers do not check tokens (`fencing`)", ("fencing",), ("I3",), 3),
+    Row("receivers do not check tokens (`fencing`)", ("fencing",), ("I3",), 4),
     Row("no pre-vote (`pre_vote`)", ("pre_vote",), ("I14",), 1),
     Row("no check-quorum (`check_quorum`)", ("check_quorum",), ("I14",), 44),
     Row("no write-back at take-over (`write_back`)", ("write_back",), ("I8",), 28, 800),

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from talka.cluster.leadership.election import CLEARLY, Phase, VoterRole
+from talka.cluster.leadership.election import Phase, VoterRole
+from talka.cluster.leadership.election_timeouts import CLEARLY
 from talka.cluster.leadership.news import (
     ConfigChanged,
     LeaderChanged,
@@ -138,6 +139,27 @@ def test_an_unwell_leader_hands_over_only_to_one_that_is_clearly_better_off(
 
     assert [news.reason for news in told if isinstance(news, SteppedDown)] == ["handed over"] * is_handed
     assert (group.leader() == leader) is not is_handed
+
+
+def test_leadership_is_not_handed_to_one_that_has_just_lost_it_because_nobody_answered(make_group: MakeGroup) -> None:
+    group = make_group("a", "b", "c", "d", "e")
+    group.start()
+    flapping = group.elect()
+    group.isolate(flapping)
+    unwell = group.elect(but=flapping)
+    group.heal()
+    for name, voter in group.voters.items():
+        voter.set_health({flapping: 0, unwell: CLEARLY}.get(name, 1))
+    group.run(SECOND)
+
+    assert group.ask(unwell, "hand_over_if_worse") == []
+    for name, voter in group.voters.items():
+        voter.set_health({flapping: 0, unwell: CLEARLY + 1}.get(name, 1))
+    group.run(SECOND)
+    group.ask(unwell, "hand_over_if_worse")
+
+    (invited,) = {word.invited for _, _, word in group.messages(Released, unwell)}
+    assert invited not in (flapping, unwell)
 
 
 def test_nobody_hands_over_for_its_health_what_it_does_not_have_or_nobody_can_take(make_group: MakeGroup) -> None:

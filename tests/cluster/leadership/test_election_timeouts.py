@@ -3,10 +3,12 @@ from random import Random
 import pytest
 
 from talka.cluster.leadership.election_timeouts import (
+    CLEARLY,
     DELAY_LIMIT_LEASES,
     FLAP_WINDOW_NS,
     FLAPS_KEPT,
     UNWELL_SCORE,
+    WORST_SCORE,
     ElectionTimeouts,
 )
 from talka.cluster.leadership.timings import LAN, LeadershipConfig
@@ -95,3 +97,13 @@ def test_doubts_delay_and_never_exclude(score: int) -> None:
 
     assert max(waits(candidacy)) < LEASE * 3 // 2 + DELAY_LIMIT_LEASES * LEASE + 1
     assert max(retries(candidacy)) < LEASE // 4 + DELAY_LIMIT_LEASES * LEASE // 4 + 1
+
+
+@pytest.mark.parametrize(
+    ("score", "losses", "doubt"), [(0, 0, 0), (2, 0, 2), (0, 1, CLEARLY), (2, 1, 2 + CLEARLY), (2, 3, WORST_SCORE)]
+)
+def test_a_voter_that_was_deposed_lately_is_held_for_worse_than_its_health(score: int, losses: int, doubt: int) -> None:
+    candidacy = candidacy_of(score=score, losses=losses)
+
+    assert candidacy.doubt(NOW) == doubt
+    assert candidacy.doubt(NOW + FLAP_WINDOW_NS) == score

@@ -7,7 +7,7 @@ import pytest
 
 from talka.cluster.effects import Lane, Persist, Send, Transmit
 from talka.cluster.fencing import Token
-from talka.cluster.leadership.election import CLEARLY
+from talka.cluster.leadership.election_timeouts import CLEARLY
 from talka.cluster.leadership.news import Elected, LeaderChanged, SteppedDown, WriteEnded
 from talka.cluster.leadership.timings import LAN
 from talka.cluster.leases import LeaseGranted, LeaseLost

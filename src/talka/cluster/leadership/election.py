@@ -15,7 +15,7 @@ from typing import Final
 
 from talka.cluster.effects import Lane, Send
 from talka.cluster.leadership.ballot import Ballot, BallotStage
-from talka.cluster.leadership.election_timeouts import ElectionTimeouts
+from talka.cluster.leadership.election_timeouts import CLEARLY, ElectionTimeouts
 from talka.cluster.leadership.followed_leader import FollowedLeader
 from talka.cluster.leadership.leader_term import LeaderTerm
 from talka.cluster.leadership.lease_terms import LeaseDiffers, LeaseFit, OwnLease, decode_terms
@@ -56,9 +56,6 @@ from talka.wire.leadership import (
     VoterWelcome,
     pages,
 )
-
-CLEARLY: Final = 3
-"""By how much of local health another voter must be better off to be handed leadership."""
 
 
 class VoterRole(Enum):
@@ -369,7 +366,7 @@ class Election:
     def _on_heartbeat(self, now: int, sender: str, message: Heartbeat, out: list[LeadershipEffect]) -> None:
         if message.term < self.term:
             if self._acceptor.record.admitted:
-                self._acceptor.answer_heartbeat(sender, message.round, self._timeouts.score, out)
+                self._acceptor.answer_heartbeat(sender, message.round, self._timeouts.doubt(now), out)
             return
         if message.term <= self._followed.released:
             return  # sent before its leader gave up, and overtaken by that news
@@ -388,7 +385,7 @@ class Election:
         if message.group_id:
             self._acceptor.confirm(message.group_id)
         if self._may_promise():
-            self._acceptor.answer_heartbeat(sender, message.round, self._timeouts.score, out)
+            self._acceptor.answer_heartbeat(sender, message.round, self._timeouts.doubt(now), out)
 
     def _may_promise(self) -> bool:
         """Whether this voter's word counts: it has its disk, and its peers have not said otherwise since it started."""

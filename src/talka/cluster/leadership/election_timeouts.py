@@ -14,6 +14,9 @@ from talka.cluster.leadership.timings import LeadershipConfig
 
 UNWELL_SCORE: Final = 3
 """Local health from which on a voter lets others go first."""
+WORST_SCORE: Final = 8
+CLEARLY: Final = 3
+"""By how much of local health another voter must be better off to be handed leadership."""
 FLAP_WINDOW_NS: Final = 60_000_000_000
 FLAPS_KEPT: Final = 8
 DELAY_LIMIT_LEASES: Final = 3
@@ -34,6 +37,10 @@ class ElectionTimeouts:
         """This voter led and was deposed: the more often lately, the later it stands again."""
         self._losses.append(now)
 
+    def doubt(self, now: int) -> int:
+        """What is told to peers, 0 (well) to 8: who was deposed lately may be well, and be so again."""
+        return min(WORST_SCORE, self.score + CLEARLY * self._flaps(now))
+
     def wait_ns(self, now: int) -> int:
         """From the last word of a leader to a candidacy: 1.02 to 1.5 leases, and what doubts add."""
         longest = max(self._shortest_ns + 1, self._config.lease_ns * 3 // 2)
@@ -53,7 +60,10 @@ class ElectionTimeouts:
         doubt = 0
         if self.score >= UNWELL_SCORE:
             doubt += lease * (self.score - UNWELL_SCORE + 1) // 4
-        flaps = sum(1 for at in self._losses if now - at < FLAP_WINDOW_NS)
+        flaps = self._flaps(now)
         if flaps > 1:
             doubt += self._rng.randrange(1, lease * 2 ** (flaps - 1) // 4)
         return min(doubt, DELAY_LIMIT_LEASES * lease)
+
+    def _flaps(self, now: int) -> int:
+        return sum(1 for at in self._losses if now - at < FLAP_WINDOW_NS)
