@@ -177,12 +177,17 @@ class ToAll(Talker):
 STAR = tuple("bcdefghi")
 
 
-def star_of(seed: int, name: str, centre: str) -> World:
+def star_of(seed: int, name: str, centre: str, favourites: list[str] | None = None) -> World:
     world = World(seed)
     for host in ("a", *STAR):
         world.add_host(host, ToAll if host == "a" else Mute).start()
-    Faults(world, ("a", *STAR), (name,), limits=FaultLimits(gap_ns=20 * SECOND), centre=centre).begin(UNTIL)
-    world.run_until(UNTIL)
+    limits = FaultLimits(gap_ns=20 * SECOND)
+    hosts = ("a", "b", "c") if favourites else ("a", *STAR)  # the others are not of its kind
+    faults = Faults(world, hosts, (name,), limits=limits, centre=centre, favourites=lambda: favourites or [])
+    until = UNTIL // 4 if favourites else UNTIL
+    faults.begin(until)
+    world.run_until(until)
+    faults.stop()
     return world
 
 
@@ -195,6 +200,12 @@ def test_what_meets_nothing_by_chance_is_drawn_again_for_whom_all_talk_to(name: 
     assert sum(world.met_nothing.get(name, 0) for world in surely) < sum(
         world.met_nothing[name] for world in by_chance if name in world.met_nothing
     )
+
+
+def test_where_nobody_talks_to_all_a_link_that_flapped_for_nothing_is_drawn_again_for_who_leads() -> None:
+    worlds = [star_of(seed, "flapping link", "", favourites=["a"]) for seed in range(12)]
+
+    assert all(world.struck.get("flapping link") for world in worlds)
 
 
 def test_a_crash_of_a_host_that_is_down_is_made_up_for() -> None:

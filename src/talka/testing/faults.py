@@ -128,8 +128,9 @@ class Faults:
         may_lose_disk: Callable[[str], bool] = lambda name: False,
         centre: str = "",
     ) -> None:
-        """`centre`: the host that all others talk to and that writes most, where there is one. A slow disk and a cut
-        between two that met nothing, and whose class never struck, are drawn again for it."""
+        """`centre`: the host that all others talk to and that writes most, where there is one. Of it, or else of a
+        favourite, a slow disk and a cut between two are drawn where their class has met nothing so far: when they are
+        drawn again, and towards the end."""
         self._world = world
         self._rng = world.rng("fault")
         self._again_rng = world.rng("fault again")
@@ -329,16 +330,19 @@ class Faults:
         return self._rng.choice(self._hosts)
 
     def _sure_of(self, name: str) -> str:
-        """Whom a fault of this class surely meets; empty while chance decides."""
-        is_again = self._rng is self._again_rng
-        return self._centre if is_again and name not in self._world.struck else ""
+        """Whom a fault of this class surely meets, which has met nothing so far; empty while chance decides."""
+        is_late = self._rng is self._again_rng or self._world.now >= self._insist_at
+        if not is_late or (name in self._world.struck and not self._is_unproven(name)):
+            return ""
+        return self._centre or next(iter(self._favourites()), "")
 
     def _two(self, name: str) -> list[str]:
-        """Hosts between which links are cut."""
+        """Hosts between which links are cut. A favourite speaks with those of its kind."""
         centre = self._sure_of(name)
-        if not centre:
+        others = [host for host in (self._world.hosts if self._centre else self._hosts) if host != centre]
+        if not centre or not others:
             return self._rng.sample(list(self._world.hosts), 2)
-        pair = [centre, self._rng.choice([host for host in self._world.hosts if host != centre])]
+        pair = [centre, self._rng.choice(others)]
         self._rng.shuffle(pair)
         return pair
 
