@@ -228,8 +228,10 @@ class Cores(Observer):
         if world.now < process.blocked_until:
             world.push(process.blocked_until, self._turn, (process,))
             return
-        if host.is_running:
-            worker_act(world, host, process.boot, partial(_hear_turn, process=process.number))
+        if not host.is_running:  # it says so as soon as it goes on
+            world.push(world.now + AGAIN_NS, self._turn, (process,))
+            return
+        worker_act(world, host, process.boot, partial(_hear_turn, process=process.number))
         world.push(host.true_of(host.local(world.now) + TURN_NS), self._turn, (process,))
 
     def _look_at(self, host: Host, number: int) -> None:
