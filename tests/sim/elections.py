@@ -410,6 +410,9 @@ class Story:
                     names.append(name)
         return names
 
+    def _is_syncing(self, name: str) -> bool:
+        return voter_of(self.world.hosts[name]).election.phase is Phase.SYNCING
+
     def _may_lose_disk(self, name: str) -> bool:
         """A voter may lose its disk while all others have theirs, and one leads and has heard of everybody."""
         if not name.startswith("v"):
@@ -419,8 +422,7 @@ class Story:
         names = self._config().names()
         if name not in names or any(other not in self._admitted() for other in names):
             return False
-        elections = [voter_of(self.world.hosts[other]).election for other in names]
-        if any(election.phase is Phase.SYNCING for election in elections):
+        if any(self._is_syncing(other) for other in names):
             return False  # whether its disk was rolled back is not known yet
         leaders = [host for host in self.workload.leaders() if host.name != name]
         now = self.world.now
@@ -432,12 +434,14 @@ class Story:
         self.faults.stop()
         rng = world.rng("calm")
         world.network.default = LinkProfile()
+        # Of one that has just started it is not known yet whether its disk was rolled back.
+        known = [name for name in self._admitted() if not self._is_syncing(name)]
         if self.plan.is_mixed:
             for host in self.workload.voters():
                 host.crash()
                 host.start()  # all with the same preset
         admitted = self._admitted()
-        spare = max(0, len(admitted) - (self.plan.voters // 2 + 1))
+        spare = max(0, len(known) - (self.plan.voters // 2 + 1))
         broken = rng.sample(admitted, rng.randrange(spare + 1)) if self.plan.broken != "nothing" else []
         for name in broken:
             self._break(name)

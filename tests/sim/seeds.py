@@ -25,7 +25,8 @@ class Stored(msgspec.Struct, frozen=True):
     """A history that broke an invariant before a fault was mended."""
 
     kind: str
-    """A module of this folder, whose `run(seed)` is its history; or `hostile`, for jobs with a hostile member."""
+    """A module of this folder, whose `run(seed)` is its history; `hostile` for jobs with a hostile member, `blocked`
+    for jobs with cores that are blocked."""
     seed: int
     name: str
 
@@ -37,6 +38,11 @@ ONCE_BROKEN: Final = (
     Stored("jobs", 19, "a value that is handed on comes from the lowest shard although its worker was lost"),
     Stored("hostile", 50030852038, "three of seven workers are given up while a hostile one says that it leaves"),
     Stored("elections", 50030852613, "no host is up whenever it is the turn of a pause"),
+    Stored("elections", 486, "whoever starts with a disk that was rolled back seems to have a vote in the calm"),
+    Stored("elections", 58169190466, "links flap between those that do not speak with each other"),
+    Stored("elections", 58169190813, "leadership is handed to a voter that loses it again and again"),
+    Stored("jobs", 58169190015, "a manager leads a job again after another, and nobody stored what it had counted"),
+    Stored("blocked", 58169190068, "a core is blocked that could not say that it turns, as its host stood still"),
 )
 
 

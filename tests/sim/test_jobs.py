@@ -27,6 +27,11 @@ def test_a_history_with_a_hostile_member_that_once_broke_an_invariant_is_clean(s
     assert jobs.run(seed, has_hostile=True).violations == []
 
 
+@pytest.mark.parametrize("seed", stored("blocked"))
+def test_a_history_with_blocked_cores_that_once_broke_an_invariant_is_clean(seed: int) -> None:
+    assert jobs.run(seed, has_blocked=True).violations == []
+
+
 @fresh(220, PER_TEST)
 def test_no_history_of_jobs_breaks_an_invariant(seeds: range) -> None:
     broken = []

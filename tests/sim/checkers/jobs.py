@@ -108,6 +108,8 @@ class JobHistory(Observer):
         self._seen: dict[tuple[str, int], tuple[str, int, dict[str, int]]] = {}
         self._boots: dict[str, int] = {}
         self._owner_changed_at: dict[str, int] = {}
+        self._reigns: dict[str, int] = {}
+        """How often each job was given an owner: one that leads it again after another knows what was stored."""
 
     def on_boot(self, world: World, host: Host) -> None:
         self._boots[host.name] = self._boots.get(host.name, 0) + 1
@@ -139,6 +141,7 @@ class JobHistory(Observer):
         elif type(effect) is OwnerChanged:
             self.owner_changes += 1
             self._owner_changed_at[effect.job] = world.now
+            self._reigns[effect.job] = self._reigns.get(effect.job, 0) + 1
         elif type(effect) is JobOver or (type(effect) is Obeyed and effect.what == "Reconcile"):
             # A leader that decides on another owner and is deposed at once tells nobody.
             self._owner_changed_at[effect.job] = world.now
@@ -166,7 +169,7 @@ class JobHistory(Observer):
                 if sum(row) > most:
                     what = f"{kind} {name} {call}".strip()
                     world.violate("I9", f"job {job}, {what}: {sum(row)} were told, and there were at most {most}")
-        owner = f"{update.job.owner} {self._boots.get(update.job.owner, 0)}"
+        owner = f"{update.job.owner} {self._boots.get(update.job.owner, 0)} of reign {self._reigns.get(job, 0)}"
         known_owner, sequence, before = self._seen.get(watch, ("", 0, {}))
         if known_owner == owner:
             if update.sequence <= sequence:
