@@ -194,7 +194,9 @@ FROM_TEXT: Mapping[str, Callable[[str], object]] = {
         ("vus", "iterations", "cores", "seed", "priority", "port"),
         lambda text: int(text) if WHOLE.fullmatch(text) else text,
     ),
-    **dict.fromkeys(("allow_partial", "keep", "accept_code"), lambda text: SWITCH.get(text.lower(), text)),
+    **dict.fromkeys(
+        ("allow_partial", "keep", "accept_code", "allow_private_notify"), lambda text: SWITCH.get(text.lower(), text)
+    ),
     "outputs": lambda text: [output.strip() for output in text.split(";") if output.strip()],
     "thresholds": lambda text: [rule.strip() for rule in text.split(";") if rule.strip()],
     "workers_have": lambda text: [name.strip() for name in text.split(",") if name.strip()],

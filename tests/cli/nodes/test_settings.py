@@ -155,6 +155,16 @@ def test_whom_a_manager_tells_is_set_by_flags_and_files(folder: Path) -> None:
     assert notify_options(NodeSettings("up", {}))["may_notify_private"] is True
 
 
+@pytest.mark.parametrize(("text", "may"), [("1", True), ("yes", True), ("true", True), ("off", False), ("0", False)])
+def test_private_addresses_are_allowed_by_a_variable_as_other_switches_are(
+    text: str, may: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from talka.cli.nodes.node import notify_options
+
+    monkeypatch.setenv("TALKA_ALLOW_PRIVATE_NOTIFY", text)
+    assert notify_options(NodeSettings("up", {}))["may_notify_private"] is may
+
+
 # Whether code that travels is run.
 
 
