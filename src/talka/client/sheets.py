@@ -93,7 +93,7 @@ def notice_text(notice: NoticeView) -> str:
     told = f"{notice.to} of {notice.on}"
     if notice.state == "sent":
         return f"{told}: sent {instant(notice.settled_at)}, {tries}"
-    why = f": {one_line(notice.error)}" if notice.error else ""
+    why = f": {' '.join(notice.error.split())}" if notice.error else ""
     if notice.state == "given_up":
         return f"{told}: given up {instant(notice.settled_at)} after {tries}{why}"
     return f"{told}: waiting, {tries} so far, next {instant(notice.next_at)}{why}"

@@ -409,6 +409,7 @@ async def test_what_is_given_up_is_shown_with_its_reason_and_told(node_at: NodeA
     assert "token" not in event["text"]
     text = dict(dag_sheet(await node.jobs.dag(facts.id), []).rows)["notified"]
     assert "given up" in text and "after 1 try: localhost is " in text
+    assert text.endswith("--allow-private-notify"), "what would help is not cut off"
 
 
 Ask = Callable[[Node, DagSpec], Awaitable[Any]]
