@@ -156,7 +156,8 @@ def test_what_is_skipped_is_told_and_an_instant_of_just_now_is_run_nevertheless(
     missed = row(at(0), HOURLY, catch_up="skip", timezone="East")
     instants, following, text = turn(missed, at(3) + 1000, EAST)
     assert (instants, following.next_ms) == ((at(3),), at(3))
-    assert text == f"the schedule s was not followed: what was due from {zoned_text(at(0), EAST)} on is skipped"
+    since, until = zoned_text(at(0), EAST), zoned_text(at(3), EAST)
+    assert text == f"the schedule s was not followed: what was due from {since} until before {until} is skipped"
 
 
 def test_of_more_instants_than_are_made_up_for_the_last_ones_are_run_and_the_others_told() -> None:

@@ -65,7 +65,8 @@ def turn(row: ScheduleRow, now_ms: int, zone: tzinfo | None, limits: ScheduleLim
         fresh = tuple(cron.due(now_ms - limits.late_ms, now_ms + 1, zone))
         following = fresh[0] if fresh else cron.next_after(now_ms, zone)
         text = (
-            f"the schedule {row.name} was not followed: what was due from {zoned_text(row.next_ms, zone)} on is skipped"
+            f"the schedule {row.name} was not followed: what was due from {zoned_text(row.next_ms, zone)} until before"
+            f" {zoned_text(following, zone)} is skipped"
         )
         return ScheduleTurn(fresh, msgspec.structs.replace(row, next_ms=following), text)
     instants = (row.next_ms, *islice(cron.due(row.next_ms + 1, now_ms + 1, zone), limits.caught_up))
