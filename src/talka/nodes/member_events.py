@@ -116,6 +116,8 @@ def sentence_of(event: Event) -> str:
     sentence = WORDS[word].format(**event)
     if word == "keys" and event["by"]:
         return f"{sentence}, says {event['by']}"
+    if word == "handlers" and "bundle" in event:
+        return f"{sentence} of the bundle {event['bundle']}"
     if word == "key-change" and event["problem"]:
         return f"{sentence}; refused: {event['problem']}"
     return sentence

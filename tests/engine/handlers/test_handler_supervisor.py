@@ -852,5 +852,6 @@ def test_news_of_handlers_that_travelled_say_in_which_bundle() -> None:
     broken = worker_event_of(HandlersBroken("etl.py:3: syntax error", "0123456789abcdef"))
 
     assert loaded == {"event": "handlers", "handlers": "a, b", "bundle": "0123456789ab"}
+    assert sentence_of(loaded) == "has the handlers a, b of the bundle 0123456789ab"
     assert broken is not None
     assert sentence_of(broken) == "the handlers of the bundle 0123456789ab cannot be used: etl.py:3: syntax error"
