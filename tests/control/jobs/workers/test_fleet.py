@@ -659,6 +659,20 @@ def test_an_undrained_worker_gets_work_when_it_says_that_it_takes_it() -> None:
     assert (fleet.is_undraining("a"), fleet.total()) == (False, 4)
 
 
+def test_a_worker_that_was_undrained_and_has_not_heard_of_it_is_not_told_as_one_that_is_to_drain() -> None:
+    fleet = fleet_of(a=4)
+    fleet.drain("a", by="ann")
+    beat(fleet, "a", SECOND, state="draining", reason="it was told to drain")
+    fleet.review(SECOND)
+    fleet.undrain("a")
+
+    (told,) = fleet.review(2 * SECOND)
+
+    assert (told.what, told.reason) == ("draining", "it was told to take new work again, and has not heard of it yet")
+    beat(fleet, "a", 3 * SECOND)
+    assert [(news.what, news.is_over) for news in fleet.review(3 * SECOND)] == [("draining", True), ("healthy", False)]
+
+
 def test_a_worker_that_was_not_told_to_drain_yet_has_nothing_to_be_told() -> None:
     fleet = fleet_of(a=4)
     fleet.drain("a")
@@ -819,7 +833,7 @@ def test_every_decision_about_a_worker_is_told_with_its_reason_and_since_when() 
         fleet.failed(2 * SECOND, "a")
     fleet.note_tasks("a", None, ("quarantined", "tasks died on it"))
     assert judged(fleet, 2 * SECOND, "a") == [
-        ("draining", "it was told to drain", False),
+        ("draining", "it was told to take new work again, and has not heard of it yet", False),
         ("blocked", "attempts could not be placed there again and again: one is tried after 10 s", False),
         ("quarantined", "tasks died on it", False),
         ("busy", "its processors are busy (97 %): load tests go to others first", False),
@@ -842,8 +856,8 @@ def test_the_reasons_that_a_worker_tells_itself_are_told_on() -> None:
     fleet.drain("a")
     beat(fleet, "a", SECOND, state="draining")
     assert judged(fleet, SECOND)[-1] == ("draining", "it was told to drain, and takes nothing new", False)
-    fleet.undrain("a")
-    assert life_of(fleet, "a").reason == "it takes nothing new"
+    beat(fleet, "b", state="draining")
+    assert life_of(fleet, "b").reason == "it takes nothing new"
 
 
 def test_a_worker_that_is_only_expected_is_registering() -> None:

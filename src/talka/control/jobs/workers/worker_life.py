@@ -168,7 +168,10 @@ class WorkerLife(msgspec.Struct, eq=False):
         if self.is_drained or facts.state == "draining":
             by = f" by {self.drained_by}" if self.drained_by else ""
             ordered = f"it was told to drain{by}, and takes nothing new"
-            found["draining"] = WorkerFinding(ordered if self.is_drained else facts.reason or "it takes nothing new")
+            told = facts.reason or "it takes nothing new"
+            if self.is_undraining:
+                told = "it was told to take new work again, and has not heard of it yet"
+            found["draining"] = WorkerFinding(ordered if self.is_drained else told)
         if facts.state == "degraded":
             found["degraded"] = WorkerFinding(facts.reason, key=NUMBER.sub("", facts.reason))
         if self.is_blocked:
