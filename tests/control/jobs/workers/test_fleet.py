@@ -809,6 +809,20 @@ def test_a_worker_that_is_busier_or_of_which_more_is_held_for_the_same_job_is_no
     ]
 
 
+def test_of_a_worker_that_was_lost_it_is_not_told_that_it_is_no_longer_silent() -> None:
+    fleet = fleet_of(a=4)
+    judged(fleet, 0)
+    beat(fleet, "a", SECOND, load_percent=97)
+    judged(fleet, SECOND)
+    fleet.tick(4 * SECOND)
+    assert [what for what, _, _ in judged(fleet, 4 * SECOND)] == ["silent"]
+    fleet.tick(SECOND + LEASE)
+
+    told = judged(fleet, SECOND + LEASE)
+
+    assert [(what, is_over) for what, _, is_over in told] == [("busy", True)]
+
+
 def test_news_of_a_decision_say_since_when_it_is_so_also_when_it_is_over() -> None:
     fleet = fleet_of(a=4)
     fleet.review(0)

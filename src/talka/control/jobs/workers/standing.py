@@ -62,6 +62,8 @@ class Standing:
             # Of a worker that is new its registration tells.
             if not is_told and what not in UNTOLD and (before or what != "healthy"):
                 news.append(WorkerJudged(name, what, finding.reason, since))
-        over = [what for what in before if what not in found and what not in ("healthy", *UNTOLD)]
+        # One that is lost is as silent as before.
+        untold = ("healthy", "silent" if "lost" in found else "", *UNTOLD)
+        over = [what for what in before if what not in found and what not in untold]
         ended = [WorkerJudged(name, what, before[what].reason, before[what].since, is_over=True) for what in over]
         return [*ended, *news]
