@@ -1272,6 +1272,15 @@ def test_only_a_worker_that_is_there_and_stays_is_undrained(office: Office) -> N
     assert (problem, text) == ("conflict", "worker w1 was told to end: start it again, and it takes work")
 
 
+def test_of_a_worker_that_is_still_listed_though_it_is_gone_it_is_said_what_became_of_it(office: Office) -> None:
+    office.beat("w1", 2)
+    office.act(office.registry.on_goodbye(office.now, "w1", 1))
+
+    told = [office.problem(asked) for asked in (DrainWorker("w1"), UndrainWorker("w1"))]
+
+    assert told == [("missing", "worker w1 is offline: it left")] * 2
+
+
 # -- load jobs and tasks share cores
 
 

@@ -210,7 +210,9 @@ class Registry:
         except Leaves as leaves:
             return [_problem(sender, call, "conflict", str(leaves))]
         if not is_known:
-            return [_problem(sender, call, "missing", f"there is no worker {name}: talka workers lists them")]
+            gone = self.fleet.life(name)
+            text = f"there is no worker {name}: talka workers lists them"
+            return [_problem(sender, call, "missing", f"worker {name} is offline: {gone.cause}" if gone else text)]
         news = self.fleet.review(now, name)
         view = next(view for view in self.workers(now) if view.name == name)
         return [*news, _answer(sender, call, calls.WorkerTold(view))]
