@@ -46,7 +46,7 @@ from talka.control.worker.obeyed_epoch import BrokenEpoch
 from talka.control.worker.writes import WorkerWrites
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.attempts import StoreLife
-from talka.wire.jobs import encode
+from talka.wire.jobs import TaskLoad, encode
 from talka.wire.tasks import (
     BATCH_LIMIT_BYTES,
     INPUTS_LIMIT_BYTES,
@@ -640,6 +640,19 @@ def test_long_plain_functions_are_not_queued_in_a_core() -> None:
     assert rig.begun == [FIRST + 1, FIRST + 2]
     rig.hand(task(3))
     assert rig.begun == [FIRST + 1, FIRST + 2]
+
+
+def test_plain_functions_that_wait_in_a_core_for_their_turn_are_told_as_waiting() -> None:
+    rig = Rig(1, plain=("resize",))
+    rig.hand(task(0), task(1, handler="fetch"), task(2, handler="fetch"))
+    rig.ran(0, took_us=1)
+    rig.hand(*[task(number) for number in (3, 4, 5)])
+    assert len(rig.inside(1)) == 6
+
+    assert rig.pool.room.task_load == TaskLoad(running=2 + 1, waiting=2, cores=1), "the others run side by side"
+    rig.ran(3, 4, 5)
+
+    assert rig.pool.room.task_load == TaskLoad(running=2, waiting=0, cores=1)
 
 
 def test_the_time_of_a_plain_function_counts_from_when_the_one_before_it_ended() -> None:

@@ -68,8 +68,10 @@ class HandlerRoom(HandlerFilling):
     @property
     def task_load(self) -> TaskLoad:
         """What is told of it with every beat."""
-        busy = sum(1 for core in self.cores.by_number.values() if core.tasks)
-        return TaskLoad(self.running, self.waiting, busy)
+        busy = [core for core in self.cores.by_number.values() if core.tasks]
+        plain = [sum([attempt.is_plain for attempt in core.tasks.values()]) for core in busy]
+        queued = sum([count - 1 for count in plain if count])
+        return TaskLoad(self.running - queued, self.waiting + queued, len(busy))
 
     @property
     def next_tick_at(self) -> int:
