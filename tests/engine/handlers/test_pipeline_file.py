@@ -423,6 +423,30 @@ tasks:
     ]
 
 
+def test_a_placeholder_is_told_at_the_text_that_has_it_and_not_at_one_that_looks_like_it(tmp_path: Path) -> None:
+    text = """\
+name: n
+params:
+  day: {}
+tasks:
+  - id: a
+    handler: h
+    config:
+      a: "$${dya}"
+      b: ${dya}
+      c: ${day}
+      d: ${
+      "$${q}": 1
+      "${q}": 1
+"""
+    wrong = "there is no such param"
+    assert told_of(file_of(tmp_path, text)) == [
+        f"9: task a: its config has ${{dya}}, and {wrong} (did you mean day?); $${{ stands for the text ${{ itself",
+        "11: task a: its config has ${ without a name and a }: $${ stands for the text itself",
+        f"13: task a: its config has ${{q}}, and {wrong}: there are day; $${{ stands for the text ${{ itself",
+    ]
+
+
 WITHOUT = """\
 name: n
 PARAMS

@@ -30,7 +30,7 @@ from talka.work.dags.dag import (
     settings_problems,
     unknown_field,
 )
-from talka.work.dags.params import NO_VALUES, SCHEDULE_SAMPLES, BadPlaceholder, try_filling
+from talka.work.dags.params import NO_VALUES, SCHEDULE_SAMPLES, BadPlaceholder, stands_in, try_filling
 from talka.work.dags.pipeline import BadPipeline, Dag
 from talka.work.durations import shown
 from talka.work.inspection import no_such
@@ -378,13 +378,13 @@ def line_of(located: Located, problem: BadDag) -> int:
     while open_ones:
         found = open_ones.pop()
         if isinstance(found.value, str):
-            if problem.placeholder in found.value and not problem.is_name:
+            if not problem.is_name and stands_in(found.value, problem.placeholder):
                 return found.line
         elif isinstance(found.value, list):
             open_ones += reversed(found.value)
         elif isinstance(found.value, dict):
             for key, (line, item) in reversed(found.value.items()):
-                if problem.is_name and problem.placeholder in key:
+                if problem.is_name and stands_in(key, problem.placeholder):
                     return line
                 open_ones.append(item)
     return located.line

@@ -298,6 +298,16 @@ class _Value(NamedTuple):
     size: int
 
 
+def written_as(found: "re.Match[str]") -> str:
+    """A placeholder; one that is open, with what follows it: by itself it says too little of where it is."""
+    return found[0] if found["name"] else found.string[found.start() :][:40]
+
+
+def stands_in(text: str, placeholder: str) -> bool:
+    """Whether the placeholder that is written so is one of the text, and not part of a longer one or of a `$${`."""
+    return any(written_as(found) == placeholder for found in PLACEHOLDER.finditer(text))
+
+
 class Filler:
     """Fills the tasks of one job, one part after the other, and collects what is wrong."""
 
@@ -407,9 +417,8 @@ class _FieldFilling:
             return "${"
         value = self._filler.value_of(found)
         if value is None:
-            # One that is open says too little of where it is.
-            written = found[0] if found["name"] else found.string[found.start() :][:40]
-            self._complain(f"its {self._field} has {self._filler.problem_of(found)}", written)
+            text = f"its {self._field} has {self._filler.problem_of(found)}"
+            self._complain(text, written_as(found), is_name=is_key)
         elif is_key:
             text = f"its config has {found[0]} in the name of a field: only values are filled"
             self._complain(text, found[0], is_name=True)
