@@ -388,6 +388,23 @@ def test_everything_wrong_with_values_is_told_at_the_line_of_its_param(tmp_path:
     ]
 
 
+def test_a_param_that_cannot_be_read_is_not_asked_for(tmp_path: Path) -> None:
+    text = """\
+name: n
+params:
+  day: {type: dat}
+  n: {type: int, defualt: 4}
+  m: {type: int, default: abc}
+tasks:
+  - {id: a, handler: h, config: "${day} ${n} ${m}"}
+"""
+    assert told_with(file_of(tmp_path, text), m="5") == [
+        '3: param "day": type: "dat" is not one of string, int, float, bool, date',
+        '4: param "n": unknown field "defualt" (did you mean default?)',
+        '5: param m: its default "abc" is not a whole number of at most 64 bits',
+    ]
+
+
 def test_placeholders_are_told_at_their_own_line_with_all_else(tmp_path: Path) -> None:
     text = """\
 name: n

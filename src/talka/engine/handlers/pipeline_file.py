@@ -250,7 +250,7 @@ class PipelineReader:
             return {}
         found: dict[str, Param] = {}
         for name, (_, item) in located.value.items():
-            found[name] = Param()  # there is one of this name, whatever is wrong with it
+            found[name] = Param(default="")  # there is one of this name, whatever is wrong with it: it is not asked for
             before = len(self.problems)
             fields = self.struct(item, Param, f"param {shown(name)}")
             if len(self.problems) == before:
