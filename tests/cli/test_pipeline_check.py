@@ -166,6 +166,20 @@ clean    2                           ! not now: whoever could is away
     )
 
 
+def test_of_tasks_that_nobody_takes_now_it_is_told_why_those_do_not_that_could(
+    file: str, command: Any, cluster: FakeClient
+) -> None:
+    lacks = Reason("w1", "capability", "it lacks gpu")
+    cluster.answers = {
+        ("clean", "gpu"): TaskWorkers("", 0, [lacks, Reason("w2", "draining", "it is draining")]),
+        ("extract",): TaskWorkers("", 0, [Reason("w1", "handler", "it has x")]),
+    }
+    code, out, _ = command("check", file, "--to", "127.0.0.1:9")
+    assert code == 0
+    assert "gpu                  ! not now: w2: it is draining\n" in out
+    assert "extract  1                           ! not now: whoever could is away\n" in out
+
+
 def test_a_cluster_that_cannot_be_reached_is_exit_code_7(file: str, command: Any, cluster: FakeClient) -> None:
     cluster.error = ClusterUnreachable("nobody is there")
     code, out, err = command("check", file, "--to", "127.0.0.1:9")

@@ -308,6 +308,6 @@ def found_text(found: TaskWorkers | None) -> str:
         return f"✗ {found.lack}"
     able = [reason.worker for reason in found.workers[: found.able]]
     if not found.able:
-        others = next((f"{one.worker}: {one.text}" for one in found.workers), "whoever could is away")
-        return f"! not now: {others}"
+        could = (f"{one.worker}: {one.text}" for one in found.workers if not one.is_lasting)
+        return f"! not now: {next(could, 'whoever could is away')}"
     return f"✓ {names_text(able[:NAMES_SHOWN], found.able)}"

@@ -134,6 +134,11 @@ class Reason(msgspec.Struct, frozen=True):
     """A word: offline, draining, handler, capability, memory, quarantine, slots, limit, rate …; empty: nothing does."""
     text: str
 
+    @property
+    def is_lasting(self) -> bool:
+        """The worker could not run the task at another time either."""
+        return self.constraint in ("handler", "code", "capability", "memory")
+
 
 class TaskWants(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a task wants of a worker."""
@@ -155,7 +160,8 @@ class TaskWorkers(msgspec.Struct, frozen=True):
     able: int = 0
     """Workers that could run it now, or once they have room."""
     workers: list[Reason] = []
-    """Those that are here, the able ones first, and what stands in the way of the others."""
+    """Those that are here, the able ones first, and what stands in the way of the others, of those that lack something
+    last."""
     left_out: int = 0
     """Workers that are not listed."""
 

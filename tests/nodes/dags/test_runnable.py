@@ -116,7 +116,7 @@ def test_a_manager_that_took_long_to_read_its_store_has_its_first_seconds_after_
         check.check(tasks)
 
 
-def test_of_many_workers_those_that_could_run_a_task_are_listed_first() -> None:
+def test_of_many_workers_those_that_could_run_a_task_are_listed_first_and_those_that_never_could_last() -> None:
     dispatcher = Dispatcher(Random(1))
     for name, handlers in (("a", "x"), ("b", "h"), ("c", "x"), ("d", "h")):
         dispatcher.workers.set_worker(0, DispatchWorker(name=name, handlers=(handlers,)))
@@ -126,6 +126,6 @@ def test_of_many_workers_those_that_could_run_a_task_are_listed_first() -> None:
     assert [(one.worker, one.constraint) for one in found.workers] == [
         ("b", ""),
         ("d", ""),
+        ("e", "draining"),
         ("a", "handler"),
-        ("c", "handler"),
     ]

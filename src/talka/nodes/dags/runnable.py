@@ -84,7 +84,7 @@ def who_could_run(
     needs = Needs(wants.handler, capabilities, wants.min_memory, partition=partition, bundle=bundle)
     found = [reason for reason in dispatcher.reasons(needs, now) if reason.worker]
     able = [reason for reason in found if reason.constraint in ("", "slots")]
-    others = [reason for reason in found if reason.constraint not in ("", "slots")]
+    others = sorted([one for one in found if one.constraint not in ("", "slots")], key=lambda one: one.is_lasting)
     listed = [*able, *others][:workers_limit]
     return TaskWorkers("" if lack is None else lack.text, len(able), listed, len(found) - len(listed))
 
