@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from websockets.asyncio.client import connect
 
 from talka.client.dags import DagEnd
-from talka.client.requests import Problem, TooBusy
+from talka.client.requests import NobodyCanRun, Problem, TooBusy
 from talka.errors import Unavailable
 from talka.web.api_limits import ApiLimits
 from talka.web.audit import ApiAudit
@@ -137,6 +137,16 @@ async def test_a_line_beyond_the_limit_is_refused(dag_api: Api, dags: FakeDags) 
 
     assert (answer.status, dags.jobs) == (413, {})
     assert detail_of(answer).startswith("line 4 has more than")
+
+
+async def test_a_line_that_nobody_could_run_is_told_as_what_it_is(dag_api: Api, dags: FakeDags) -> None:
+    dags.errors["add_tasks"] = NobodyCanRun('task t1: no worker has the handler "etl"', "t1", index=1, field="handler")
+
+    answer = await send(dag_api, HEAD + numbered(3))
+
+    assert (answer.status, dags.jobs, dags.dropped) == (422, {}, ["draft1"])
+    assert detail_of(answer) == 'line 3: task t1: no worker has the handler "etl"'
+    assert msgspec.json.decode(answer.body, type=Problem).type == "urn:talka:problem:nobody-can-run"
 
 
 @pytest.mark.parametrize("dag_api", [ApiLimits(lines=3000)], indirect=True)

@@ -92,7 +92,7 @@ async def add(dags: DagControl, draft: str, part: Part, tasks: Sequence[TaskSpec
         raise Unavailable(f"the store took no tasks for {add_s} s: try again later") from None
     except BadDag as error:
         number = part.number_of(error.index)
-        raise BadDag(f"line {number}: {error}", error.task, index=error.index, field=error.field) from None
+        raise type(error)(f"line {number}: {error}", error.task, index=error.index, field=error.field) from None
 
 
 async def parts_of(request: Request, limits: ApiLimits) -> AsyncIterator[Part]:
