@@ -268,6 +268,36 @@ def test_a_task_says_what_it_waits_for(cluster: DagCluster) -> None:
     assert cancelled.code == 0, cancelled.text
 
 
+DATED = """\
+name: dated
+params:
+  day: {type: date}
+  parts: {type: int, default: 4}
+tasks:
+  - id: a
+    handler: echo
+    config: {file: "orders-${day}.csv", parts: "${parts}", literally: "$${day}"}
+"""
+
+
+def test_a_pipeline_runs_with_the_values_that_it_is_given_and_not_without(cluster: DagCluster) -> None:
+    file = cluster.folder / "dated.yaml"
+    file.write_text(DATED)
+
+    ended = cluster.submit(file, "--param", "day=2026-11-16", "--param", "parts=16")
+    wrong = [cluster.submit(file, *words) for words in ((), ("--param", "day=16.11."), ("--param", "dy=1"))]
+
+    assert ended.code == 0, ended.text
+    job, tasks = cluster.document(ended)
+    config = {"file": "orders-2026-11-16.csv", "parts": 16, "literally": "${day}"}
+    assert tasks["a"]["output"]["config"] == config
+    assert job["params"] == {"day": "2026-11-16", "parts": 16}
+    assert [refused.code for refused in wrong] == [3, 3, 3]
+    assert "dated.yaml:3: param day has no default" in wrong[0].err
+    assert 'dated.yaml:3: param day: "16.11." is not a date' in wrong[1].err
+    assert 'dated.yaml:3: there is no param "dy" (did you mean day?)' in wrong[2].err
+
+
 def test_what_no_worker_could_run_is_refused_unless_it_waits(cluster: DagCluster) -> None:
     file = cluster.pipeline("typing-error", {"id": "a", "handler": "marck"})
 
