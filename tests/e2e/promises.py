@@ -87,6 +87,8 @@ ALSO: Final = {
     "e2e/test_chaos.py::test_the_table_tells_outcomes_and_the_worst_recovery_of_each_kind": "no process",
     "e2e/test_dag_faults.py::test_a_second_manager_is_refused_the_store_with_a_sentence": "the store, while its first "
     "manager lives",
+    "e2e/test_described_api.py::test_a_load_job_is_waited_for_by_whoever_may_submit_it": "the leader is asked for a "
+    "load job, and decides itself who may",
     "e2e/test_described_api.py::test_no_request_of_any_role_brings_the_manager_down": "who may do what, and "
     "that nothing of the API's own description brings a manager down: only a real one shows it",
     "e2e/test_described_api.py::"

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 import requests
 import schemathesis
@@ -24,6 +25,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from talka.cli.nodes.token import read_keys
+from talka.client.ordering import OrderOptions, submission_of_url
+from talka.control.load.planning import Overrides
 from talka.web.auth import Tokens
 from talka.web.openapi import document
 from talka.wire.security.access import LEAST, USER_ROLES, has_role
@@ -196,3 +199,17 @@ def test_what_drawn_requests_seldom_are_right_for_is_answered_as_described_from_
             refused = 401 if role == NOBODY else 403
             is_right = answer.status_code < 300 if role == least else answer.status_code == refused
             assert is_right, f"{name} by {role}: {answer.status_code} {answer.text}"
+
+
+def test_a_load_job_is_waited_for_by_whoever_may_submit_it(described: Described) -> None:
+    options = OrderOptions(overrides=Overrides(vus=1, iterations=1), cores=1)
+    order = submission_of_url(f"{described.url}/livez", options).order
+
+    answer = described.session.post(
+        f"{described.url}/v1/jobs?wait=60s",
+        data=msgspec.json.encode(order),
+        headers={"content-type": "application/json"} | described.headers("submitter"),
+        timeout=90,
+    )
+
+    assert (answer.status_code, answer.json()["state"]) == (201, "completed"), answer.text

@@ -13,8 +13,10 @@ from talka.errors import Invalid, Superseded, Unavailable, Untrusted
 from talka.web.api_limits import API_LIMITS, ApiLimits
 from talka.web.auth import Tokens
 from talka.wire.orders import JobOrder
+from talka.wire.security.access import Asker
 from talka.wire.shards import PLAIN_GET, UrlRequest
-from talka.wire.views import JobFacts, JobsPage
+from talka.wire.views import JobFacts, JobsPage, JobUpdate
+from talka.work.lifecycle import JobState
 from tests.web.fake_control import Api, Apis, FakeControl, FakeJob
 
 JSON = {"content-type": "application/json"}
@@ -201,6 +203,26 @@ async def test_a_submitter_of_a_thousand_letters_is_refused(api: Api, order_of) 
     order = msgspec.structs.replace(order_of(), submitted_by="x" * 201)
 
     assert (await api.ask("POST", "/v1/jobs", submission(order), JSON)).status == 422
+
+
+async def test_a_load_job_is_waited_for_by_watching_it_in_the_name_of_its_submitter(
+    apis: Apis, tokens: Tokens, order_of
+) -> None:
+    """The leader answers who watches, and refuses who submits: it keeps a table of who may ask for what."""
+    api = await apis.start(auth=tokens)
+    control = api.control
+    control.bundles[DIGEST] = CONTENT
+    body, token = submission(order_of(digest=DIGEST)), tokens.issue("ann", "submitter", 2**33, "t1")
+    waiting = asyncio.create_task(api.ask("POST", "/v1/jobs?wait=60s", body, JSON, token))
+    await control.watchers_become(1)
+    job = control.jobs_by_id["job1"]
+    job.facts = msgspec.structs.replace(job.facts, state=JobState.COMPLETED)
+    await control.tell(job, JobUpdate(job.facts, 1, final=True))
+
+    answer = await waiting
+
+    assert (answer.status, json.loads(answer.body)["state"]) == (201, "completed")
+    assert control.askers[-1] == Asker("watch", "submitter", "ann", "t1", "127.0.0.1")
 
 
 # Looking.

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from talka.client.dag_kind import DagKind
 from talka.client.dags import DagControl
@@ -45,6 +46,11 @@ def rate_at_door(kinds: JobDirectory, operation: str) -> str:
 
 def no_limit(operation: str, client: str) -> float:
     return 0.0
+
+
+def source_of(scope: Scope) -> str:
+    client = scope.get("client")
+    return str(client[0]) if client else ""
 
 
 class ApiQuestion(NamedTuple):
@@ -96,7 +102,9 @@ async def waited(asked: ApiQuestion, facts: KindFacts, wait_s: float) -> KindFac
     if not wait_s:
         return facts
     try:
-        kind = await asked.kinds.of(facts.id)
+        # Whoever waits watches: by a submission the leader tells nobody of a job.
+        watcher = asked.identity.asks("watch", source_of(asked.request.scope))
+        kind = await asked.kinds.on_behalf(watcher).of(facts.id)
         ended = asyncio.create_task(until_ended(kind, facts.id))
         gone = asyncio.create_task(until_gone(asked.request))
         stopped = asyncio.create_task(asked.request.scope[STOPPING].wait())

@@ -30,6 +30,7 @@ from talka.web.answers import (
     no_limit,
     problem_answer,
     rate_at_door,
+    source_of,
 )
 from talka.web.api_limits import API_LIMITS, ApiLimits
 from talka.web.audit import ApiAudit
@@ -208,11 +209,6 @@ async def refuse(scope: Scope, receive: Receive, send: Send, answer: Response) -
         await WebSocket(scope, receive, send).send_denial_response(answer)
     else:
         await answer(scope, receive, send)
-
-
-def source_of(scope: Scope) -> str:
-    client = scope.get("client")
-    return str(client[0]) if client else ""
 
 
 class ApiDoor:
