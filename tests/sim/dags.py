@@ -51,6 +51,8 @@ ENDS_LATEST: Final = 420 * SECOND
 """A worker on which tasks died is given none for five minutes; it may be the only one that can run some."""
 RIGHT_FROM: Final = CALM_FROM + 10 * SECOND
 """By then the manager's clock is right, and it is well."""
+WRONG_MOST_NS: Final = 5 * SECOND
+"""A clock is wrong for less."""
 MANAGER: Final = "m0"
 WINDOW_BYTES: Final = 8_000
 """Of what is said to a worker before there has to be room: little, so that some waits."""
@@ -453,15 +455,19 @@ class Story:
         self.manager.start()
 
     def _move_clock(self, rng: Random) -> None:
-        if self.world.now >= CALM_FROM:
+        # Where nobody has looked at a wrong clock so far, there may be another one when all is well.
+        if self.world.now >= (CALM_FROM if CLOCK_MOVED in self.world.struck else RIGHT_FROM - WRONG_MOST_NS):
             return
         self.shell.wall_shift_ns = rng.choice((-1, 1)) * rng.choice((HOUR, 30 * 24 * HOUR))
-        self.world.struck[CLOCK_MOVED] = self.world.struck.get(CLOCK_MOVED, 0) + 1
-        self.world.after(rng.randrange(500, 5000) * MILLISECOND, self._put_clock_right)
-        self.world.after(rng.randrange(6000, 15_000) * MILLISECOND, partial(self._move_clock, rng))
+        wrong_ns = rng.randrange(500 * MILLISECOND, WRONG_MOST_NS, MILLISECOND)
+        rest_ns = rng.randrange(6000, 15_000) * MILLISECOND - wrong_ns
+        self.world.after(wrong_ns, partial(self._put_clock_right, rng, rest_ns, self.shell.misread))
 
-    def _put_clock_right(self) -> None:
+    def _put_clock_right(self, rng: Random, rest_ns: int, misread: int) -> None:
         self.shell.wall_shift_ns = 0
+        has_met = self.shell.misread > misread
+        self.world.count_fault(CLOCK_MOVED, has_met=has_met)
+        self.world.after(rest_ns if has_met else SECOND // 4, partial(self._move_clock, rng))
 
     def _take_store(self, rng: Random) -> None:
         if self._is_over(STORE_TAKEN):

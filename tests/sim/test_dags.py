@@ -171,6 +171,16 @@ def test_histories_with_a_store_that_is_replaced_have_what_is_hard_in_them(fault
         assert sum(story.shell.dropped for story in stories) >= 10, "workers held what was of another life"
 
 
+def test_a_clock_that_was_wrong_while_nobody_looked_is_counted_as_that_and_made_wrong_again() -> None:
+    plan = dags.plan_of(15)
+    assert plan.rare == dags.CLOCK_MOVED
+
+    world = dags.Story(plan, None).run()
+
+    assert world.met_nothing[dags.CLOCK_MOVED] and not world.violations
+    assert world.struck[dags.CLOCK_MOVED]
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_without_faults_every_attempt_that_ran_is_accounted_for(seed: int) -> None:
     story = dags.Story(dags.plan_of(seed, classes=()), None)

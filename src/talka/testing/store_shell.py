@@ -153,6 +153,8 @@ class StoreShell(Observer):
         """Writes of a manager whose store was taken meanwhile."""
         self.wall_shift_ns = 0
         """By which the manager's clock of the day is wrong."""
+        self.misread = 0
+        """How often that clock was looked at while it was wrong."""
         self._leases = [Lease(partition.lease_key, OWNER, 0, 0) for partition in self.partitions]
         """By partition."""
         self._memory = FolderMemory()
@@ -184,6 +186,7 @@ class StoreShell(Observer):
 
     def wall_ns(self) -> int:
         """What the clock of the day shows on the manager's host."""
+        self.misread += bool(self.wall_shift_ns)
         return self._wall_ns + self._world.now + self.wall_shift_ns
 
     # -- copies
