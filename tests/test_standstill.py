@@ -96,12 +96,13 @@ def test_a_child_that_is_not_seen_once_is_not_taken_for_a_new_one() -> None:
     assert round(seen.slack_s(2.0), 3) == 0.2
 
 
-def test_what_only_a_machine_that_stood_still_explains_is_counted() -> None:
-    tally = Tally()
-    machine = Standstill(tally=tally)
-    machine.longest_s = 0.3
-    assert machine.excuses(0.3) and not machine.excuses(0.4)
-    assert (tally.judged, tally.fired) == (2, 1)
+def test_what_only_explains_who_did_not_run_just_before_is_counted() -> None:
+    machine = Machine([1], [2])
+    for waits in ({1: 0.5}, {}, {1: 0.1, 2: 0.2}, {}):
+        machine.passes(waits)
+    excuses, tally = machine.seen.excuses, machine.tally
+    assert excuses(0.25, 100.75, 101.5) and not excuses(0.25, 100.5, 101.0) and not excuses(0.35, 100.5, 102.0)
+    assert (tally.judged, tally.fired, round(tally.longest_s, 3)) == (3, 1, 0.3)
 
 
 def test_threads_of_a_process_and_of_its_children_are_counted_and_its_own_alone_of_this_one(tmp_path: Path) -> None:

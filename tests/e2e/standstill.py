@@ -11,7 +11,6 @@ from typing import Final
 
 import msgspec
 
-LOOK_S: Final = 0.005
 COUNT_S: Final = 0.02
 """Between two counts of what processes waited: as little as costs a few hundredths of a processor."""
 PROCESSES: Final = Path("/proc")
@@ -78,8 +77,6 @@ class Standstill:
         begun_s: float | None = None,
     ) -> None:
         """Processes that any way may lead through, and those of which it leads through one."""
-        self.longest_s = 0.0
-        """For which a thread of this process that wanted to run did not."""
         self.begun_s = time.monotonic() if begun_s is None else begun_s
         self._tally = tally
         self._waits = waits
@@ -121,20 +118,16 @@ class Standstill:
         self._tally.add(1, int(is_needed), needed_s if is_needed else 0.0)
         return needed_s <= slack_s
 
-    def excuses(self, gap_s: float) -> bool:
-        """Whether something went wrong that must when nobody runs for as long as `gap_s`."""
-        is_excused = self.longest_s >= gap_s
-        self._tally.add(1, int(is_excused), self.longest_s if is_excused else 0.0)
+    def excuses(self, gap_s: float, since_s: float, until_s: float) -> bool:
+        """Whether something went wrong that must when who carries it does not run for as long as `gap_s` meanwhile."""
+        held_s = self.slack_s(until_s - since_s, since_s)
+        is_excused = held_s >= gap_s
+        self._tally.add(1, int(is_excused), held_s if is_excused else 0.0)
         return is_excused
 
     def watch(self) -> None:
-        seen_s = time.monotonic()
-        while not self._is_over.wait(LOOK_S):
-            now_s = time.monotonic()
-            self.longest_s = max(self.longest_s, now_s - seen_s - LOOK_S)
-            if now_s - self._counted_s >= COUNT_S:
-                self.count(now_s)
-            seen_s = now_s
+        while not self._is_over.wait(COUNT_S):
+            self.count(time.monotonic())
         self.count(time.monotonic())
 
     def end(self) -> None:
