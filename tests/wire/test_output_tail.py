@@ -15,6 +15,13 @@ def test_the_last_bytes_are_kept_and_all_are_counted() -> None:
     assert tail.all("stdout", 2) == StreamTail("stdout", b"56", 11)
 
 
+def test_of_a_stream_64_kib_are_kept() -> None:
+    tail = OutputTail()
+    tail.write(b"-" + b"a" * 40_000)
+    tail.write(b"b" * 25_536)
+    assert tail.all("stderr") == StreamTail("stderr", b"a" * 40_000 + b"b" * 25_536, 65_537)
+
+
 def test_what_is_new_is_told_once() -> None:
     tail = OutputTail(limit=4)
     assert tail.fresh("stderr") is None

@@ -82,6 +82,18 @@ def test_a_job_keeps_so_much_and_half_of_it_is_for_attempts_that_fail(play: DagP
     assert size_of(play) == 40
 
 
+def test_a_job_keeps_16_mib_unless_told_otherwise() -> None:
+    play = DagPlay()
+    play.beat("w")
+    play.submit({"a": ""}, retry=Retry(max=257, backoff=0.0))
+    for _ in range(257):
+        play.result(play.fence("a"), "failed", tails=(out(b"x" * 65_536),))
+
+    assert [len(content) for *_, content in kept(play)] == [65_536] * 256 + [0]
+    assert size_of(play) == 16 * 1024 * 1024
+    play.records.close()
+
+
 @pytest.mark.parametrize(("lines", "kept_lines"), [(20, 20), (21, 20), (50, 20)])
 def test_the_traceback_is_kept_before_standard_error_and_that_before_standard_output(
     play: DagPlay, lines: int, kept_lines: int
