@@ -313,7 +313,11 @@ def test_summary_has_retries_and_what_the_last_task_gave() -> None:
         task_of("e", ended="04.000", output=msgspec.Raw(b'"last\\u001b[31m"')),
     ]
     text = dag_summary(facts(JobState.PARTIAL), [], [], tasks)
-    assert "retries    5: a (2), b (1), c (1) and 1 more tasks" in text
+    assert "retries    5: a (2), b (1), c (1) and 1 more task\n" in text
+    again = [task_of(name, attempts=2) for name in "abcde"]
+    assert "retries    5: a (1), b (1), c (1) and 2 more tasks\n" in dag_summary(
+        facts(JobState.PARTIAL), [], again[:1], again
+    )
     assert 'output     of e: "last\\u001b[31m"' in text
     plain = dag_summary(facts(JobState.COMPLETED), [], [], [task_of("a", ended="01.000")])
     assert "retries" not in plain and "output" not in plain

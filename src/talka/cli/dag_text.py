@@ -476,7 +476,7 @@ def retries_text(tasks: Iterable[TaskView]) -> str:
     """How often tasks were tried again, and which most often."""
     again = sorted([task for task in tasks if task.attempts > 1], key=lambda task: -task.attempts)
     names = ", ".join(f"{task.id} ({task.attempts - 1})" for task in again[:NAMES_SHOWN])
-    more = f" and {len(again) - NAMES_SHOWN:,} more tasks" if len(again) > NAMES_SHOWN else ""
+    more = f" and {counted_text(len(again) - NAMES_SHOWN, 'more task')}" if len(again) > NAMES_SHOWN else ""
     return f"{sum(task.attempts - 1 for task in again):,}: {names}{more}" if again else ""
 
 
