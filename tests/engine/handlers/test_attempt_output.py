@@ -353,6 +353,25 @@ async def test_what_a_plain_function_says_first_is_told_before_its_next_line() -
     assert second == ["line"]
 
 
+@KINDS
+async def test_what_an_attempt_alone_says_first_is_told_at_once_though_another_has_just_spoken(kind: str) -> None:
+    told: list[list[bytes]] = []
+
+    def speak(task: HandlerTask) -> None:
+        print(task.config)
+        told.append([tail.content for wrote in bench.wrote for tail in wrote.tails])
+        print("more")
+
+    # All else is told with its result.
+    limits = HandlerCoreLimits(say_every_s=10 * WAIT_S, heard_within_s=WAIT_S)
+    bench = RoutedBench(limits, speak=of(kind, speak))
+    for word in ("one", "two"):
+        await bench.result_of("speak", word)
+
+    assert told == [[b"one\n"], [b"one\n", b"two\n"]]
+    assert len(bench.wrote) == 2
+
+
 async def test_a_thread_that_its_loop_waits_for_says_something_and_goes_on() -> None:
     async def wait_for_it(task: HandlerTask) -> None:
         context = contextvars.copy_context()

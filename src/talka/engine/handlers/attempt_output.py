@@ -30,6 +30,8 @@ class AttemptOutput:
     """Any thread may write."""
 
     def __init__(self, fence: int, limit: int = STREAM_LIMIT_BYTES) -> None:
+        self.is_told = False
+        """Some of it was asked for while the attempt ran."""
         self._fence = fence
         self._limit = limit
         self._tails: dict[Stream, OutputTail] = {}
@@ -56,6 +58,7 @@ class AttemptOutput:
 
     def fresh(self) -> Wrote | None:
         """What was written since the last time."""
+        self.is_told = True
         with self._lock:
             tails = [tail.fresh(stream) for stream, tail in self._tails.items()]
         news = tuple([tail for tail in tails if tail is not None])

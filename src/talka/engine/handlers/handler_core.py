@@ -280,7 +280,10 @@ class HandlerCore(asyncio.Protocol):
         if attempt.fence not in self._attempts:
             return
         self._writers[attempt.fence] = attempt
-        self._say_soon(out_of_turn=ends_line)
+        # If the process dies now it counts against this one, and its first line is all that is known. With others here
+        # it does not, and this one is tried again alone: they need not wait for each other's first lines.
+        is_first = len(self._attempts) == 1 and attempt.output is not None and not attempt.output.is_told
+        self._say_soon(out_of_turn=ends_line, is_first=is_first)
 
     # Whoever adds something looks at the flag afterwards, whoever takes clears it before: nothing is left lying.
 
@@ -291,9 +294,9 @@ class HandlerCore(asyncio.Protocol):
         else:
             self._loop.call_soon_threadsafe(self._tell)
 
-    def _say_soon(self, *, out_of_turn: bool = True) -> None:
+    def _say_soon(self, *, out_of_turn: bool = True, is_first: bool = False) -> None:
         is_in_loop = threading.get_ident() == self._thread
-        is_due = out_of_turn and monotonic_ns() >= self._say_at_ns
+        is_due = out_of_turn and (is_first or monotonic_ns() >= self._say_at_ns)
         if is_due and is_in_loop:
             # A coroutine speaks. It may keep the loop from turning from now on, and be killed then.
             self._say_at_ns = monotonic_ns() + self._say_every_ns
