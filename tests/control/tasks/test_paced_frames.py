@@ -79,6 +79,22 @@ def test_a_backlog_of_large_configs_never_breaks_the_connection_of_its_worker(
     assert len(play.hands) == count + 1, "nothing had to be handed twice"
 
 
+def test_small_tasks_that_come_one_by_one_never_break_the_connection_of_a_worker_that_does_not_read(play: Play) -> None:
+    play.beat("w", cores=8, plain=("h",))
+    connection = Connection(play, LaneLimits())
+    play.submit({"short": ""})
+    play.result(play.fence("short"), took_us=1)
+    count = LaneLimits().frames + 1000
+    for _ in range(count):
+        play.submit({"a": ""})
+        connection.say()
+    assert len(play.hands) == count + 1, "there is room for them on the worker"
+    read = 0
+    while read < count + 1:
+        read += len(connection.reads())
+    assert not connection.queue.is_stuck
+
+
 def test_inputs_of_one_task_that_are_more_than_a_connection_holds_wait_for_room(play: Play) -> None:
     play.beat("w", cores=64)
     limits = LaneLimits(size_bytes=2 * 1024 * 1024)

@@ -26,6 +26,8 @@ class RoomWanted(msgspec.Struct, frozen=True):
 class PaceLimits(msgspec.Struct, frozen=True):
     window_bytes: int = 2 * 1024 * 1024
     """What is said to a worker before it is asked whether there is room: a quarter of what a connection holds."""
+    window_frames: int = 1024
+    """In no more messages than these: a quarter of the frames that it holds."""
     stored_ns: int = 5 * MILLISECOND
     """So long it may take until a worker hears that results are stored: they are told together. It waits for nothing
     but their memory, and tells them again after a second."""
@@ -40,10 +42,10 @@ Paced: TypeAlias = Send[TaskMessage] | RoomWanted
 class _Way:
     """To one worker."""
 
-    __slots__ = ("is_full", "said_bytes", "waiting", "waiting_bytes")
+    __slots__ = ("is_full", "said_bytes", "said_frames", "waiting", "waiting_bytes")
 
     def __init__(self) -> None:
-        self.said_bytes = 0
+        self.said_bytes = self.said_frames = 0
         """Since it was heard that there is room."""
         self.is_full = False
         """Until it is heard again."""
@@ -89,7 +91,7 @@ class PacedFrames:
         way = self._ways.get(worker)
         if way is None:
             return []
-        way.is_full, way.said_bytes = False, 0
+        way.is_full, way.said_bytes, way.said_frames = False, 0, 0
         effects: list[Paced] = []
         while way.waiting and not way.is_full:
             said = way.waiting.popleft()
@@ -123,6 +125,7 @@ class PacedFrames:
 
     def _say(self, way: _Way, said: ToWorker) -> list[Paced]:
         way.said_bytes += said.size_bytes
-        way.is_full = way.said_bytes >= self._limits.window_bytes
+        way.said_frames += 1
+        way.is_full = way.said_bytes >= self._limits.window_bytes or way.said_frames >= self._limits.window_frames
         send = FRAMES.to_worker(said)
         return [send, RoomWanted(said.worker)] if way.is_full else [send]
