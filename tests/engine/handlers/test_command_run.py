@@ -87,6 +87,11 @@ async def test_command_is_given_config_inputs_and_checkpoint() -> None:
     assert msgspec.json.decode(result.output) == {"config": {"n": 1}, "inputs": {"a": [1]}, "checkpoint": "half"}
 
 
+async def test_command_is_given_an_empty_config_where_nothing_was_written() -> None:
+    result = await ran("cat", config=b"")
+    assert msgspec.json.decode(result.output)["config"] == {}
+
+
 async def test_the_command_of_an_element_is_given_its_item_and_its_place() -> None:
     result = await ran("cat", item=b'{"part":3}', place=7)
 

@@ -171,6 +171,15 @@ async def test_first_attempt_has_no_checkpoint() -> None:
     assert seen[0].checkpoint is None and seen[0].config is None and seen[0].inputs == {}
 
 
+async def test_config_is_empty_where_nothing_was_written() -> None:
+    bench = Bench(look=of("plain", lambda task: task.config))
+
+    bench.core.on_message(RunTasks((HandedTask(1, "job-1", "task-1", "look", 1, b""),)))
+    await bench.heard.until(lambda: bool(bench.heard.results))
+
+    assert [result.output for result in bench.heard.results] == [b"{}"]
+
+
 @KINDS
 async def test_output_is_what_it_returns(kind: str) -> None:
     bench = Bench(give=of(kind, lambda task: task.config))
