@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from talka.engine.handlers.attempt_memory import SHORT_US, MemoryMeter, seen_peak
+from talka.engine.handlers.attempt_memory import FRESH_NS, SHORT_US, MemoryMeter, seen_peak
 from talka.engine.handlers.command_run import run_command
 from talka.engine.handlers.handler_run import HandlerRun
 from talka.engine.handlers.measured_process import start_measured
@@ -102,6 +102,70 @@ def test_where_the_kernel_says_nothing_nothing_is_told(tmp_path: Path) -> None:
     meter = MemoryMeter(processes=tmp_path)
     meter.begin(1)
     assert meter.end(1, SHORT_US) == 0
+    meter.close()
+
+
+class Kernel:
+    """What it tells of a process, in files; and what the meter is told of page faults and the time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._own = folder / "self"
+        self._own.mkdir()
+        self._set_back = self._own / "clear_refs"
+        self._set_back.touch()
+        self.faults = 7
+        self.now_ns = 0
+        self.use(100, peak=100)
+
+    def use(self, pages: int, peak: int) -> None:
+        (self._own / "statm").write_text(f"9999 {pages} 5 1 0 50 0\n")
+        (self._own / "status").write_text(f"Name:\tpython\nVmHWM:\t{peak * PAGE // 1024:>8} kB\n")
+
+    @property
+    def looks(self) -> int:
+        """How often the peak was set back."""
+        return self._set_back.stat().st_size
+
+    def meter(self) -> MemoryMeter:
+        return MemoryMeter(processes=self._own.parent, faults=lambda: self.faults, now=lambda: self.now_ns)
+
+
+def test_who_touched_no_new_memory_had_what_was_in_use_when_it_began(tmp_path: Path) -> None:
+    kernel = Kernel(tmp_path)
+    meter = kernel.meter()
+    meter.begin(1)
+    kernel.use(60, peak=4000)
+    assert meter.end(1, 5) == 100 * PAGE
+    meter.begin(2)
+    kernel.faults += 1
+    assert meter.end(2, 5) == 4000 * PAGE
+    meter.close()
+
+
+def test_what_was_seen_while_nothing_ran_serves_the_next_one_if_it_is_new_and_nothing_was_touched_since(
+    tmp_path: Path,
+) -> None:
+    kernel = Kernel(tmp_path)
+    meter = kernel.meter()
+
+    def told(fence: int) -> tuple[int, int]:
+        """Pages, and how often it was looked since the last time."""
+        before = kernel.looks
+        meter.begin(fence)
+        return meter.end(fence, 5) // PAGE, kernel.looks - before
+
+    meter.rest()
+    kernel.use(40, peak=100)
+    assert told(1) == (100, 0)
+    kernel.now_ns += FRESH_NS
+    assert told(2) == (40, 1), "it may have given memory back since"
+    kernel.use(50, peak=50)
+    kernel.faults += 1
+    assert told(3) == (50, 1)
+    meter.begin(4)
+    before = kernel.looks
+    meter.rest()
+    assert kernel.looks == before, "the peak of who runs is not set back"
     meter.close()
 
 

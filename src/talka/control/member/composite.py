@@ -77,6 +77,7 @@ NodeNews: TypeAlias = (
 """What a member's shell tells of."""
 RoutedNews: TypeAlias = MemberLost | MemberJoined | StateLearned | RingChanged | Elected | SteppedDown | WriteEnded
 """What other parts of the member hear of too."""
+ROUTED_NEWS: Final = frozenset(get_args(RoutedNews))
 MemberEffect: TypeAlias = (
     Transmit | ToNeighbour | Persist | PersistBlob | Welcomed | HelloDeclined | RingChanged | QuestionAsked | NodeNews
 )
@@ -383,8 +384,8 @@ class ClusterMember(Generic[PartEffect]):
                 out.append(PersistBlob(ticket, effect.digest, effect.content, effect.removed))
             else:
                 out.append(effect)
-                if isinstance(effect, RoutedNews):
-                    effects += self._on_news(now, effect)
+                if type(effect) in ROUTED_NEWS:  # `isinstance` asks the classes of a union one by one
+                    effects += self._on_news(now, cast("RoutedNews", effect))
         return out
 
     def _on_news(self, now: int, news: RoutedNews) -> Sequence[Send[Message] | MemberEffect | PartEffect]:

@@ -333,6 +333,8 @@ class HandlerCore(asyncio.Protocol):
                 size += len(result.output) + (tails_bytes(result.tails) if result.tails else 0)
                 ended -= 1
             self._write(Ran(tuple(batch)))
+        if not self._attempts:
+            self._loop.call_soon(self._meter.rest)  # once the last of them has let go of what it had
 
     def _look(self) -> None:
         """Whose the processes are nobody can say, for attempts run side by side: the core ends with all of them."""
