@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from talka.wire.channels import Message
 from talka.wire.framing import FRAME_LIMIT_BYTES
 from talka.wire.jobs import decode, encode
+from talka.wire.task_views import Reason
 from talka.wire.tasks import (
     BATCH_LIMIT_BYTES,
     ERROR_LIMIT,
@@ -82,3 +83,9 @@ MADE: dict[type[Message], st.SearchStrategy[Any]] = {
 def test_whatever_is_said_arrives_as_it_was_said(message: TaskMessage) -> None:
     assert decode(encode(message)) == message
     assert type(decode(encode(message))) is type(message)
+
+
+def test_what_a_worker_lacks_lasts_and_what_it_does_just_now_does_not() -> None:
+    lasting = [word for word in ("handler", "code", "capability", "memory") if Reason("w", word, "").is_lasting]
+    passing = [word for word in ("", "offline", "draining", "slots", "limit") if Reason("w", word, "").is_lasting]
+    assert (len(lasting), passing) == (4, [])

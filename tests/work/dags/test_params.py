@@ -13,6 +13,7 @@ from talka.work.dags.params import (
     Filler,
     FillLimits,
     filled,
+    stands_in,
     text_of,
     try_filling,
     typed,
@@ -349,3 +350,16 @@ def test_values_are_kept_as_json_whatever_their_order() -> None:
     assert values_text({"b": 1, "a": True}) == values_text({"a": True, "b": 1}) == b'{"a":true,"b":1}'
     assert values_in(b'{"a":true,"b":1.0}') == {"a": True, "b": 1.0}
     assert (values_text({}), values_in(b"")) == (b"", {})
+
+
+@pytest.mark.parametrize(
+    ("text", "is_there"),
+    [("to ${day}", True), ("${days}", False), ("$${day}", False), ("$${day} and ${day}", True), ("day", False)],
+)
+def test_a_placeholder_stands_where_it_is_meant_and_not_in_what_looks_like_it(text: str, is_there: bool) -> None:
+    assert stands_in(text, "${day}") is is_there
+
+
+def test_an_open_placeholder_is_known_by_what_follows_it() -> None:
+    assert stands_in("from ${day to the end", "${day to the end")
+    assert not stands_in("from ${month to the end", "${day to the end")
