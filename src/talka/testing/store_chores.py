@@ -82,6 +82,8 @@ class StoreChores(Observer):
         self._swept_at += grown_ms * MILLISECOND
         before = jobs_in(records)
         records.sweep(grown_ms, self._kept_ms, ALL_ROWS, ALL_ROWS)
+        while records.clear():
+            pass
         kept = dict.fromkeys(row.number for row in jobs_in(records))
         self.swept += [(row.number, self._world.now) for row in before if row.number not in kept]
 

@@ -403,7 +403,7 @@ async def test_while_the_store_takes_nothing_nothing_is_accepted(
     node = await node_of(patience_s=3600.0)
     apply = node.records.apply
 
-    def fail(changes: Any, keys: Any) -> list[int]:
+    def fail(changes: Any, keys: Any, **_: Any) -> list[int]:
         raise RecordsUnavailable("the disk is full")
 
     monkeypatch.setattr(node.records, "apply", fail)
@@ -419,7 +419,7 @@ async def test_while_the_store_takes_nothing_nothing_is_accepted(
 
 
 async def test_a_store_that_answers_nonsense_breaks_the_node(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node.records, "apply", lambda changes, keys: 1 // 0)
+    monkeypatch.setattr(node.records, "apply", lambda changes, keys, **_: 1 // 0)
     asking = asyncio.ensure_future(node.jobs.submit_dag(dag({"a": ""}), "", ""))
     await node.until(lambda: bool(node.broken))
     assert "the store failed: ZeroDivisionError" in str(node.broken[0])
@@ -1721,6 +1721,23 @@ async def test_old_jobs_and_their_files_are_swept(node_of: NodeOf) -> None:
     with pytest.raises(NoSuchJob):
         await node.jobs.dag(ids[0])
     assert node.blobs.digests() == [(node.records.tasks(2, (), -1, 1)[0]).blob]
+
+
+async def test_all_jobs_above_those_that_are_kept_are_swept_however_many_and_all_that_they_had(node_of: NodeOf) -> None:
+    node = await node_of(upkeep=UpkeepLimits(kept_jobs=1, swept_at_once=1))
+    node.beat()
+    ids = []
+    for number in range(4):
+        facts = await node.jobs.submit_dag(dag({f"t{number}": ""}), "", "")
+        await node.finish(f"t{number}")
+        await node.ended(facts.id)
+        ids.append(facts.id)
+    large = await node.jobs.begin_dag(DagHead(name="n", wait_for_workers=True), "", "")
+    await node.jobs.add_tasks(large, specs({f"t{number}": "" for number in range(3000)}))
+    await node.jobs.drop_dag(large)
+    await node.jobs.sweep()
+    assert [one.id for one in (await node.jobs.dags("", "", 9)).items] == ids[-1:]
+    assert node.records.file.sizes() == (1, 1)
 
 
 async def test_a_clock_that_is_a_month_ahead_for_a_moment_drops_no_ended_job_and_no_file(

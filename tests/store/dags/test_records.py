@@ -238,6 +238,23 @@ async def test_moves_of_a_job_tell_when_it_started_and_ended(store: Store) -> No
     assert await store.job("job-1") == running
 
 
+async def test_a_large_job_that_was_dropped_is_gone_at_once_and_what_it_had_goes_part_by_part(store: Store) -> None:
+    number = 3000
+    await store.apply([PutJob(job(1)), PutJob(job(2)), PutTasks((task(0, 2),))])
+    await store.apply([PutTasks(tuple(task(index) for index in range(number)))])
+    await store.apply([claim(0, 7), completed(0, 7, key="k")])
+    await store.apply([claim(1, 8), Complete(1, 1, 8, TaskState.DEAD, NOON_MS)])
+    await store.apply([PutEvent(EventRow(job=1, at_ms=at_ms, kind="started")) for at_ms in range(number)])
+    assert len(await store.dead_letters((0, -1), 9)) == 1
+    await store.apply([DropJob(1)])
+    assert await store.job("job-1") is None and await store.keyed(["k"]) == {}
+    assert await store.dead_letters((0, -1), 9) == []
+    while await store.clear():
+        pass
+    assert await store.counts(1) == {} and await store.events(1, 0, 9) == []
+    assert await store.counts(2) == {"pending": 1} and not await store.clear()
+
+
 async def test_a_dropped_job_takes_all_that_is_its_own_with_it_and_nothing_else(store: Store) -> None:
     for number in (1, 2):
         await filled(store, 2, number)

@@ -21,9 +21,9 @@ from talka.errors import TalkaError
 from talka.store.dags import sqlite_file
 from talka.store.dags.opening import kind_of
 from talka.store.dags.records import BadRecords, RecordsBroken, RecordsUnavailable, StoreGone
-from talka.store.dags.sqlite import SqliteRecords, place_of
+from talka.store.dags.sqlite import ClearLimits, SqliteRecords, place_of
 from talka.store.dags.sqlite_changes import JOB_NUMBERS, STEPS, TASK_NUMBERS
-from talka.store.dags.sqlite_file import LOOK_NS, QUERIES, FileLimits, SqliteFile
+from talka.store.dags.sqlite_file import LOOK_NS, QUERIES, FileLimits, SqliteFile, WriterBusy
 from talka.work.dags.records import (
     JOB_STATES,
     AttemptRow,
@@ -41,6 +41,7 @@ from talka.work.dags.records import (
     PutLogs,
     PutStreams,
     PutTasks,
+    Reset,
     StreamRow,
     TaskRow,
 )
@@ -538,6 +539,77 @@ def test_what_was_dropped_leaves_nothing_that_does_not_fit_together(store: Sqlit
     store.apply([*batch(1), *BELONGINGS, Complete(1, 0, 7, TaskState.COMPLETED, 1, key="k")])
     store.apply([DropJob(1)])
     assert store.file.problems() == [] and store.file.sizes() == (0, 0)
+
+
+def rows_of(store: SqliteRecords) -> tuple[int, int]:
+    """Tasks and events."""
+    (tasks,), (events,) = store.file.write(
+        lambda connection: connection.execute(
+            "SELECT count(*) FROM talka_tasks UNION ALL SELECT count(*) FROM talka_events"
+        ).fetchall()
+    )
+    return tasks, events
+
+
+def test_what_a_large_job_had_goes_by_so_many_rows_at_a_time_also_after_a_restart(path: Path) -> None:
+    few = ClearLimits(rows=10)
+    with SqliteRecords(str(path), clearing=few) as store:
+        store.apply([*batch(1, 25), PutEvent(EventRow(job=1, at_ms=1, kind="started"))])
+        store.apply([PutEvent(EventRow(job=1, at_ms=at_ms, kind="slow")) for at_ms in range(24)])
+        store.apply([DropJob(1)])
+        assert rows_of(store) == (15, 25) and store.file.problems() == []
+        assert store.clear() and rows_of(store)[0] == 5
+        assert store.clear() and rows_of(store)[0] == 0, "its events take what is left"
+    with SqliteRecords(str(path), clearing=few) as again:
+        before = rows_of(again)[1]
+        while again.clear():
+            assert before - 10 <= rows_of(again)[1] < before and again.file.problems() == []
+            before = rows_of(again)[1]
+        assert rows_of(again) == (0, 0) and not again.clear()
+
+
+def test_what_a_job_of_large_tasks_had_goes_by_so_many_bytes_at_a_time(path: Path) -> None:
+    with SqliteRecords(str(path), clearing=ClearLimits(bytes=250_000)) as store:
+        store.apply(batch(1))
+        spec = b'{"handler":"sum","config":"' + b"x" * 100_000 + b'"}'
+        store.apply([Reset(1, index, spec=spec) for index in range(20)])
+        left = 20
+        store.apply([DropJob(1)])
+        while True:
+            left -= 3
+            assert rows_of(store)[0] == max(left, 0)
+            if not store.clear():
+                break
+        assert store.file.sizes() == (0, 0)
+
+
+def test_many_dropped_jobs_go_in_parts_too(path: Path) -> None:
+    with SqliteRecords(str(path), clearing=ClearLimits(rows=10)) as store:
+        for number in range(1, 31):
+            store.apply(batch(number, 1))
+        store.apply([DropJob(number) for number in range(1, 31)])
+        assert store.file.sizes() == (0, 25) and store.file.problems() == []
+        while store.clear():
+            assert store.file.problems() == []
+        assert store.file.sizes() == (0, 0)
+
+
+def test_who_does_not_wait_for_another_writer_is_told_that_there_is_one(store: SqliteRecords) -> None:
+    began, may = threading.Event(), threading.Event()
+
+    def takes_long(_: object) -> None:
+        began.set()
+        assert may.wait(30)
+
+    other = threading.Thread(target=store.file.write, args=(takes_long,))
+    other.start()
+    assert began.wait(30)
+    with pytest.raises(WriterBusy):
+        store.apply(batch(1), waits=False)
+    may.set()
+    other.join(30)
+    store.apply(batch(1), waits=False)
+    assert store.file.sizes() == (1, 20)
 
 
 def test_a_state_that_a_job_counted_none_of_is_no_problem(store: SqliteRecords) -> None:

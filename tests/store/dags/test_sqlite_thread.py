@@ -11,6 +11,7 @@ import pytest
 
 from talka.errors import Invalid
 from talka.store.dags.records import CommitListener, RecordsBroken, RecordsUnavailable, StoreTaken
+from talka.store.dags.sqlite_file import WriterBusy
 from talka.store.dags.sqlite_thread import SMALL, StoreThread, ThreadLimits
 from talka.store.files.blobs import Blobs
 from talka.store.files.folder import StoreFailed
@@ -40,7 +41,12 @@ class Slow:
         self.keys: list[tuple[str, ...]] = []
         """Under which each batch was made."""
 
-    def apply(self, changes: Sequence[Change], keys: Sequence[str]) -> list[int]:
+        self.is_busy = False
+        """Another thread writes."""
+
+    def apply(self, changes: Sequence[Change], keys: Sequence[str], *, waits: bool = True) -> list[int]:
+        if self.is_busy and not waits:
+            raise WriterBusy
         self.began.set()
         assert self.may.wait(30)
         if self.failures:
@@ -199,7 +205,7 @@ async def test_what_the_store_cannot_take_now_is_tried_until_it_can(scene: Scene
 async def test_the_problem_is_there_as_long_as_it_lasts(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     apply, has_room = scene.records.apply, threading.Event()
 
-    def fail_while_full(changes: Sequence[Change], keys: Sequence[str]) -> list[int]:
+    def fail_while_full(changes: Sequence[Change], keys: Sequence[str], **_: Any) -> list[int]:
         if not has_room.is_set():
             raise RecordsUnavailable("the disk is full")
         return apply(changes, keys)
@@ -411,6 +417,15 @@ async def test_rows_that_differ_break_it_also_at_the_end_of_a_turn(near: Scene) 
     assert isinstance(near.told[0], RecordsBroken)
     assert not near.commit(2, "a")
     assert len(near.records.batches) == 1
+
+
+async def test_a_commit_is_left_to_the_thread_while_another_one_writes(near: Scene, quick: Scene) -> None:
+    for scene, told in ((near, [1]), (quick, [2])):
+        scene.told.clear()
+        scene.records.is_busy = True
+        assert not scene.commit(told[0], "a")
+        await scene.until(lambda told=told, scene=scene: scene.told == [told])  # type: ignore[misc]
+        assert scene.records.threads[-1] == "store", "the loop would stand still meanwhile"
 
 
 async def test_what_is_leased_under_a_key_that_was_lost_is_left_to_the_thread(near: Scene) -> None:

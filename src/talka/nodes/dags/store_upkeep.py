@@ -1,13 +1,16 @@
 """What is dropped from a store in time."""
 
-from collections.abc import Callable
-from typing import Final, NamedTuple
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, NamedTuple, TypeVar
 
 from talka.clock import boottime_ns, realtime_ns
 from talka.control.tasks.clock_watch import ClockWatch
 from talka.control.tasks.partition import LEASE
 from talka.store.dags.records import Store
 from talka.units import MILLISECOND, SECOND
+
+Answer = TypeVar("Answer")
 
 KEPT_S: Final = 7 * 86_400
 KEPT_JOBS: Final = 10_000
@@ -42,14 +45,36 @@ class StoreUpkeep:
         """Of jobs that are no more, perhaps."""
 
     async def sweep(self) -> None:
-        """Drop jobs that ended long ago, and their files."""
+        """Drop jobs that ended long ago, and their files. In steps, with a pause after each that is as long: commits
+        wait for one of them and not for all."""
         limits = self._limits
         now = boottime_ns()
         grown_ms = (now - self._swept_at) // MILLISECOND
-        swept = await self._store.sweep(grown_ms, limits.kept_s * 1000, limits.kept_jobs, limits.swept_at_once, LEASE)
-        self._has_files |= bool(swept)
+        swept = await self._swept(grown_ms)
         self._swept_at += grown_ms * MILLISECOND  # not before it is kept
+        await self._clear()
+        while swept:
+            swept = await self._swept(0)
+            await self._clear()
         # Files are as old as the clock of the day says: not after it was set.
         if self._has_files and self._clock.is_steady(now, round(limits.blobs_kept_s * SECOND)):
             await self._store.sweep_blobs(limits.blobs_kept_s, self._wall_ns() / SECOND)
             self._has_files = False
+
+    async def _swept(self, grown_ms: int) -> int:
+        limits = self._limits
+        swept = await self._paced(
+            self._store.sweep(grown_ms, limits.kept_s * 1000, limits.kept_jobs, limits.swept_at_once, LEASE)
+        )
+        self._has_files |= bool(swept)
+        return swept
+
+    async def _clear(self) -> None:
+        while await self._paced(self._store.clear(LEASE)):
+            pass
+
+    async def _paced(self, step: Coroutine[Any, Any, Answer]) -> Answer:
+        began = boottime_ns()
+        answer = await step
+        await asyncio.sleep((boottime_ns() - began) / SECOND)
+        return answer

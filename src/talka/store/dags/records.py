@@ -192,9 +192,14 @@ class Store(Protocol):
 
     async def sweep(self, grown_ms: int, kept_ms: int, keep: int, limit: int, key: str = "") -> int:
         """The store has grown older by so much. Drop jobs whose end was seen when it was at least `kept_ms` younger,
-        and the oldest above `keep` none of whose notices waits; at most `limit` of them. How many went.
+        and the oldest above `keep` none of whose notices waits; at most `limit` of them. How many went. What is large in
+        them goes with `clear`.
 
         Its age is what its managers have counted while they had it; clocks that can be set have no say in it."""
+
+    async def clear(self, key: str = "") -> bool:
+        """Delete a part of what dropped jobs had, where that was much: nobody finds it any more, and commits wait for a
+        part and not for all. Whether there is more."""
 
     async def sweep_blobs(self, older_than_s: float, now_s: float) -> None:
         """Drop large outputs that no task names and that are older than this. `now_s` is the clock of the day's."""

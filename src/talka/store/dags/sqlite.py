@@ -9,13 +9,21 @@ Decision: docs/decisions/0034-no-clock-decides-who-has-the-store.md.
 import sqlite3
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import msgspec
 
 from talka.errors import Invalid
 from talka.store.dags.records import BadRecords, KeyedRow, Lease, StoreTaken
-from talka.store.dags.sqlite_changes import JOB_NUMBERS, TASK_NUMBERS, ChangeStep, drop_jobs, plan
+from talka.store.dags.sqlite_changes import (
+    JOB_NUMBERS,
+    OF_RANGES,
+    SET_ASIDE,
+    TASK_NUMBERS,
+    ChangeStep,
+    drop_jobs,
+    plan,
+)
 from talka.store.dags.sqlite_file import (
     INDEX_BITS,
     LAST_INDEX,
@@ -52,6 +60,16 @@ RowType = TypeVar("RowType", bound=msgspec.Struct)
 SYNCHRONOUS: Final = ("FULL", "NORMAL")
 
 
+class ClearLimits(NamedTuple):
+    """How much of dropped jobs one transaction deletes: others wait for it."""
+
+    rows: int = 1000
+    bytes: int = 1 << 20
+
+
+USUAL_CLEARING: Final = ClearLimits()
+
+
 class NotAll(Exception):
     """Some row of a step was not changed."""
 
@@ -59,8 +77,16 @@ class NotAll(Exception):
 class SqliteRecords:
     """Records and leases. Calls block; any thread may make them, and reading never waits for writing."""
 
-    def __init__(self, path: str, synchronous: Synchronous = "FULL", *, limits: FileLimits = USUAL_LIMITS) -> None:
+    def __init__(
+        self,
+        path: str,
+        synchronous: Synchronous = "FULL",
+        *,
+        limits: FileLimits = USUAL_LIMITS,
+        clearing: ClearLimits = USUAL_CLEARING,
+    ) -> None:
         self.file = SqliteFile(path, synchronous, limits=limits)
+        self._clearing = clearing
         self.is_quick = synchronous == "NORMAL"
         """Its commits do not wait for the disk, and a power cut may take the last of them."""
         self._queries = QUERIES
@@ -91,7 +117,9 @@ class SqliteRecords:
         """Bring what the log has to its place. Waits for the disk, which commits do not have to do then."""
         self.file.checkpoint()
 
-    def _write(self, act: Callable[[sqlite3.Connection], Answer], keys: Collection[str]) -> Answer:
+    def _write(
+        self, act: Callable[[sqlite3.Connection], Answer], keys: Collection[str], *, waits: bool = True
+    ) -> Answer:
         """As long as the leases of these keys are held, without keys all that this handle is fenced with. It is looked
         up where nobody can take them meanwhile."""
 
@@ -103,15 +131,16 @@ class SqliteRecords:
                     raise StoreTaken.at(self.place, key)
             return act(connection)
 
-        return self.file.write(fenced)
+        return self.file.write(fenced, waits=waits)
 
-    def apply(self, changes: Sequence[Change], keys: Collection[str] = ()) -> list[int]:
+    def apply(self, changes: Sequence[Change], keys: Collection[str] = (), *, waits: bool = True) -> list[int]:
+        """`waits`: for other writers of this process; else their turn is `WriterBusy`."""
         steps, order = plan(changes)
         try:
-            counts = self._write(lambda connection: self._at_once(connection, steps), keys)
+            counts = self._write(lambda connection: self._at_once(connection, steps), keys, waits=waits)
         except NotAll:
             # Rare, and all of it was taken back: which rows it was is only seen one by one.
-            counts = self._write(lambda connection: self._one_by_one(connection, steps), keys)
+            counts = self._write(lambda connection: self._one_by_one(connection, steps), keys, waits=waits)
         changed = [0] * len(changes)
         for position, count in zip(order, counts, strict=True):
             changed[position] = count
@@ -121,6 +150,8 @@ class SqliteRecords:
         changed: list[int] = []
         for query, rows, sizes, ranges in steps:
             count = connection.executemany(self._queries[query], rows).rowcount if rows else 0
+            if query is SET_ASIDE:
+                self._clear(connection)
             if sizes is None:
                 sizes = ranges or [1] * len(rows)
             if sizes and count != sum(sizes):
@@ -133,6 +164,8 @@ class SqliteRecords:
         for query, rows, sizes, _ in steps:
             sql = self._queries[query]
             counts = [connection.execute(sql, row).rowcount for row in rows]
+            if query is SET_ASIDE:
+                self._clear(connection)
             if sizes is None:
                 changed += counts
             else:
@@ -144,11 +177,49 @@ class SqliteRecords:
         def act(connection: sqlite3.Connection) -> int:
             ((age_ms,),) = connection.execute(self._queries["grow_older"], {"grown_ms": max(grown_ms, 0)}).fetchall()
             connection.execute(self._queries["see_ends"], {"age_ms": age_ms})
-            bounds = {"ended_before_ms": age_ms - kept_ms, "keep": keep, "limit": max(limit, 0)}
-            found = connection.execute(self._queries["swept_jobs"], bounds).fetchall()
-            return sum(self._at_once(connection, drop_jobs([DropJob(number) for (number,) in found])))
+            found = self._swept(connection, age_ms - kept_ms, max(keep, 0), max(limit, 0))
+            return sum(self._at_once(connection, drop_jobs([DropJob(number) for number in found])))
 
         return self._write(act, keys)
+
+    def _swept(self, connection: sqlite3.Connection, before_ms: int, keep: int, limit: int) -> list[int]:
+        """The oldest first, whichever of the two bounds they are beyond. One whose end somebody is still to be told of
+        goes by its age alone: tries end long before, and a server that is silent does not make the store grow without
+        end. So many are looked at that they suffice, and not all that have ended."""
+        ((kept_for,),) = connection.execute(self._queries["jobs_to_tell"]).fetchall()
+        most = limit + kept_for
+        ((ended,),) = connection.execute(self._queries["ended_jobs"], {"most": keep + most}).fetchall()
+        oldest = connection.execute(self._queries["oldest_ends"], {"most": most}).fetchall()
+        return [
+            number
+            for place, (number, ended_age_ms, is_to_tell) in enumerate(oldest)
+            if ended_age_ms <= before_ms or (place < ended - keep and not is_to_tell)
+        ][:limit]
+
+    def clear(self, keys: Collection[str] = ()) -> bool:
+        return bool(self.file.read("next_drop")) and self._write(self._clear, keys)
+
+    def _clear(self, connection: sqlite3.Connection) -> bool:
+        """Whether there is more than one transaction may hold up."""
+        rows, size = self._clearing
+        while dropped := connection.execute(self._queries["next_drop"]).fetchone():
+            if rows <= 0 or size <= 0:
+                return True
+            (job,) = dropped
+            first, last = job << INDEX_BITS, job << INDEX_BITS | LAST_INDEX
+            found = connection.execute(self._queries["next_drops"], (first, last, rows)).fetchall()
+            part = fitting(found, size)
+            is_rest = len(part) == len(found) < rows
+            for query in OF_RANGES:
+                connection.execute(self._queries[query], (first, last if is_rest else part[-1][0]))
+            rows, size = rows - len(part) - 1, size - sum([of_task for _, of_task in part])
+            if is_rest:
+                most = max(rows, 1)
+                events = connection.execute(self._queries["drop_events"], (job, most)).rowcount
+                rows -= events
+                if events < most:
+                    connection.execute(self._queries["drop_drop"], (job,))
+        return False
 
     # Jobs.
 
@@ -347,6 +418,15 @@ def task_of(row: tuple[Any, ...]) -> TaskRow:
 def page(job: int, after: int, limit: int) -> dict[str, object]:
     first = job << INDEX_BITS
     return {"after": first + after, "last": first | LAST_INDEX, "limit": max(limit, 0)}
+
+
+def fitting(found: Rows, size: int) -> Rows:
+    """The first of these keys and sizes, one at least."""
+    for position, (_, of_one) in enumerate(found):
+        if size <= 0:
+            return found[:position]
+        size -= of_one
+    return found
 
 
 def packed_states(states: Sequence[str], numbers: Mapping[Any, int]) -> str:

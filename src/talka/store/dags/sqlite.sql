@@ -196,6 +196,12 @@ CREATE TABLE talka_notices (
 CREATE INDEX talka_notices_by_job ON talka_notices (job);
 CREATE INDEX talka_waiting_notices ON talka_notices (next_ms, id) WHERE state = 'waiting';
 
+-- migration: 10
+-- Jobs that were dropped and still have rows: of a large one they go part by part.
+CREATE TABLE talka_drops (
+    job INTEGER PRIMARY KEY
+);
+
 -- name: tables
 SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\_%' ESCAPE '\';
 
@@ -262,23 +268,41 @@ SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'talka_jobs'), 0) 
 -- name: see_ends
 UPDATE talka_jobs SET ended_age_ms = :age_ms WHERE state >= 7 AND ended_age_ms IS NULL;
 
--- name: swept_jobs
--- The oldest first, whichever of the two bounds they are beyond. By the store's age, since clocks are set; the clock
--- tells apart what was seen together. An offset below 0 is one of 0. One whose end somebody is still to be told of goes
--- by its age alone: tries end long before, and a server that is silent does not make the store grow without end.
-SELECT number
+-- name: ended_jobs
+SELECT count(*) FROM (SELECT 1 FROM talka_jobs WHERE state >= 7 LIMIT :most);
+
+-- name: jobs_to_tell
+SELECT count(DISTINCT job) FROM talka_notices WHERE state = 'waiting';
+
+-- name: oldest_ends
+-- By the store's age, since clocks are set; the clock tells apart what was seen together. And whether somebody is still
+-- to be told of it.
+SELECT number, ended_age_ms, EXISTS (SELECT 1 FROM talka_notices WHERE job = talka_jobs.number AND state = 'waiting')
 FROM talka_jobs
 WHERE state >= 7
-    AND (ended_age_ms <= :ended_before_ms
-        OR (number IN (
-            SELECT number FROM talka_jobs WHERE state >= 7
-            ORDER BY ended_age_ms DESC, ended_ms DESC, number DESC LIMIT -1 OFFSET :keep)
-        AND NOT EXISTS (SELECT 1 FROM talka_notices WHERE job = talka_jobs.number AND state = 'waiting')))
 ORDER BY ended_age_ms, ended_ms, number
-LIMIT :limit;
+LIMIT :most;
 
 -- name: drop_job
 DELETE FROM talka_jobs WHERE number = ?;
+
+-- name: set_aside
+INSERT OR IGNORE INTO talka_drops (job) VALUES (?);
+
+-- name: next_drop
+SELECT job FROM talka_drops ORDER BY job LIMIT 1;
+
+-- name: next_drops
+-- Tasks of a dropped job, each with the bytes that go with it. No length needs the contents.
+SELECT key, length(spec) + length(checkpoint) + length(output)
+    + (SELECT coalesce(sum(length(content)), 0) FROM talka_streams WHERE task = key)
+FROM talka_tasks
+WHERE key BETWEEN ? AND ?
+ORDER BY key
+LIMIT ?;
+
+-- name: drop_drop
+DELETE FROM talka_drops WHERE job = ?;
 
 -- name: put_task
 INSERT INTO talka_tasks
@@ -404,7 +428,7 @@ WHERE state = 4;
 SELECT key >> 32, key & 4294967295, id, state, spec, depends_on, attempts, fence, worker, ready_ms, started_ms, ended_ms,
     output, blob, error, cause, deaths, checkpoint, failures, memory_bytes
 FROM talka_tasks
-WHERE key > :after AND state = 9
+WHERE key > :after AND state = 9 AND NOT EXISTS (SELECT 1 FROM talka_drops WHERE job = key >> 32)
 ORDER BY key
 LIMIT :limit;
 
@@ -470,7 +494,8 @@ ORDER BY number
 LIMIT :limit;
 
 -- name: drop_events
-DELETE FROM talka_events WHERE job = ?;
+-- Some of them.
+DELETE FROM talka_events WHERE number IN (SELECT number FROM talka_events WHERE job = ? LIMIT ?);
 
 -- name: put_log
 INSERT INTO talka_logs (task, attempt, at_ms, text) VALUES (?, ?, ?, ?);
@@ -605,13 +630,15 @@ SELECT (SELECT count(*) FROM talka_jobs), (SELECT count(*) FROM talka_tasks);
 PRAGMA integrity_check(20);
 
 -- name: check_tasks
-SELECT count(*), min(key >> 32) FROM talka_tasks WHERE key >> 32 NOT IN (SELECT number FROM talka_jobs);
+SELECT count(*), min(key >> 32) FROM talka_tasks
+WHERE key >> 32 NOT IN (SELECT number FROM talka_jobs UNION ALL SELECT job FROM talka_drops);
 
 -- name: check_attempts
 SELECT count(*), min(task >> 32) FROM talka_attempts WHERE task NOT IN (SELECT key FROM talka_tasks);
 
 -- name: check_events
-SELECT count(*), min(job) FROM talka_events WHERE job NOT IN (SELECT number FROM talka_jobs);
+SELECT count(*), min(job) FROM talka_events
+WHERE job NOT IN (SELECT number FROM talka_jobs UNION ALL SELECT job FROM talka_drops);
 
 -- name: check_logs
 SELECT count(*), min(task >> 32) FROM talka_logs WHERE task NOT IN (SELECT key FROM talka_tasks);

@@ -72,7 +72,8 @@ class ChangePlan(NamedTuple):
     """Which change each count of the steps is of."""
 
 
-_OF_RANGES: Final = ("drop_keys", "drop_logs", "drop_streams", "drop_attempts", "drop_fans", "drop_tasks")
+OF_RANGES: Final = ("drop_keys", "drop_logs", "drop_streams", "drop_attempts", "drop_fans", "drop_tasks")
+SET_ASIDE: Final = "set_aside"
 _gist: Final = msgspec.json.Decoder(Gist)
 
 
@@ -282,7 +283,7 @@ def drop_elements(changes: list[DropElements]) -> list[ChangeStep]:
     return [
         ChangeStep("drop_fan", rows),
         ChangeStep("drop_output", ranges, []),
-        *(ChangeStep(query, ranges, []) for query in _OF_RANGES),
+        *(ChangeStep(query, ranges, []) for query in OF_RANGES),
         ChangeStep("set_size", sizes, []),
     ]
 
@@ -319,12 +320,11 @@ def put_streams(changes: list[PutStreams]) -> list[ChangeStep]:
 
 
 def drop_jobs(changes: list[DropJob]) -> list[ChangeStep]:
-    ranges: list[Row] = [(change.job << INDEX_BITS, change.job << INDEX_BITS | LAST_INDEX) for change in changes]
+    """What belongs to them goes with `SET_ASIDE`, as much of it as one transaction may hold up."""
     numbers: list[Row] = [(change.job,) for change in changes]
     return [
-        *(ChangeStep(query, ranges, []) for query in _OF_RANGES),
-        ChangeStep("drop_events", numbers, []),
         ChangeStep("drop_notices", numbers, []),
+        ChangeStep(SET_ASIDE, numbers, []),
         ChangeStep("drop_job", numbers),
     ]
 

@@ -84,6 +84,10 @@ class FileLimits(NamedTuple):
 USUAL_LIMITS: Final = FileLimits()
 
 
+class WriterBusy(Exception):
+    """Another thread writes just now, and whoever asked does not wait."""
+
+
 class SqliteFile:
     """Any thread may call: writers take turns, and so do readers, but neither waits for the other.
 
@@ -141,9 +145,11 @@ class SqliteFile:
         with self._reading, self._sentences():
             return self._open_one(self._reader).execute(self._queries[query], values or {}).fetchall()
 
-    def write(self, act: Callable[[sqlite3.Connection], Answer]) -> Answer:
+    def write(self, act: Callable[[sqlite3.Connection], Answer], *, waits: bool = True) -> Answer:
         """What `act` does is durable once this returns; if it raises, nothing of it was done."""
-        with self._writing:
+        if not self._writing.acquire(waits):
+            raise WriterBusy
+        try:
             if self._failure:
                 raise RecordsBroken(
                     f"nothing more is written to {self.place} by this process ({self._failure}): start it again"
@@ -157,6 +163,8 @@ class SqliteFile:
                     return answer
             except FILE_ERRORS as error:
                 raise self._sentence(error) from error
+        finally:
+            self._writing.release()
 
     def check_place(self) -> None:
         """Raises `StoreGone` when what lies at its path is not what is open here."""

@@ -103,6 +103,9 @@ class SqliteStore:
     async def sweep(self, grown_ms: int, kept_ms: int, keep: int, limit: int, key: str = "") -> int:
         return await self._read(self._records.sweep, grown_ms, kept_ms, keep, limit, (key,) if key else ())
 
+    async def clear(self, key: str = "") -> bool:
+        return await self._read(self._records.clear, (key,) if key else ())
+
     async def sweep_blobs(self, older_than_s: float, now_s: float) -> None:
         def sweep() -> None:
             named: dict[str, None] = {}

@@ -158,7 +158,8 @@ class StoreThread:
         """By the loop. If not, all of it was taken back, or the store is broken."""
         try:
             if changes:
-                self._apply(changes, keys)
+                # Another thread may be at work for long: the loop does not wait for it.
+                self._apply(changes, keys, waits=False)
         except RecordsDiffer as error:
             self._is_broken = True
             self._loop.call_soon(self._commits.on_broken, error)
@@ -237,8 +238,8 @@ class StoreThread:
         self._tell(self._written, [one.ticket for one in batch])
         return True
 
-    def _apply(self, changes: Sequence[Change], keys: Sequence[str]) -> None:
-        check_taken(changes, self._records.apply(changes, keys))
+    def _apply(self, changes: Sequence[Change], keys: Sequence[str], *, waits: bool = True) -> None:
+        check_taken(changes, self._records.apply(changes, keys, waits=waits))
 
     def _spilled(self, changes: list[Change]) -> list[Change]:
         """Large outputs go into files, which are durable before their rows name them."""
