@@ -192,8 +192,8 @@ class Store(Protocol):
 
     async def sweep(self, grown_ms: int, kept_ms: int, keep: int, limit: int, key: str = "") -> int:
         """The store has grown older by so much. Drop jobs whose end was seen when it was at least `kept_ms` younger,
-        and the oldest above `keep` none of whose notices waits; at most `limit` of them. How many went. What is large in
-        them goes with `clear`.
+        and the oldest above `keep` none of whose notices waits; at most `limit` of them. How many went. What is large
+        in them goes with `clear`.
 
         Its age is what its managers have counted while they had it; clocks that can be set have no say in it."""
 

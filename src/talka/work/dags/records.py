@@ -406,8 +406,8 @@ class MoveNotice(msgspec.Struct, frozen=True, gc=False):
 
 
 class DropJob(msgspec.Struct, frozen=True, gc=False):
-    """A submission that was broken off, or a job that is kept no longer, with all that belongs to it: nobody finds it any
-    more, whatever the store still has to delete."""
+    """A submission that was broken off, or a job that is kept no longer, with all that belongs to it: nobody finds it
+    any more, whatever the store still has to delete."""
 
     job: int
 
