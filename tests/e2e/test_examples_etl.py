@@ -33,22 +33,23 @@ def test_the_example_fans_out_and_in_and_its_failing_step_is_tried_again(tmp_pat
     assert "clean-1 … clean-4 (4)" in graph.out, graph.text
 
 
-def test_the_example_that_is_fanned_out_shows_its_elements_in_one_line(tmp_path: Path) -> None:
-    handlers = (EXAMPLE / "handlers.py").read_text()
-    with dag_cluster(tmp_path, is_up=True, handlers=handlers) as cluster:
-        ended = cluster.submit(EXAMPLE / "fan.yaml")
+def test_the_example_that_is_fanned_out_travels_with_its_handlers_and_shows_its_elements_in_one_line(
+    tmp_path: Path,
+) -> None:
+    with dag_cluster(tmp_path, is_up=True) as cluster:
+        ended = cluster.submit(EXAMPLE / "fan.yaml", "--with", str(EXAMPLE / "handlers.py"), "--param", "parts=20")
 
         job, tasks = cluster.document(ended)
         graph = cluster.talka("jobs", "show", job["id"], "--graph")
-        one = cluster.talka("jobs", "show", job["id"], "--task", "clean[11]")
+        one = cluster.talka("jobs", "show", job["id"], "--task", "clean[19]")
         why = cluster.talka("jobs", "show", job["id"], "--why", "clean")
 
     assert ended.code == 0, ended.text
-    assert (job["state"], job["tasks"], job["counts"]) == ("completed", 16, {"completed": 16})
-    assert list(tasks) == ["extract", "clean", "merge", "report", *(f"clean[{place}]" for place in range(12))]
-    assert tasks["clean"]["elements"] == {"completed": 12} and tasks["clean"]["depends_on"] == ["extract"]
+    assert (job["state"], job["tasks"], job["counts"]) == ("completed", 24, {"completed": 24})
+    assert list(tasks) == ["extract", "clean", "merge", "report", *(f"clean[{place}]" for place in range(20))]
+    assert tasks["clean"]["elements"] == {"completed": 20} and tasks["clean"]["depends_on"] == ["extract"]
     assert tasks["merge"]["output"]["dropped"] == 100
-    (line,) = [line for line in graph.out.splitlines() if "clean[0..11]" in line]
-    assert "12 completed" in line and "merge" in line, graph.text
+    (line,) = [line for line in graph.out.splitlines() if "clean[0..19]" in line]
+    assert "20 completed" in line and "merge" in line, graph.text
     assert "element of clean" in one.out and "Kobe" in one.out, one.text
     assert why.code == 0, why.text
