@@ -49,6 +49,15 @@ def test_rounds_are_held_against_each_other_one_by_one() -> None:
     assert part.ratio() == pytest.approx(0.9) and part.holds(0.8) and not part.is_aim()
 
 
+@pytest.mark.parametrize(("worst_ms", "word"), [(999, "aim"), (1001, "BROKE")])
+def test_one_answer_that_was_waited_for_too_long_breaks_its_row_however_quick_the_others_were(
+    worst_ms: float, word: str
+) -> None:
+    part = Part("submit", 150, 300, [400] * 3, unit="jobs/s", worst_ms=worst_ms, worst_must_ms=1000)
+    (row,) = rows_of(part)
+    assert (row.must, word_of(row)) == ("at least 150 jobs/s, no wait above 1 s", word)
+
+
 def alone(starts_ms: float) -> Ours:
     bulk = Bulk(1, 1, {"client": 1})
     return Ours(bulk=bulk, plain=bulk, frames=bulk, dag_s=[0.1], dag_inside_s=[0.1], starts_ms=[starts_ms] * 100)
