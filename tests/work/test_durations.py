@@ -15,6 +15,7 @@ from talka.work.durations import (
     parse_duration,
     parse_rate,
     shown,
+    tenths_text,
 )
 
 DAY = 24 * HOUR
@@ -125,6 +126,21 @@ def test_durations_beyond_thirty_days_are_refused(written: str | int | float) ->
 )
 def test_durations_are_written_short(ns: int, written: str) -> None:
     assert format_duration(ns) == written
+
+
+@pytest.mark.parametrize(
+    ("ns", "told"),
+    [
+        (90 * SECOND, "90.0 s"),
+        (2_340 * MILLISECOND, "2.3 s"),
+        (100 * MILLISECOND, "0.1 s"),
+        (100 * MILLISECOND - 1, "< 0.1 s"),
+        (1, "< 0.1 s"),
+        (0, "< 0.1 s"),
+    ],
+)
+def test_a_time_to_a_tenth_of_a_second_is_never_none(ns: int, told: str) -> None:
+    assert tenths_text(ns) == told
 
 
 @given(ns=st.integers(0, LONGEST_NS) | st.integers(0, LONGEST_NS // SECOND).map(lambda s: s * SECOND))

@@ -77,6 +77,11 @@ def format_duration(ns: int) -> str:
     return "".join(parts)
 
 
+def tenths_text(ns: int) -> str:
+    """Of a wait that people are told of: to a tenth of a second, and never none."""
+    return f"{ns / SECOND:.1f} s" if ns >= SECOND // 10 else "< 0.1 s"
+
+
 def parse_rate(text: str | int | float, *, what: str = "rate") -> Fraction:
     """Arrivals per second, exactly as written. A bare number means per second; `what` names the value in an error."""
     if isinstance(text, str):

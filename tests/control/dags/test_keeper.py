@@ -612,6 +612,8 @@ def test_why_tells_what_a_task_waits_for(play: Play) -> None:
     text = "it waits for d0 (ready), d1 (ready), d2 (ready), d3 (ready), d4 (ready) and 2 more"
     assert play.why(id, "z").text == text
     assert play.why(id, "late").text == "it waits for its delay to be over in 90.0 s"
+    play.pass_time(89.99)
+    assert play.why(id, "late").text == "it waits for its delay to be over in < 0.1 s"
     play.beat("w", cores=8)
     assert play.why(id, "d0").text == "it is assigned on w"
     play.done("d6")

@@ -8,8 +8,8 @@ from talka.control.dags.job import job_of
 from talka.control.tasks.delivery import worker_of
 from talka.control.tasks.dispatch import Dispatcher
 from talka.control.tasks.task import DagTask, Needs
-from talka.units import SECOND
 from talka.wire.task_views import WhyView
+from talka.work.durations import tenths_text
 from talka.work.lifecycle import JobState, TaskState, is_final
 
 SHOWN: Final = 5
@@ -57,5 +57,5 @@ def standing(task: DagTask, now: int) -> str:
     if task.ready_at > now:
         what = "to be tried again" if task.fence else "for its delay to be over"
         ended = f": attempt {task.attempts} ended with {task.error}" if task.fence and task.error else ""
-        return f"it waits {what} in {(task.ready_at - now) / SECOND:.1f} s{ended}"
+        return f"it waits {what} in {tenths_text(task.ready_at - now)}{ended}"
     return "it is about to be ready"

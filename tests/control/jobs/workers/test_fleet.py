@@ -298,6 +298,7 @@ def test_what_is_waited_for_is_said_of_silent_workers_only() -> None:
     assert fleet.silence(4 * SECOND, "a", 1) == (
         ", which is silent for 4.0 s: it is given to others in 1.1 s, unless a is heard before"
     )
+    assert fleet.silence(LEASE - 1, "a", 1).endswith("it is given to others in < 0.1 s, unless a is heard before")
     assert fleet.silence(4 * SECOND, "x", 1) == ""
     fleet.tick(LEASE)
     assert fleet.silence(LEASE, "a", 1) == "", "it is lost already"

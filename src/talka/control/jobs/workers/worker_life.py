@@ -16,9 +16,10 @@ from talka.control.jobs.effects import WorkerJudged
 from talka.control.jobs.workers.standing import Decision, Standing, WorkerFinding
 from talka.control.member.breaker import Breaker, BreakerState
 from talka.control.tasks.quarantine import Denied
-from talka.units import MILLISECOND, SECOND
+from talka.units import MILLISECOND
 from talka.wire.jobs import Beat, QuietCore, TaskLoad, WorkerFacts
 from talka.wire.views import DecisionName, WorkerState
+from talka.work.durations import tenths_text
 
 LIVES_LIMIT: Final = 8192
 QUIET_SHOWN: Final = 3
@@ -198,7 +199,7 @@ class WorkerLife(msgspec.Struct, eq=False):
 
     def silence(self, now: int, silent_ns: int, *, is_held: bool) -> str:
         """What is waited for before its work is given to others; empty while it is heard."""
-        given = f"given to others in {max(0, self.until - now) / SECOND:.1f} s, unless {self.name} is heard before"
+        given = f"given to others in {tenths_text(self.until - now)}, unless {self.name} is heard before"
         if self.facts is None and self.was_heard:
             return f", which was not heard since this manager leads again: it is {given}"
         if self.facts is None:
@@ -207,7 +208,7 @@ class WorkerLife(msgspec.Struct, eq=False):
             )
         if now - self.heard_at < silent_ns:
             return ""
-        silent = f", which is silent for {(now - self.heard_at) / SECOND:.1f} s"
+        silent = f", which is silent for {tenths_text(now - self.heard_at)}"
         if is_held:
             return f"{silent}: too many workers are silent at once, so none is given up yet"
         return f"{silent}: it is {given}"
