@@ -94,6 +94,23 @@ def test_json_texts_keep_their_characters(tmp_path: Path) -> None:
 
 
 HEAD = "name: n\ntasks:\n  - id: a\n    handler: h\n"
+
+
+@pytest.mark.parametrize("blank", ["config:", "config: ~", "config: null", "config: {}", "priority: 5"])
+def test_a_config_that_is_left_blank_is_an_empty_one(blank: str, tmp_path: Path) -> None:
+    (task,) = read_pipeline(file_of(tmp_path, f"{HEAD}    {blank}\n")).tasks
+
+    assert (task, bytes(task.config)) == (TaskSpec(id="a", handler="h"), b"{}")
+
+
+def test_a_config_that_is_null_in_json_is_an_empty_one_and_what_is_null_in_it_stays(tmp_path: Path) -> None:
+    content = '{"name":"n","tasks":[{"id":"a","handler":"h","config":null},{"id":"b","handler":"h","config":[null]}]}'
+
+    spec = read_pipeline(file_of(tmp_path, content, "p.json"))
+
+    assert [bytes(task.config) for task in spec.tasks] == [b"{}", b"[null]"]
+
+
 BROKEN = {
     "unknown field": (HEAD + "    prio: 5\n", '5: task a: unknown field "prio" (did you mean priority?)'),
     "unknown field of the job": ("nme: n\n" + HEAD, '1: unknown field "nme" (did you mean name?)'),

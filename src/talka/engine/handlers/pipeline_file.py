@@ -333,6 +333,8 @@ class PipelineReader:
 
     def is_read(self, item: Located, kind: Any, label: str, into: dict[str, Any], name: str) -> bool:
         """Puts the value of one field into its struct, unless there is something wrong with it."""
+        if kind is msgspec.Raw and item.value is None:
+            return True  # left blank: nothing is said of it
         inner, is_list, is_either = struct_in(kind)
         is_list = is_list or (is_either and isinstance(item.value, list))
         if inner is None or (item.value is None and not is_list):
