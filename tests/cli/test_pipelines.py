@@ -349,6 +349,18 @@ def test_values_that_are_missing_unknown_or_of_another_type_are_told_and_nothing
     assert cluster.asked == []
 
 
+@pytest.mark.parametrize("verb", ["check", "submit"])
+def test_placeholder_that_would_stay_as_it_is_is_told_with_its_line_and_nothing_is_sent(
+    verb: str, folder: Path, command: Any, cluster: FakeClient
+) -> None:
+    notify = "settings:\n  notify:\n    on: [failed]\n    url: https://hooks.example.com/${day}\n"
+    (folder / "named.yaml").write_text(DATED.replace("name: etl\n", f"name: etl-${{day}}\n{notify}"))
+    code, out, err = command(verb, "named.yaml", "--param", "day=2026-11-16")
+    assert (code, out, cluster.asked) == (3, "", [])
+    assert 'named.yaml:1: name = "etl-${day}" has ${: it would stay as it is' in err
+    assert "named.yaml:5: settings: notify.url: the address has ${: it would stay as it is" in err
+
+
 def test_param_that_is_none_is_a_mistake_of_the_command_line(
     file: Path, folder: Path, command: Any, cluster: FakeClient
 ) -> None:

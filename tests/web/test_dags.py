@@ -77,11 +77,15 @@ async def test_the_submitter_is_whose_token_it_is(apis: Apis, dags: FakeDags, to
         ({"tasks": [{"id": "a", "handler": "x", "priority": 11}]}, ".priority: must be at most 10"),
         ({"tasks": [{"id": "a", "handler": "x", "depends_on": ["b"]}]}, "b"),
         ({"tasks": [{"id": "a", "handler": "x", "depends_on": ["a"]}]}, "a"),
-        ({"tasks": [{"id": "a", "handler": "x", "capabilities": ["${n}"]}]}, "only config and key are filled"),
+        (
+            {"tasks": [{"id": "a", "handler": "x", "capabilities": ["${n}"]}]},
+            "only configs and keys of tasks are filled",
+        ),
+        ({"name": "n-${day}"}, 'name = "n-${day}" has ${: it would stay as it is'),
         ({"colour": "red"}, "unknown field"),
         ({"settings": {"on_failure": "panic"}}, "is not one of fail_fast, continue, skip_dependents"),
     ],
-    ids=range(9),
+    ids=range(10),
 )
 async def test_a_dag_that_cannot_be_is_refused_with_a_sentence(
     dag_api: Api, dags: FakeDags, change: dict[str, object], sentence: str

@@ -323,11 +323,12 @@ async def test_answers_of_one_turn_come_as_one_array_to_who_wants_it(dag_api: Ap
         ('{"tasks": [{"id": "a", "handler": "x"}]}', "name is missing"),
         ('{"task": {"id": "a", "handler": "x"}, "tasks": [{"id": "a", "handler": "x"}]}', "one or the other"),
         ('{"task": {"id": "a", "handler": "x"}, "settings": {"timeout": "soon"}}', "soon"),
+        ('{"name": "n-${x}", "task": {"id": "a", "handler": "x"}}', 'name = "n-${x}" has ${: it would stay as it is'),
         ('{"task": {"id": "a", "handler": "x", "depends_on": ["b"]}}', "b"),
         ('{"x": ' + "[" * 100_000, ""),
         ('{"kind": "load"}', ""),
     ],
-    ids=range(11),
+    ids=range(12),
 )
 async def test_a_bad_frame_is_told_and_the_next_one_taken(
     dag_api: Api, dags: FakeDags, frame: str | bytes, sentence: str

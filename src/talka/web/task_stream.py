@@ -25,6 +25,7 @@ from talka.work.dags.dag import (
     BadDag,
     DagSpec,
     TaskSpec,
+    check_name,
     check_settings,
     decode_head,
     decode_task,
@@ -276,6 +277,7 @@ def submission_in(content: str | bytes) -> tuple[str, DagSpec, bool]:
     settings = frame.settings
     if settings is not NO_SETTINGS:
         check_settings(settings)
+    check_name(frame.name)
     task, tasks = frame.task, frame.tasks
     if task is not None:
         if tasks:

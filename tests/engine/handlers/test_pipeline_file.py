@@ -159,6 +159,19 @@ BROKEN = {
     "placeholder in a capability": (HEAD + "    capabilities:\n    - gpu\n    - ${n}\n", "7: task a: capabilities[1] "),
     "placeholder in a handler": ("name: n\ntasks:\n  - id: a\n    handler: h-${n}\n", "4: task a: handler = "),
     "placeholder in a for_each": (HEAD + "    for_each: ${n}\n", "5: task a: for_each = "),
+    "placeholder in the name": ("settings: {}\nname: n-${day}\n" + HEAD[8:], '2: name = "n-${day}" has ${: it would '
+                                                                            'stay as it is'),
+    "placeholder in an address": (
+        "settings:\n  notify:\n    on: [failed]\n    url: https://a.example/${day}\n" + HEAD,
+        "4: settings: notify.url: the address has ${: it would stay as it is",
+    ),
+    "placeholder in one of several addresses": (
+        "settings:\n  notify:\n    - {on: [failed], url: https://a.example/}\n"
+        "    - on: [failed]\n      url: https://a.example/x?d=${d}\n" + HEAD,
+        "5: settings: notify[1].url: the address has ${: ",
+    ),
+    "address that is none": ("settings:\n  notify:\n    on: [failed]\n    url: ftp://a.example/\n" + HEAD,
+                             '4: settings: notify.url: url "a.example": write http://HOST'),
     "unknown dependency": (HEAD + "    depends_on: [b]\n", "5: task a: depends on b, but there is no such task"),
     "itself": (HEAD + "    depends_on:\n      - a\n", "6: task a: depends on itself"),
     "cycle": (
@@ -347,6 +360,7 @@ def test_a_dag_of_several_is_named_after_the_file(tmp_path: Path) -> None:
         ("syntax.py", "x = 1\nx = = 2\n", "2: syntax error: invalid syntax"),
         ("bad_task.py", BUILT + 'dag.task("b", "h", priority=11)\n', "5: task b: priority: must be at most 10"),
         ("bad_text.py", BUILT + 'dag.task("b", "h-${n}")\n', '5: task b: handler = "h-${n}" has ${: it would stay'),
+        ("bad_name.py", BUILT.replace('"built"', '"n ${n}"'), '3: Dag n ${n}: name = "n ${n}" has ${: it would stay'),
         ("bad_cycle.py", BUILT + 'dag.task("b", "h", after=["b"])\n', "5: task b: depends on itself"),
         ("bad_dag.py", BUILT.replace('"built"', '""'), "3: Dag : its name must be text"),
     ],

@@ -267,7 +267,7 @@ def test_placeholders_where_nothing_is_filled_are_told_with_their_field(task: Ta
     (problem,) = examined([TaskSpec(id="b", handler="h"), task])[1]
     assert (problem.task, problem.index, problem.field) == ("a", 1, field)
     assert str(problem) == (
-        f'task a: {field} = "{value}" has ${{: it would stay as it is, for of a task only config and key are filled'
+        f'task a: {field} = "{value}" has ${{: it would stay as it is, for only configs and keys of tasks are filled'
     )
 
 
@@ -415,6 +415,7 @@ HEAD = b'{"name":"n","tasks":[{"id":"a","handler":"h"'
         (HEAD + b',"config":"\xff"}]}', "this is not UTF-8: a wrong byte at position 55"),
         (HEAD + b',"config":' + b"[" * 100_000, "this is nested too deeply"),
         (HEAD + b'}],"settings":{"on_failure":"stop"}}', 'settings.on_failure: "stop" is not one of fail_fast, '),
+        (b'{"name":"n-${day}","tasks":[{"id":"a","handler":"h"}]}', 'name = "n-${day}" has ${: it would stay as it is'),
         (HEAD + b'}],"settings":{"timeout":"soon"}}', 'settings: timeout = "soon" is not a duration'),
     ],
 )
@@ -449,6 +450,9 @@ def test_lines_of_a_stream_are_read_one_by_one() -> None:
         decode_head(b'{"name":"n","tasks":[]}')
     with pytest.raises(BadDag, match="^settings: timeout"):
         decode_head(b'{"name":"n","settings":{"timeout":"x"}}')
+    with pytest.raises(BadDag, match="^name = .* has ..: it would stay as it is") as caught:
+        decode_head(b'{"name":"n-${day}"}')
+    assert caught.value.field == "name"
     with pytest.raises(BadDag, match="^handler is missing"):
         decode_task(b'{"id":"a"}')
 

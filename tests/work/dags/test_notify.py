@@ -118,6 +118,8 @@ def test_one_or_several_are_told() -> None:
     [
         (b'{"on":["failed"],"url":"ftp://a.example/"}', 'notify.url: url "a.example": write http://HOST'),
         (b'[{"on":["failed"],"url":"http://a.example/"},{"on":["failed"],"url":"x"}]', "notify[1].url: url"),
+        (b'{"on":["failed"],"url":"https://a.example/${day}"}', "notify.url: the address has ${: it would stay as it"),
+        (b'[{"on":["failed"],"url":"https://a.example/$${day}"}]', "notify[0].url: the address has ${: "),
         (b'{"on":["ended"],"url":"https://a.example/"}', '"ended" is not one of completed, partial, failed, cancelled'),
         (b'{"on":[],"url":"https://a.example/"}', "notify.on: must have at least 1 entry"),
         (b'{"when":["failed"],"url":"https://a.example/"}', 'unknown field "when": there are on, url'),

@@ -195,6 +195,9 @@ def test_every_kind_of_mistake_in_a_task_is_told(task: dict[str, Any], text: str
         ({"retry": 5}, "Dag d: retry: must be an object, not a whole number"),
         ({"timeout": object()}, "Dag d: its settings hold what JSON cannot"),
         ({"timeout": "x"}, 'Dag d: timeout = "x" is not a duration'),
+        ({"name": "n-${day}"}, 'Dag n-${day}: name = "n-${day}" has ${: it would stay as it is'),
+        ({"notify": {"on": ["failed"], "url": "https://a.example/${d}"}}, "Dag d: notify.url: the address has ${: it"),
+        ({"notify": [{"on": [], "url": "https://a.example/"}]}, "Dag d: notify[0].on: must have at least 1 entry"),
     ],
 )
 def test_every_kind_of_mistake_in_the_settings_is_told(settings: dict[str, Any], text: str) -> None:

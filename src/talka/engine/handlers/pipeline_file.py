@@ -26,6 +26,7 @@ from talka.work.dags.dag import (
     decode_task,
     examined,
     explained,
+    name_problem,
     schedule_problems,
     settings_problems,
     unknown_field,
@@ -167,8 +168,8 @@ class PipelineReader:
         if kind is not None and kind.value != "dag":
             self.complain(f"kind: must be dag, not {shown(kind.plain())}", kind.line)
         name = self.field(root, "name")
-        if name is not None:
-            self.leaf(name, NAME, "name")
+        if name is not None and self.leaf(name, NAME, "name") and (text := name_problem(name.plain())):
+            self.complain(text, name.line)
         settings = self.settings(root)
         schedule = self.schedule(root)
         timezone = self.timezone(root)

@@ -16,7 +16,7 @@ import msgspec
 from talka.errors import Invalid
 from talka.units import SECOND
 from talka.work.dags.cron import Cron
-from talka.work.dags.notify import EndState, Notifies, Notify, notify_problems
+from talka.work.dags.notify import STAYS, EndState, Notifies, Notify, notify_problems
 from talka.work.durations import LONGEST_NS, NUMBER, BadDuration, parse_duration, parse_rate, shown
 
 TASKS_LIMIT: Final = 2_000_000
@@ -401,6 +401,16 @@ def schedule_problems(schedule: str, timezone: str, catch_up: CatchUp) -> list[t
     return problems
 
 
+def check_name(name: str) -> None:
+    if problem := name_problem(name):
+        raise BadDag(problem, field="name")
+
+
+def name_problem(name: str) -> str:
+    """What is wrong with the name of a job; empty: nothing."""
+    return _placeholder_in("name", name) if "${" in name else ""
+
+
 def check_settings(settings: DagSettings) -> None:
     for field, text in settings_problems(settings):
         raise BadDag(f"settings: {text}", field=f"settings.{field}")
@@ -551,7 +561,7 @@ def _not_filled(handler: str, capabilities: tuple[str, ...], limits: tuple[Limit
 
 
 def _placeholder_in(field: str, word: str) -> str:
-    return f"{field} = {shown(word)} has ${{: it would stay as it is, for of a task only config and key are filled"
+    return f"{field} = {shown(word)} {STAYS}"
 
 
 _Given: TypeAlias = tuple[str, Duration | None, bool]
@@ -648,8 +658,9 @@ _task_decoder: Final = msgspec.json.Decoder(TaskSpec)
 
 
 def decode_dag(content: bytes) -> DagSpec:
-    """Its settings and schedule are checked; its tasks are not: see `checked`."""
+    """Its name, settings and schedule are checked; its tasks are not: see `checked`."""
     spec = decoded(_dag_decoder, content, DagSpec)
+    check_name(spec.name)
     check_settings(spec.settings)
     check_schedule(spec)
     return spec
@@ -657,6 +668,7 @@ def decode_dag(content: bytes) -> DagSpec:
 
 def decode_head(line: bytes) -> DagHead:
     head = decoded(_head_decoder, line, DagHead)
+    check_name(head.name)
     check_settings(head.settings)
     return head
 

@@ -140,6 +140,8 @@ def private_problem(url: str) -> str:
 
 
 ALLOW: Final = "a manager tells such ones only if it is started with --allow-private-notify"
+STAYS: Final = "has ${: it would stay as it is, for only configs and keys of tasks are filled"
+"""Of a text that params do not reach."""
 
 
 def notify_problems(notify: Notifies) -> list[tuple[str, str]]:
@@ -148,6 +150,9 @@ def notify_problems(notify: Notifies) -> list[tuple[str, str]]:
     is_list = not isinstance(notify, Notify)
     for position, one in enumerate(notifies_of(notify)):
         field = f"notify[{position}].url" if is_list else "notify.url"
+        if "${" in one.url:
+            problems.append((field, f"{field}: the address {STAYS}"))
+            continue
         try:
             target_of(one.url)
         except Invalid as error:

@@ -30,6 +30,7 @@ from talka.work.dags.dag import (
     decode_task,
     examined,
     explained,
+    name_problem,
     schedule_problems,
     settings_problems,
 )
@@ -238,6 +239,8 @@ class Dag:
     def _checked_settings(self, problems: list[SpecProblem]) -> DagSettings:
         if not isinstance(self.name, str) or not 1 <= len(self.name) <= 200:
             problems.append(self._problem("its name must be text of 1 to 200 characters"))
+        elif text := name_problem(self.name):
+            problems.append(self._problem(text))
         problems += (self._problem(text) for text in self._schedule_problems())
         try:
             settings = msgspec.json.decode(msgspec.json.encode(self._settings), type=DagSettings)
