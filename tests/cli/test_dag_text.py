@@ -24,6 +24,7 @@ from talka.cli.dag_text import (
     log_text,
     names_text,
     progress_text,
+    retries_text,
     schedules_table,
     slowest_of,
     task_text,
@@ -272,7 +273,7 @@ def test_summary_begins_with_the_verdict() -> None:
 def test_summary_says_what_failed_why_and_what_to_do() -> None:
     bad = facts(JobState.PARTIAL, counts={"completed": 8, "dead": 1, "timeout": 1}, reason="2 tasks were given up")
     failed = [
-        task("load", TaskState.DEAD, attempts=4, cause="exception", error=f"ValueError: {EVIL}"),
+        task("load", TaskState.DEAD, attempts=4, failures=4, cause="exception", error=f"ValueError: {EVIL}"),
         task("scan", TaskState.TIMEOUT),
     ]
     text = dag_summary(bad, [], failed)
@@ -306,15 +307,15 @@ def task_of(
 
 def test_summary_has_retries_and_what_the_last_task_gave() -> None:
     tasks = [
-        task_of("a", attempts=3, ended="01.000", output=msgspec.Raw(b"1")),
-        task_of("b", attempts=2, ended="04.000", output=msgspec.Raw(b'{"rows":  3}')),
-        task_of("c", TaskState.DEAD, attempts=2, ended="09.000", output=msgspec.Raw(b"9")),
-        task_of("d", attempts=2, ended="02.000"),
+        task_of("a", attempts=3, failures=2, ended="01.000", output=msgspec.Raw(b"1")),
+        task_of("b", attempts=2, failures=1, ended="04.000", output=msgspec.Raw(b'{"rows":  3}')),
+        task_of("c", TaskState.DEAD, attempts=2, failures=2, ended="09.000", output=msgspec.Raw(b"9")),
+        task_of("d", attempts=2, failures=1, ended="02.000"),
         task_of("e", ended="04.000", output=msgspec.Raw(b'"last\\u001b[31m"')),
     ]
     text = dag_summary(facts(JobState.PARTIAL), [], [], tasks)
     assert "retries    5: a (2), b (1), c (1) and 1 more task\n" in text
-    again = [task_of(name, attempts=2) for name in "abcde"]
+    again = [task_of(name, attempts=2, failures=1) for name in "abcde"]
     assert "retries    5: a (1), b (1), c (1) and 2 more tasks\n" in dag_summary(
         facts(JobState.PARTIAL), [], again[:1], again
     )
@@ -323,8 +324,31 @@ def test_summary_has_retries_and_what_the_last_task_gave() -> None:
     assert "retries" not in plain and "output" not in plain
 
 
+def test_attempts_that_were_no_retries_are_told_beside_them() -> None:
+    """Such as those that no worker began, or of before a task was run again."""
+    refused = task_of("a", attempts=4, failures=0)
+    replayed = task_of("b", attempts=3, failures=1)
+    given_up = task_of("c", TaskState.DEAD, attempts=3, failures=1, error="E: no")
+    waited = task_of("d", TaskState.CANCELLED, attempts=2, failures=2)
+    never = task_of("e", TaskState.CANCELLED, attempts=0)
+    assert retries_text([refused]) == "none; 3 attempts do not count as such: a (3)"
+    assert retries_text([replayed]) == "1: b (1); 1 attempt does not count as such: b (1)"
+    assert retries_text([given_up]) == "none; 2 attempts do not count as such: c (2)"
+    assert retries_text([waited]) == "1: d (1)", "it was cancelled before it was tried once more"
+    every = [refused, replayed, given_up, waited, never]
+    assert retries_text(every) == "2: b (1), d (1); 6 attempts do not count as such: a (3), c (2), b (1)"
+    assert retries_text([never, task_of("f", failures=0)]) == ""
+    assert retries_text([task_of("g", attempts=3)]) == "2: g (2)", "its manager tells of no others"
+    text = dag_summary(facts(JobState.FAILED, counts={"dead": 1}), [], [given_up], [given_up])
+    assert "✗ c  dead, 1 attempt that counts (3 in all)\n" in text
+    assert "retries    none; 2 attempts do not count as such: c (2)\n" in text
+
+
 def test_summary_of_a_job_with_tasks_that_are_not_listed_says_of_which_tasks_its_numbers_are() -> None:
-    listed = [task_of("a", ended="01.000", output=msgspec.Raw(b"1")), task_of("b", attempts=3, ended="02.000")]
+    listed = [
+        task_of("a", ended="01.000", output=msgspec.Raw(b"1")),
+        task_of("b", attempts=3, failures=2, ended="02.000"),
+    ]
     done = facts(JobState.COMPLETED, counts={"completed": 5})
     text = dag_summary(done, [task("b", seconds=7)], [], listed, left_out=3)
     assert "retries    of the first 2 tasks: 2: b (2)" in text

@@ -40,6 +40,7 @@ from talka.wire.task_views import (
     WhyView,
 )
 from talka.wire.views import instant_text
+from talka.work.dags.endings import tries_text
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.outcome import ExitCode
 
@@ -451,7 +452,8 @@ def show_failed(page: TextPage, facts: DagFacts, failed: Sequence[TaskView]) -> 
         return
     page.section("GIVEN UP")
     for task in failed[:FAILED_SHOWN]:
-        tries = counted_text(task.attempts, "attempt") if task.attempts else "never run"
+        counted = counted_of(task) if task.state is TaskState.DEAD else task.attempts
+        tries = tries_text(counted, task.attempts) if task.attempts else "never run"
         cause = "" if task.error.startswith(cause_of(task)) else f", {task.cause}"
         page.line("  ", (f"✗ {task.id}", "red"), f"  {task.state}, {tries}{cause}")
         if task.error:
@@ -472,12 +474,34 @@ def show_failed(page: TextPage, facts: DagFacts, failed: Sequence[TaskView]) -> 
         )
 
 
+def counted_of(task: TaskView) -> int:
+    """Attempts that count against it; all of them, where it is not told."""
+    return task.attempts if task.failures is msgspec.UNSET else task.failures
+
+
 def retries_text(tasks: Iterable[TaskView]) -> str:
-    """How often tasks were tried again, and which most often."""
-    again = sorted([task for task in tasks if task.attempts > 1], key=lambda task: -task.attempts)
-    names = ", ".join(f"{task.id} ({task.attempts - 1})" for task in again[:NAMES_SHOWN])
-    more = f" and {counted_text(len(again) - NAMES_SHOWN, 'more task')}" if len(again) > NAMES_SHOWN else ""
-    return f"{sum(task.attempts - 1 for task in again):,}: {names}{more}" if again else ""
+    """How often tasks were tried again because they had failed, and which most often; then their other attempts."""
+    retries: list[tuple[str, int]] = []
+    others: list[tuple[str, int]] = []
+    for task in tasks:
+        again = max(0, task.attempts - 1)
+        failed = max(0, min(again, counted_of(task) - (task.state is TaskState.DEAD)))
+        retries.append((task.id, failed))
+        others.append((task.id, again - failed))
+    (count, names), (besides, other_names) = sum_text(retries), sum_text(others)
+    text = f"{count:,}: {names}" if count else "none" if besides else ""
+    if besides:
+        verb = "does" if besides == 1 else "do"
+        text += f"; {counted_text(besides, 'attempt')} {verb} not count as such: {other_names}"
+    return text
+
+
+def sum_text(counts: Iterable[tuple[str, int]]) -> tuple[int, str]:
+    """Of all together, and who has most of it."""
+    some = sorted([one for one in counts if one[1]], key=lambda one: -one[1])
+    names = ", ".join(f"{name} ({count})" for name, count in some[:NAMES_SHOWN])
+    more = f" and {counted_text(len(some) - NAMES_SHOWN, 'more task')}" if len(some) > NAMES_SHOWN else ""
+    return sum(count for _, count in some), f"{names}{more}"
 
 
 def last_of(tasks: Iterable[TaskView]) -> TaskView | None:

@@ -96,6 +96,9 @@ class TaskView(msgspec.Struct, frozen=True):
     """Of an element: its part of the list."""
     memory_bytes: int | msgspec.UnsetType = msgspec.UNSET
     """The most that the process of its last attempt had meanwhile; left out: not measured."""
+    failures: int | msgspec.UnsetType = msgspec.UNSET
+    """Attempts that count against it since it was last run again: not those that were lost, refused or told to stop.
+    Left out by managers that do not tell them."""
 
 
 class TasksPage(msgspec.Struct, frozen=True):

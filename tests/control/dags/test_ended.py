@@ -7,6 +7,7 @@ import pytest
 from talka.control.dags.ended import ended_why, in_the_way
 from talka.control.tasks.task import Needs
 from talka.wire.task_views import Reason
+from talka.work.dags.dag import Retry
 from talka.work.dags.records import TaskRow
 from talka.work.lifecycle import TaskState
 from tests.control.dag_play import DagPlay
@@ -42,8 +43,44 @@ def test_one_that_was_fanned_out_says_that_its_elements_ended() -> None:
 
 def test_one_that_was_given_up_says_after_how_many_attempts_and_why() -> None:
     error = "IndexError in handlers.py:21"
-    assert said(TaskState.DEAD, attempts=3, error=error, cause="IndexError") == f"gave up after 3 attempts: {error}"
+    failed = {"error": error, "cause": "IndexError"}
+    # Of the attempt that ended it, its state alone tells.
+    assert said(TaskState.DEAD, attempts=3, failures=2, **failed) == f"gave up after 3 attempts: {error}"
+    assert said(TaskState.DEAD, attempts=3, failures=1, deaths=1, **failed) == f"gave up after 3 attempts: {error}"
     assert said(TaskState.DEAD, attempts=1, cause="oom") == "gave up after 1 attempt: oom"
+
+
+def test_attempts_before_a_replay_did_not_count_when_it_was_given_up() -> None:
+    play = DagPlay()
+    play.beat("w")
+    id = play.submit({"a": ""}, retry=Retry(max=0))
+    for text in ("gave up after 1 attempt: E: no", "gave up after 1 attempt that counts (2 in all): E: no"):
+        play.result(play.fence("a"), "failed", error="E: no", cause="E")
+        assert ended_why(play.row(0), "").text == text
+        play.rerun(id, "a")
+    fence = play.fence("a")
+    play.restart()
+    play.go_on()
+    play.beat("w")
+    play.result(fence, "failed", error="E: no", cause="E")
+    assert ended_why(play.row(0), "").text == "gave up after 1 attempt that counts (3 in all): E: no"
+    assert [one.reason for one in play.ended] == ["Task a failed after 1 attempt that counts (3 in all): E: no"]
+    play.records.close()
+
+
+def test_attempts_that_never_began_did_not_count_when_it_was_given_up() -> None:
+    play = DagPlay()
+    play.beat("w")
+    play.submit({"a": ""}, retry=Retry(max=1, backoff=0.0))
+    for number, cause in enumerate(("draining", "full", "signer"), 1):
+        play.result(play.fence("a"), "refused", cause=cause, error=f"it is {cause}")
+        play.pass_time(61)
+        play.beat("w", number=number)
+    for _ in range(2):
+        play.result(play.fence("a"), "failed", error="E: no", cause="E")
+    assert ended_why(play.row(0), "").text == "gave up after 2 attempts that count (5 in all): E: no"
+    assert [one.reason for one in play.ended] == ["Task a failed after 2 attempts that count (5 in all): E: no"]
+    play.records.close()
 
 
 def test_one_that_was_skipped_says_because_of_which_task_or_by_whom() -> None:

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from talka.control.dags.job import AT_ONCE, DagJob, DagStep
+from talka.control.tasks.retries import REFUSALS_LIMIT
 from talka.control.tasks.task import DagTask, Needs
 from talka.errors import Invalid, Unavailable
 from talka.units import NEVER, SECOND
@@ -322,6 +323,21 @@ def test_skip_dependents_skips_all_that_follows_and_nothing_else() -> None:
         JobState.PARTIAL,
         "3 of 5 tasks did not complete. Task a failed after 2 attempts: E: bad",
     )
+
+
+def test_a_task_that_was_refused_or_took_too_long_failed_after_no_attempt_that_counts() -> None:
+    story = Story({"a": ""})
+    for _ in range(REFUSALS_LIMIT + 1):
+        story.fail("a", "refused", error="no such file")
+        story.pass_time(30)
+    assert story.end() == (JobState.FAILED, "Task a failed: refused 11 times: no such file")
+    story = Story({"a": {"timeouts": Timeouts(total=10)}}, retry=Retry(backoff=0.0))
+    story.fail("a")
+    story.give("a")
+    story.pass_time(11)
+    story.fail("a", "cancelled")
+    late = "it had not ended 10s after the job was submitted"
+    assert story.end() == (JobState.FAILED, f"Task a failed after 1 attempt that counts (2 in all): {late}")
 
 
 def test_what_waits_for_several_that_are_skipped_is_skipped_once() -> None:

@@ -448,6 +448,19 @@ def test_the_failed_task_is_named_also_when_its_error_is_not_in_memory() -> None
     assert (dag.state, dag.reason) == (JobState.PARTIAL, "2 of 3 tasks did not complete. Task t0 failed.")
 
 
+def test_the_attempts_of_a_task_that_was_given_up_before_a_restart_are_told_as_then() -> None:
+    rules = DagSettings(on_failure="continue", retry=Retry(max=1, backoff=0.0))
+    row = JobRow(number=1, id="j", name="n", state=JobState.RUNNING, submitted_ms=wall_ms(START), settings=b"")
+    dag = DagJob(row, rules, Random(1), wall_ms)
+    dead, done = TASK_STATES.index(TaskState.DEAD), TASK_STATES.index(TaskState.COMPLETED)
+    # The row of one that failed twice of three times: the last end is in its state alone.
+    told = LiveTask(0, dead, "t0", b"", 3, 9, "", 0, 0, "h", 5, failures=1, cause="E", error="E: no")
+    dag.restore(START, [told, LiveTask(1, done, "t1", b"", 1, 8, "", 0, 0, "h", 5)])
+    dag.restored(START)
+    dag.end(START)
+    assert dag.reason == ("1 of 2 tasks did not complete. Task t0 failed after 2 attempts that count (3 in all): E: no")
+
+
 def test_a_job_that_has_ended_is_read_to_be_run_again() -> None:
     dag, step = restored([TaskState.COMPLETED, TaskState.DEAD], job=JobState.PARTIAL)
     assert step == DagStep()

@@ -69,6 +69,21 @@ async def test_attempts_of_a_job_that_has_ended_are_read_from_the_store(node: No
     assert (await node.jobs.why(facts.id, "a")).text.startswith("completed at ")
 
 
+async def test_attempts_before_a_replay_are_shown_and_did_not_count(node: Node) -> None:
+    node.beat()
+    facts = await node.jobs.submit_dag(dag({"a": ""}, DagSettings(retry=Retry(max=0))), "", "")
+    await node.finish("a", "failed", error="E: no", cause="E")
+    await node.ended(facts.id)
+    await node.jobs.replay(f"{facts.id}/a", None)
+    await node.finish("a", "failed", count=2, error="E: no", cause="E")
+    await node.ended(facts.id)
+    task = await node.jobs.dag_task(facts.id, "a")
+    assert (task.attempts, task.failures) == (2, 1)
+    sentence = "after 1 attempt that counts (2 in all): E: no"
+    assert (await node.jobs.why(facts.id, "a")).text == f"gave up {sentence}"
+    assert (await node.jobs.dag(facts.id)).reason == f"Task a failed {sentence}"
+
+
 async def test_why_of_an_ended_task_tells_what_happened_while_its_job_goes_on(node: Node) -> None:
     node.beat()
     settings = DagSettings(retry=Retry(max=0), on_failure="skip_dependents")

@@ -82,6 +82,12 @@ def test_a_task() -> None:
     assert (ended.ready_at, ended.ended_at, ended.cause, ended.error) == ("", AT, "E", "E: no")
 
 
+@pytest.mark.parametrize(("state", "failures"), [(TaskState.COMPLETED, 3), (TaskState.DEAD, 4), (TaskState.PENDING, 3)])
+def test_a_task_tells_how_many_of_its_attempts_count_against_it(state: TaskState, failures: int) -> None:
+    row = replaced(TASK, state=state, attempts=7, failures=2, deaths=1)
+    assert (task_view(row, b"").attempts, task_view(row, b"").failures) == (7, failures)
+
+
 def test_memory_that_was_not_measured_is_not_shown_as_none_used() -> None:
     known = attempt_view(msgspec.structs.replace(ATTEMPT, memory_bytes=1 << 20))
     task = task_view(replaced(TASK, memory_bytes=7), b"")

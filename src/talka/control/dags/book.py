@@ -121,12 +121,12 @@ class DagBook(ABC):
             handler = handlers.setdefault(one.handler, one.handler)
             task = DagTask(self, one.index, one.id, state, handler, one.priority, one.depends_on)
             counts[state] += 1
-            task.attempts = one.attempts
+            task.attempts, task.failures, task.deaths = one.attempts, one.failures, one.deaths
             if state in ENDED:
                 task.is_settled = True
+                task.failures += state is TaskState.DEAD  # the attempt after which it was given up
             elif one.attempts:
-                task.failures, task.fence = one.failures, one.fence
-                task.deaths, task.alone = one.deaths, one.deaths > 0
+                task.fence, task.alone = one.fence, one.deaths > 0
             if one.ready_ms:
                 task.ready_at = max(1, now + (one.ready_ms - wall_ms) * MILLISECOND)
             if one.error:

@@ -9,6 +9,7 @@ from talka.control.tasks.delivery import worker_of
 from talka.control.tasks.task import Needs
 from talka.wire.task_views import Reason, WhyView
 from talka.wire.views import instant_text
+from talka.work.dags.endings import tries_text
 from talka.work.dags.records import TaskRow
 from talka.work.durations import format_duration
 from talka.work.lifecycle import TaskState
@@ -53,8 +54,7 @@ def _happened(task: TaskRow, reason: str) -> str:
         case TaskState.COMPLETED:
             return f"completed at {at} without a run of its own: another task with its key had completed before"
         case TaskState.DEAD:
-            tried = "1 attempt" if task.attempts == 1 else f"{task.attempts} attempts"
-            return f"gave up after {tried}: {task.error or task.cause}"
+            return f"gave up after {tries_text(task.counted, task.attempts)}: {task.error or task.cause}"
         case TaskState.SKIPPED if task.cause == "skipped":
             return f"skipped at {at} {task.error or 'by somebody'}"
         case TaskState.SKIPPED:

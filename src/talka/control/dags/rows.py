@@ -10,6 +10,7 @@ from talka.control.tasks.task import DagTask
 from talka.units import MILLISECOND, MINUTE, SECOND
 from talka.wire.output_tail import Stream, StreamTail
 from talka.wire.tasks import TaskResult
+from talka.work.dags.endings import tries_text
 from talka.work.dags.records import AttemptRow, Complete, PutAttempt, PutStreams, StreamRow
 from talka.work.durations import format_duration
 from talka.work.lifecycle import TaskState
@@ -113,7 +114,8 @@ def again_text(task: DagTask, verdict: RetryVerdict) -> str:
 
 def failed_text(task: DagTask) -> str:
     """Of a task that was given up, for the reason of its job."""
-    tried = f" after {task.attempts} attempts" if task.attempts > 1 else ""
+    counted = task.failures + task.deaths
+    tried = f" after {tries_text(counted, task.attempts)}" if counted and task.attempts > 1 else ""
     return f"Task {task.id} failed{tried}: {task.error}" if task.error else f"Task {task.id} failed{tried}."
 
 

@@ -131,6 +131,7 @@ def task_view(row: TaskRow, output: bytes) -> TaskView:
         element_of="" if own is None else own.id.rpartition("[")[0],
         item=NULL if own is None else own.item,
         memory_bytes=row.memory_bytes or msgspec.UNSET,
+        failures=row.counted,
     )
 
 

@@ -44,3 +44,12 @@ def ending_of(*, has_died: bool, signal: str, exit_code: int, is_too_large: bool
     if has_died or exit_code:
         return EXITED
     return TOO_LARGE if is_too_large else FAILED
+
+
+def tries_text(counted: int, attempts: int) -> str:
+    """How often a task was tried. `counted`: attempts that count against it, of so many in all: not those that were
+    lost, refused or told to stop, and none of before it was run again."""
+    word = "attempt" if counted == 1 else "attempts"
+    if counted == attempts:
+        return f"{counted:,} {word}"
+    return f"{counted:,} {word} that count{'s' if counted == 1 else ''} ({attempts:,} in all)"

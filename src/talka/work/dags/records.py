@@ -77,9 +77,15 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     checkpoint: bytes = b""
     """What the handler last gave `task.heartbeat`."""
     failures: int = 0
-    """Attempts that count against its retries: not those that were lost with their worker."""
+    """Attempts that count against its retries: not those that were lost with their worker. Neither here nor in `deaths`
+    is the one after which it was given up."""
     memory_bytes: int = 0
     """Of the attempt that ended it; 0: not measured."""
+
+    @property
+    def counted(self) -> int:
+        """Attempts that count against it, since it was last run again."""
+        return self.failures + self.deaths + (self.state is TaskState.DEAD)
 
 
 class LiveTask(msgspec.Struct, frozen=True, array_like=True, gc=False):
