@@ -357,6 +357,60 @@ def test_summary_of_a_job_with_tasks_that_are_not_listed_says_of_which_tasks_its
     assert "retries    of the first 1 task: none" in dag_summary(done, [], [], listed[:1], left_out=4)
 
 
+def fanned(**more: Any) -> TaskView:
+    """Over a hundred elements, of which few are listed."""
+    fan = {"for_each": "extract", "depends_on": ["extract"], "elements": {"completed": 98, "dead": 2}}
+    return task_of(**{"id": "clean", "attempts": 0, "ended": "04.000", **fan, **more})
+
+
+LISTED = [
+    task_of("extract", ended="01.000", output=msgspec.Raw(b"1")),
+    fanned(),
+    task_of("load", ended="05.000", depends_on=["clean"], output=msgspec.Raw(b'"all"')),
+    *(task_of(f"clean[{n}]", ended="03.000", element_of="clean", output=msgspec.Raw(b"2")) for n in range(3)),
+]
+
+
+def changed(id: str, **fields: Any) -> list[TaskView]:
+    return [msgspec.structs.replace(one, **fields) if one.id == id else one for one in LISTED]
+
+
+@pytest.mark.parametrize(
+    ("listed", "left_out", "is_told"),
+    [
+        pytest.param(LISTED, 97, True, id="it waited for all elements of the task that was fanned out"),
+        pytest.param(changed("load", depends_on=["clean[0]", "x"]), 97, False, id="for some of them"),
+        pytest.param(LISTED, 98, False, id="one more task is not listed, and may be after it"),
+        pytest.param(
+            [*changed("load", depends_on=["gather"]), task_of("gather", ended="04.500", depends_on=["clean"])],
+            97,
+            True,
+            id="it waited for one that waited for them",
+        ),
+        pytest.param(
+            changed("load", depends_on=["clean", "x", "y", "x"]), 99, True, id="it names all others that are not listed"
+        ),
+        pytest.param(changed("load", depends_on=["clean", "x"]), 99, False, id="it names one of two"),
+        pytest.param(
+            [*LISTED, fanned(id="wash", elements={"completed": 5})], 102, False, id="not for those of another task"
+        ),
+        pytest.param([*LISTED, task_of("late", ended="06.000")], 97, False, id="one that is listed ended later"),
+        pytest.param(
+            changed("clean", state=TaskState.SKIPPED), 97, False, id="elements that run go on when it is skipped"
+        ),
+        pytest.param(
+            changed("load", attempts=0), 97, False, id="its key was completed before, and it waited for nothing"
+        ),
+        pytest.param(changed("load", state=TaskState.DEAD), 97, False, id="it did not complete"),
+    ],
+)
+def test_the_output_of_a_task_that_none_of_those_left_out_can_have_followed_is_shown(
+    listed: list[TaskView], left_out: int, is_told: bool
+) -> None:
+    text = dag_summary(facts(JobState.PARTIAL), [], [], listed, left_out=left_out)
+    assert ('output     of load: "all"\n' in f"{text}\n") is is_told and ("output  " in text) is is_told
+
+
 def test_the_last_task_is_the_one_that_waited_for_the_others_of_its_millisecond() -> None:
     tasks = [
         task_of("load", ended="04.000", depends_on=["clean"], output=msgspec.Raw(b'"all"')),

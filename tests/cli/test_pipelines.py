@@ -616,6 +616,24 @@ def test_summary_is_told_that_a_result_does_not_list_every_task(
     assert "output" not in told, "t4 may be the last"
 
 
+def test_summary_of_a_large_fan_out_has_the_output_of_the_task_after_it(
+    cluster: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load = {"started_at": DONE["ended_at"], "ended_at": "2026-01-02T03:00:05.000Z", "output": msgspec.Raw(b'"sum"')}
+    cluster.tasks += [
+        TaskView("clean", TaskState.COMPLETED, for_each="extract", elements={"completed": 9}, **DONE),
+        TaskView("load", TaskState.COMPLETED, "work", 1, depends_on=["clean"], **load),
+        *(TaskView(f"clean[{n}]", TaskState.COMPLETED, "work", 1, element_of="clean", **DONE) for n in range(9)),
+    ]
+    cluster.facts = msgspec.structs.replace(cluster.facts, state=JobState.COMPLETED, tasks=12)
+    for wants_outputs in (False, True):
+        result, failed = results(cluster, wants_outputs=wants_outputs, page=2, tasks=5)
+        pipelines.reported(result, failed, None)
+        told = capsys.readouterr().out
+        assert result.left_out == 7 and 'output     of load: "sum"' in told
+        assert "retries    of the first 5 tasks: none" in told
+
+
 # Commands about one.
 
 

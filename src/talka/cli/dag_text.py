@@ -1,6 +1,6 @@
 """Dag jobs in words, tables and pictures for terminals. Nothing here asks anybody."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from shlex import quote
 from typing import Final, NamedTuple
@@ -417,8 +417,8 @@ def dag_summary(
     color: bool = False,
 ) -> str:
     """What came of a job, the verdict first, and what to do about what failed. The last line has no end of line.
-    `tasks`: those that are known, for what was tried again and for what the last one gave; `left_out`: so many follow
-    them, and nothing is known of those. `slowest` are of the known ones too."""
+    `tasks`: those that are known, for what was tried again and for what the last one gave, if it surely was the last;
+    `left_out`: so many follow them, and nothing is known of those. `slowest` are of the known ones too."""
     page = TextPage(width, color=color)
     code = exit_code_of(facts)
     verdict = f"{sign(code == 0)} {facts.state.upper()}"
@@ -435,9 +435,8 @@ def dag_summary(
         page.row("retries", f"{of_known}: {again or 'none'}")
     elif again:
         page.row("retries", again)
-    # Any of those that are left out may have completed later.
-    last = None if left_out else last_of(tasks)
-    if last is not None and (output := json_text(last.output)):
+    last = last_of(tasks)
+    if last is not None and has_waited_for(last, tasks, left_out) and (output := json_text(last.output)):
         page.row("output", f"of {last.id}: {one_line(output, ERROR_COLUMNS)}")
     if slowest:
         page.section("SLOWEST", f" {of_known}" if of_known else "")
@@ -516,6 +515,26 @@ def last_of(tasks: Iterable[TaskView]) -> TaskView | None:
         elif task.ended_at == last.ended_at and not {task.id, task.element_of}.intersection(last.depends_on):
             last = task
     return last
+
+
+def has_waited_for(last: TaskView, tasks: Sequence[TaskView], left_out: int) -> bool:
+    """Whether the task began after all of those had ended that are left out of the job's tasks: it depends on each of
+    them, directly or not. Else one of them may have completed after it."""
+    known = {task.id: task for task in tasks}
+    listed = Counter(task.element_of for task in tasks)
+    waited_for = 0
+    seen, open_ones = {last.id}, [last.id]
+    while open_ones and waited_for < left_out:
+        name = open_ones.pop()
+        task = known.get(name)
+        if task is None:
+            waited_for += 1
+        # One that was skipped has waited for nothing, and one whose key was completed before neither.
+        elif task.state is TaskState.COMPLETED and (task.attempts or task.for_each):
+            waited_for += max(0, sum(task.elements.values()) - listed[name])
+            open_ones += [before for before in dict.fromkeys(task.depends_on) if before not in seen]
+            seen.update(task.depends_on)
+    return waited_for >= left_out
 
 
 def slowest_of(tasks: Iterable[TaskView], count: int = SLOWEST_SHOWN) -> list[TaskView]:
