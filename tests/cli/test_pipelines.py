@@ -46,6 +46,7 @@ from talka.wire.task_views import (
     WhyView,
 )
 from talka.work.dags.dag import DagSpec
+from talka.work.dags.notify import Notify
 from talka.work.handlers import handlers_of
 from talka.work.lifecycle import JobState, TaskState
 
@@ -1059,18 +1060,21 @@ def shown(language: str) -> list[str]:
 
 
 def test_files_in_the_document_are_what_they_say(folder: Path) -> None:
-    yaml, *others = shown("yaml")
-    (folder / "nightly.yaml").write_text(yaml)
-    assert len(read_pipeline(folder / "nightly.yaml").tasks) == 3
-    (folder / "params.yaml").write_text(next(one for one in others if "params:" in one))
-    assert read_pipeline(folder / "params.yaml", {"day": "2026-11-16"}).values == {"day": "2026-11-16"}
-    (folder / "scheduled.yaml").write_text(next(one for one in others if "schedule:" in one))
-    scheduled = read_pipeline(folder / "scheduled.yaml")
+    found = []
+    for number, text in enumerate(shown("yaml")):
+        (folder / f"{number}.yaml").write_text(text)
+        found.append(read_pipeline(folder / f"{number}.yaml"))
+    plain, dated, fanned, scheduled, told = found
+    assert len(plain.tasks) == 3 and plain.settings.on_failure == "skip_dependents"
+    assert list(dated.params) == ["day", "parts"]
+    assert read_pipeline(folder / "1.yaml", {"day": "2026-11-16"}).values == {"day": "2026-11-16"}
+    assert [(task.for_each, task.max_parallel) for task in fanned.tasks] == [("", 0), ("extract.parts", 20), ("", 0)]
     assert (scheduled.timezone, scheduled.catch_up) == ("Europe/Berlin", "all")
+    assert told.settings.notify == Notify(("failed", "partial"), "https://hooks.example.com/pipelines")
     dag, _, handlers, *_ = shown("py")
     (folder / "nightly.py").write_text(dag)
-    found = pipelines.pipeline_of("nightly.py")
-    assert found is not None and len(found.tasks) == 52
+    built = pipelines.pipeline_of("nightly.py")
+    assert built is not None and len(built.tasks) == 52
     (folder / "shown_handlers.py").write_text(handlers)
     assert set(handlers_of(import_file(folder / "shown_handlers.py"))) == {"extract", "clean", "load"}
 

@@ -11,6 +11,7 @@ from talka.engine.handlers.pipeline_file import read_pipeline
 from talka.engine.handlers.positions import read_located
 from talka.engine.loader import NoSuchFile
 from talka.work.dags.dag import DagSettings, DagSpec, Limit, Param, Retry, TaskSpec, Timeouts
+from talka.work.dags.notify import Notify
 from talka.work.dags.params import filled
 from talka.work.dags.pipeline import BadPipeline
 from talka.work.specs import BadWorkflows
@@ -81,6 +82,19 @@ def test_a_json_file_is_read_like_the_same_yaml(tmp_path: Path) -> None:
     for indent in (None, 2, "\t"):
         again = read_pipeline(file_of(tmp_path, "\ufeff" + json.dumps(value, indent=indent), "pipeline.json"))
         assert msgspec.json.encode(again) == msgspec.json.encode(spec)
+
+
+def test_a_file_says_who_is_told_of_the_end(tmp_path: Path) -> None:
+    one = Notify(("failed", "partial"), "https://hooks.example.com/a?b=c")
+    text = "  notify:\n    on: [failed, partial]\n    url: https://hooks.example.com/a?b=c\n"
+    other = "  notify:\n    - {on: [failed, partial], url: 'https://hooks.example.com/a?b=c'}\n"
+    more = other + "    - on: [completed]\n      url: http://b.example/\n"
+
+    told = [
+        read_pipeline(file_of(tmp_path, f"settings:\n{said}{HEAD}")).settings.notify for said in (text, other, more)
+    ]
+
+    assert told == [one, (one,), (one, Notify(("completed",), "http://b.example/"))]
 
 
 def test_json_texts_keep_their_characters(tmp_path: Path) -> None:

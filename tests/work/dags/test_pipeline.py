@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from talka.work.dags.dag import Bounds, DagSettings, DagSpec, Limit, Param, Retry, TaskSpec, Timeouts, checked
+from talka.work.dags.notify import Notify
 from talka.work.dags.params import filled
 from talka.work.dags.pipeline import BadPipeline, Dag, Files
 from talka.work.handlers import handler
@@ -40,6 +41,9 @@ def test_tasks_are_put_down_after_those_they_need() -> None:
     assert repr(dag) == "Dag('nightly', 7 tasks)" and repr(merged) == "<task merge>"
 
 
+OF_ONE_SUBMISSION = ("values", "wait_for_workers", "bundle")
+
+
 def test_everything_that_a_file_can_say_can_be_built() -> None:
     dag = Dag(
         "full",
@@ -47,11 +51,19 @@ def test_everything_that_a_file_can_say_can_be_built() -> None:
         retry={"max": 1},
         timeouts=Timeouts(attempt="1m"),
         timeout="1h",
+        notify=[
+            {"on": ["failed", "partial"], "url": "https://a.example/"},
+            Notify(("completed",), "http://b.example/"),
+        ],
         schedule="@daily",
+        params={"day": {"type": "date"}},
+        timezone="Europe/Berlin",
+        catch_up="skip",
     )
-    dag.task(
+    first = dag.task(
         "a",
         "h",
+        {"day": "${day}"},
         priority=9,
         retry=Retry(max=2),
         timeouts={"queue": "5s"},
@@ -62,26 +74,46 @@ def test_everything_that_a_file_can_say_can_be_built() -> None:
         limits=[{"key": "api", "rate": "10/s"}, Limit("db", concurrency=1)],
         bounds={"memory": "1GB"},
     )
+    dag.task("b", "h", after=first, for_each="a.parts", max_parallel=3)
 
     spec = dag.spec()
 
-    assert spec.settings == DagSettings("continue", Retry(max=1), Timeouts(attempt="1m"), "1h")
-    assert spec.schedule == "@daily"
-    assert spec.tasks == (
-        TaskSpec(
-            id="a",
-            handler="h",
-            priority=9,
-            retry=Retry(max=2),
-            timeouts=Timeouts(queue="5s"),
-            capabilities=("gpu",),
-            min_memory="2GB",
-            delay="1s",
-            key="k",
-            limits=(Limit("api", rate="10/s"), Limit("db", concurrency=1)),
-            bounds=Bounds(memory="1GB"),
-        ),
+    one, other = spec.tasks
+    notices = Notify(("failed", "partial"), "https://a.example/"), Notify(("completed",), "http://b.example/")
+    assert spec.settings == DagSettings("continue", Retry(max=1), Timeouts(attempt="1m"), "1h", notices)
+    assert (spec.schedule, spec.timezone, spec.catch_up) == ("@daily", "Europe/Berlin", "skip")
+    assert spec.params == {"day": Param("date")}
+    assert one == TaskSpec(
+        id="a",
+        handler="h",
+        config=one.config,
+        priority=9,
+        retry=Retry(max=2),
+        timeouts=Timeouts(queue="5s"),
+        capabilities=("gpu",),
+        min_memory="2GB",
+        delay="1s",
+        key="k",
+        limits=(Limit("api", rate="10/s"), Limit("db", concurrency=1)),
+        bounds=Bounds(memory="1GB"),
     )
+    assert msgspec.json.decode(one.config) == {"day": "${day}"}
+    assert other == TaskSpec(id="b", handler="h", depends_on=("a",), for_each="a.parts", max_parallel=3)
+    plain = DagSpec(name="", tasks=()), DagSettings(), TaskSpec(id="", handler="")
+    for usual, parts in zip(plain, ([spec], [spec.settings], [one, other]), strict=True):
+        unsaid = [
+            name
+            for name in usual.__struct_fields__
+            if all(getattr(part, name) == getattr(usual, name) for part in parts) and name not in OF_ONE_SUBMISSION
+        ]
+        assert unsaid == [], "a file can say it, and it is not tried here"
+
+
+def test_one_address_may_be_told_without_a_list() -> None:
+    for one in ({"on": ["failed"], "url": "https://a.example/"}, Notify(("failed",), "https://a.example/")):
+        dag = Dag("d", notify=one)
+        dag.task("a", "h")
+        assert dag.spec().settings == DagSettings(notify=Notify(("failed",), "https://a.example/"))
 
 
 def test_a_task_is_fanned_out_over_the_output_of_another() -> None:
