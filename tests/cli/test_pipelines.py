@@ -1092,6 +1092,25 @@ def test_handlers_travel_with_a_pipeline(file: Path, folder: Path, command: Any,
     assert spec.bundle.handlers == ("work",) and "imported" not in done.out
 
 
+def test_handlers_travel_with_a_pipeline_in_python_also_from_its_own_file(
+    folder: Path, command: Any, cluster: FakeClient
+) -> None:
+    own = "from talka import handler\nprint('imported')\n@handler('work')\ndef run(task): ...\n"
+    (folder / "more_work.py").write_text(own)
+    by_function = PIPELINE.replace('"work"', "run")
+    (folder / "etl.py").write_text(f"from more_work import run\n{by_function}")
+    (folder / "whole_etl.py").write_text(own + by_function)
+    for target, more, files in (
+        ("etl.py", "more_work.py", ("more_work.py",)),
+        ("whole_etl.py:etl", "whole_etl.py", ("whole_etl.py",)),
+    ):
+        done = command("submit", target, "--with", more, "--detach")
+        assert (done.code, done.out) == (0, "job1\n"), done
+        spec = cluster.asked[-1][1]
+        assert (spec.bundle.files, spec.bundle.handlers) == (files, ("work",))
+        assert [task.handler for task in spec.tasks] == ["work", "work"]
+
+
 def test_handlers_that_are_wrong_are_told_with_their_line_and_nothing_is_sent(
     file: Path, folder: Path, command: Any, cluster: FakeClient
 ) -> None:

@@ -12,6 +12,13 @@ tasks:
   - {id: first, handler: told, config: %s}
   - {id: last, handler: told, config: "", depends_on: [first]}
 """
+IN_PYTHON = """
+from talka import Dag
+from told import told
+
+dag = Dag("travels")
+dag.task("last", told, "", after=dag.task("first", told, %r))
+"""
 TOLD = (
     HANDLERS
     + """
@@ -29,12 +36,13 @@ async def told(task):
 )
 
 
-def write(folder: Path, version: str, gate: str) -> list[str]:
+def write(folder: Path, version: str, gate: str, name: str = "travels.yaml") -> list[str]:
     """What is submitted: the pipeline, with its handlers in another file."""
     (folder / "version.py").write_text(f"VERSION = {version!r}\n")
     (folder / "told.py").write_text(TOLD)
     (folder / "travels.yaml").write_text(PIPELINE % gate)
-    return [str(folder / "travels.yaml"), "--with", str(folder / "told.py"), "--detach"]
+    (folder / "travels.py").write_text(IN_PYTHON % gate)
+    return [str(folder / name), "--with", str(folder / "told.py"), "--detach"]
 
 
 def submitted(cluster: DagCluster, *words: str) -> str:
@@ -73,11 +81,11 @@ def test_two_versions_of_a_handler_run_side_by_side_and_outlive_kill_minus_nine(
     assert pids[one].isdisjoint(pids[two])
 
 
-def test_a_worker_that_is_killed_leaves_the_travelled_tasks_to_another(tmp_path: Path) -> None:
+def test_a_worker_that_is_killed_leaves_the_travelled_tasks_of_a_pipeline_in_python_to_another(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     with dag_cluster(tmp_path / "cluster", worker_options=("--accept-code",)) as cluster:
-        job = submitted(cluster, *write(home, "one", "gate"))
+        job = submitted(cluster, *write(home, "one", "gate", "travels.py"))
         cluster.wait_for_lines(1, job=job, word="began")
         (name,) = [
             name
