@@ -301,13 +301,24 @@ def test_a_pipeline_runs_with_the_values_that_it_is_given_and_not_without(cluste
 def test_what_no_worker_could_run_is_refused_unless_it_waits(cluster: DagCluster) -> None:
     file = cluster.pipeline("typing-error", {"id": "a", "handler": "marck"})
 
+    fits = cluster.pipeline("fits", {"id": "a", "handler": "mark"}, {"id": "b", "handler": "shell"})
+
+    cluster.wait_until_leased()
+
     refused = cluster.submit(file)
     checked = cluster.talka("check", str(file), "--to", cluster.to)
+    could = cluster.talka("check", str(fits), "--to", cluster.to)
+    found = cluster.talka("check", str(fits), "--to", cluster.to, "--json")
     waits = cluster.submit(file, "--wait-for-workers", "--detach")
 
     sentence = 'no worker has the handler "marck" (did you mean mark?); known: block, echo, '
     assert refused.code == 3 and sentence in refused.err and "--wait-for-workers" in refused.err
     assert checked.code == 3 and sentence in checked.out
+    assert [could.code, found.code] == [0, 0], could.text + found.text
+    for line, group in zip(could.out.splitlines()[-2:], json.loads(found.out)["groups"], strict=True):
+        assert sorted(re.split(", | +", line.partition("✓ ")[2])) == cluster.workers, could.text
+        assert sorted(one["worker"] for one in group["found"]["workers"]) == cluster.workers
+        assert (group["handler"], group["found"]["able"], group["found"]["lack"]) == (line.split()[0], 2, "")
     assert waits.code == 0, waits.text
     assert cluster.talka("jobs", "cancel", waits.out.strip()).code == 0
 
@@ -411,7 +422,17 @@ def test_an_ended_pipeline_is_run_again_from_a_task_on(cluster: DagCluster) -> N
         {"id": "third", "handler": "echo", "depends_on": ["second"]},
     )
     assert cluster.wait_for_end(job)["state"] == "completed"
-    first = cluster.tasks(job)["first"]["output"]
+    before = cluster.tasks(job)
+    first = before["first"]["output"]
+
+    plan = cluster.talka("jobs", "retry", job, "--from", "second", "--dry-run")
+    listed = cluster.talka("jobs", "retry", job, "--from", "second", "--dry-run", "--json")
+    assert [plan.code, listed.code] == [0, 0], plan.text + listed.text
+    assert [line.split() for line in plan.out.splitlines()[1:3]] == [["second", "completed"], ["third", "completed"]]
+    assert "2 tasks would be run again. Nothing was changed." in plan.out
+    again = [{"id": name, "state": "completed"} for name in ("second", "third")]
+    assert json.loads(listed.out) == {"tasks": again, "left_out": 0}
+    assert (cluster.facts(job)["state"], cluster.tasks(job)) == ("completed", before)
 
     answer = cluster.talka("jobs", "retry", job, "second", "--config", "second=2")
     facts = cluster.wait_for_end(job)
