@@ -724,14 +724,15 @@ class Keeper:
             self.play.act("m1", self.play.manager().act(self.play.now, self.dags.keeper.restored(self.play.now)))
         )
 
-    def submit(self, bundle: CodeBundle | None = None, **fields: Any) -> None:
-        spec = DagSpec(name="n", tasks=(TaskSpec(id="a", handler="h", **fields),), bundle=bundle)
+    def submit(self, bundle: CodeBundle | None = None, tasks: int = 1, **fields: Any) -> None:
+        ids = ["a", *(f"a{number}" for number in range(1, tasks))]
+        spec = DagSpec(name="n", tasks=tuple(TaskSpec(id=id, handler="h", **fields) for id in ids), bundle=bundle)
         effects = self.dags.keeper.submit(self.play.now, 1, spec)
         self.take(self.play.act("m1", self.play.manager().act(self.play.now, effects)))
 
-    def beat(self, worker: str = "w1", boot: int = 1, folder: int = 2, **facts: Any) -> list[Any]:
+    def beat(self, worker: str = "w1", boot: int = 1, folder: int = 2, cores: int = 1, **facts: Any) -> list[Any]:
         self.play.numbers += 1
-        beat = Beat(self.play.numbers, WorkerFacts(1, folder=folder, handlers=("h",), **facts), names=True)
+        beat = Beat(self.play.numbers, WorkerFacts(cores, folder=folder, handlers=("h",), **facts), names=True)
         return self.hear(worker, beat, boot)
 
     def hear(self, worker: str, message: Any, boot: int = 1) -> list[Any]:
@@ -1060,3 +1061,16 @@ def test_a_load_job_is_not_granted_a_core_that_was_given_to_a_task_just_now(keep
     keeper.play.submit(order_of())
 
     assert registry.fleet.total_free() == 0 and registry.fleet.held() == 1
+
+
+def test_a_load_job_is_granted_no_core_of_a_worker_that_short_tasks_fill(keeper: Keeper, order_of: OrderOf) -> None:
+    keeper.set()
+    keeper.beat(cores=4)
+    keeper.submit(tasks=128)
+    registry = keeper.play.manager().registry
+    assert registry is not None
+
+    job = keeper.play.submit(order_of())
+
+    assert registry.fleet.total_free() == 0 and registry.fleet.held() == 1
+    assert keeper.play.entry(job).grants == ()

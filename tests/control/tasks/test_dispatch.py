@@ -936,6 +936,27 @@ def test_long_tasks_keep_a_core_busy_each_and_those_that_wait_side_by_side_one()
     assert (dispatcher.workers.busy_cores("w1"), dispatcher.workers.busy_cores("w2")) == (0, 0)
 
 
+@pytest.mark.parametrize(
+    ("plain", "length_ns", "tasks", "busy"),
+    [(True, 10_000, 4096, 4), (True, 10_000, 1024, 1), (True, 10_000, 1, 1), (False, None, 128, 4), (False, None, 33, 2)],
+)
+def test_short_tasks_and_those_that_wait_keep_as_many_cores_busy_as_they_fill_together(
+    plain: bool, length_ns: int | None, tasks: int, busy: int
+) -> None:
+    names = ("resize",)
+    dispatcher = with_workers(
+        DispatchWorker(name="w1", cores=4, handlers=names, plain=names if plain else ()), length_ns=length_ns
+    )
+    dispatcher.put(0, tasks_of(new_job(), tasks))
+    given = dispatcher.assign(0)
+
+    assert (len(given), dispatcher.workers.busy_cores("w1")) == (tasks, busy)
+
+    for task, _ in given:
+        dispatcher.ended(0, task, None)
+    assert dispatcher.workers.busy_cores("w1") == 0
+
+
 def test_cores_that_load_jobs_take_or_give_back_count_at_once() -> None:
     dispatcher = with_workers(worker(cores=1))
     dispatcher.put(0, tasks_of(new_job(), 20))

@@ -116,7 +116,10 @@ class DispatchWorkers:
     def busy_cores(self, name: str) -> int:
         """Cores of this worker that its attempts keep busy, whatever cores are for tasks."""
         known = self.here.get(name) or self._away.get(name)
-        return 0 if known is None else known.wide + (known.running > known.wide)
+        if known is None:
+            return 0
+        # One for all that fill little of a core is not enough where there are hundreds of them.
+        return max(known.wide + (known.running > known.wide), -(-known.load // CORE))
 
     @property
     def next_end_at(self) -> int:

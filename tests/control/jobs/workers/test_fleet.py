@@ -928,17 +928,28 @@ def test_a_worker_with_a_free_core_is_taken_before_one_with_tasks() -> None:
     assert fleet.choose(1, rng=Random(1)) == [("b", 1, 1)]
 
 
-def test_who_keeps_tasks_knows_more_of_them_than_the_last_beat() -> None:
+def test_who_keeps_tasks_knows_of_new_ones_and_that_none_runs_sooner_than_a_beat_does() -> None:
+    fleet = Fleet()
+    tasks_on(fleet, "a", 2)
+
+    fleet.note_tasks("a", 3)
+    assert life_of(fleet, "a").free == 1
+    fleet.note_tasks("a", 0)
+    assert life_of(fleet, "a").free == 4
+    fleet.note_tasks("a", None)
+    assert life_of(fleet, "a").free == 2
+    fleet.left(1, "a", 1)
+    fleet.note_tasks("a", 2)
+    assert (life_of(fleet, "a").busy_cores, life_of(fleet, "a").free, fleet.total_present()) == (0, 0, 0)
+
+
+def test_a_worker_that_spreads_its_tasks_over_more_cores_than_they_fill_has_so_many_busy() -> None:
     fleet = Fleet()
     tasks_on(fleet, "a", 3)
 
     fleet.note_tasks("a", 1)
-    assert life_of(fleet, "a").free == 3
-    fleet.note_tasks("a", None)
-    assert life_of(fleet, "a").free == 1
-    fleet.left(1, "a", 1)
-    fleet.note_tasks("a", 2)
-    assert (life_of(fleet, "a").busy_cores, life_of(fleet, "a").free, fleet.total_present()) == (0, 0, 0)
+
+    assert (life_of(fleet, "a").busy_cores, life_of(fleet, "a").free) == (3, 1)
 
 
 def test_held_cores_get_no_new_tasks_until_they_are_let_go() -> None:

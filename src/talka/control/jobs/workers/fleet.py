@@ -275,7 +275,12 @@ class Fleet:
         """What whoever keeps tasks knows of this worker: that is newer than its beat. `busy_cores` is None: nobody here
         knows."""
         life = self._workers[name]
-        life.busy_cores = min(life.cores, life.tasks.cores if busy_cores is None else busy_cores)
+        if busy_cores is None:
+            busy_cores = life.tasks.cores
+        elif busy_cores:
+            # It may have spread them over more cores than they fill.
+            busy_cores = max(busy_cores, life.tasks.cores)
+        life.busy_cores = min(life.cores, busy_cores)
         life.denied = denied
 
     def hold(self, job: str, cores: int, *, rng: Random) -> None:
