@@ -30,6 +30,7 @@ from talka.control.jobs.effects import (
     WorkerLost,
 )
 from talka.control.jobs.led_job import LedJob
+from talka.control.jobs.workers.health import SILENT_NS
 from talka.control.manager import KEEP_AGAIN_NS, LED_LIMIT, NEVER, Manager
 from talka.control.member.leader_calls import CallEnded
 from talka.control.tasks.paced_frames import PACE_LIMITS, PaceLimits, RoomWanted
@@ -1074,3 +1075,43 @@ def test_a_load_job_is_granted_no_core_of_a_worker_that_short_tasks_fill(keeper:
 
     assert registry.fleet.total_free() == 0 and registry.fleet.held() == 1
     assert keeper.play.entry(job).grants == ()
+
+
+def keeping_away(keeper: Keeper) -> list[tuple[str, str]]:
+    """Which workers do not run a ready task of the last job, and why."""
+    job = list(keeper.dags.keeper.jobs.values())[-1]
+    task = job.tasks[0]
+    found = keeper.dags.keeper.why(keeper.play.now, job.row.id, task.id, 0, task.state)
+    return [(one.worker, one.text) for one in found.workers]
+
+
+def test_a_silent_worker_is_given_no_task_until_it_is_heard_again(keeper: Keeper, sole: Play) -> None:
+    keeper.set()
+    keeper.beat()
+    sole.run(SILENT_NS / SECOND + 0.5)
+
+    keeper.submit()
+
+    assert said(sole.everything(), AssignTasks) == []
+    assert keeping_away(keeper) == [("w1", "nothing is heard of it, and it is given nothing new until it is")]
+    assert keeper.hands(keeper.beat()) == [("w1", 1)]
+
+
+def test_why_tells_cores_that_a_load_job_has_from_those_that_are_held_for_one(
+    keeper: Keeper, order_of: OrderOf
+) -> None:
+    keeper.set()
+    keeper.beat()
+    first = keeper.play.submit(order_of())
+    keeper.submit()
+    assert keeping_away(keeper) == [("w1", "load jobs have all of its cores")]
+    registry = keeper.play.manager().registry
+    assert registry is not None
+    registry.fleet.release(first)
+    keeper.take(keeper.play.act("m1", keeper.play.manager().act(keeper.play.now, [])))
+
+    second = keeper.play.submit(order_of())
+    keeper.submit()
+
+    held = f"the cores that load jobs leave of it are held for job {second}, which is next"
+    assert keeping_away(keeper) == [("w1", held)]

@@ -6,7 +6,7 @@ import pytest
 
 from talka.control.tasks.dispatch import Dispatcher
 from talka.control.tasks.known_workers import KnownLimits, KnownWorkers, Lack, Wants
-from talka.control.tasks.worker_room import DispatchWorker
+from talka.control.tasks.worker_room import CoresForTasks, DispatchWorker
 from talka.units import SECOND
 from talka.wire.jobs import WorkerFacts
 
@@ -48,8 +48,10 @@ def test_what_one_worker_has_can_be_run(wants: Wants) -> None:
 
 def test_of_workers_that_are_degraded_and_have_no_handlers_it_is_told_why() -> None:
     facts = WorkerFacts(1, state="degraded", reason="etl.py:2: raised ModuleNotFoundError")
-    broken = [DispatchWorker.of(name, facts, 1, "degraded") for name in "xyz"]
-    full = DispatchWorker.of("f", WorkerFacts(1, state="degraded", reason="full", handlers=("clean",)), 1, "degraded")
+    broken = [DispatchWorker.of(facts, CoresForTasks(name, 1), "degraded") for name in "xyz"]
+    full = DispatchWorker.of(
+        WorkerFacts(1, state="degraded", reason="full", handlers=("clean",)), CoresForTasks("f", 1), "degraded"
+    )
 
     lack = known(*broken, full).lack(0, Wants("extract"))
 

@@ -19,6 +19,7 @@ from talka.control.tasks.worker_room import (
     CORE,
     DISPATCH_LIMITS,
     NARROW,
+    CoresForTasks,
     DispatchLimits,
     DispatchWorker,
     Flight,
@@ -106,11 +107,14 @@ class DispatchWorkers:
         worker = self.here.get(name) or self._away.get(name)
         return 0 if worker is None else worker.running
 
-    def set_cores(self, name: str, cores: int) -> None:
-        """So many cores of a worker are for tasks from now on; what runs goes on."""
-        worker = self.here.get(name)
-        if worker is not None and worker.facts.cores != cores:
-            worker.set(msgspec.structs.replace(worker.facts, cores=cores))
+    def set_cores(self, cores: CoresForTasks) -> None:
+        """From now on; what runs goes on."""
+        worker = self.here.get(cores.name)
+        if worker is None:
+            return
+        facts = msgspec.structs.replace(worker.facts, cores=cores.cores, why_none=cores.why_none)
+        if worker.facts != facts:
+            worker.set(facts)
             self._version += 1
 
     def busy_cores(self, name: str) -> int:
@@ -177,7 +181,7 @@ class DispatchWorkers:
             text = f"it has {facts.memory_bytes:,} bytes of memory, and {needs.min_memory_bytes:,} are asked for"
             return "memory", text
         if facts.cores < 1:
-            return "cores", "load jobs have all of its cores"
+            return "cores", facts.why_none
         return None
 
     def _no_handler(self, facts: DispatchWorker, handler: str) -> str:
