@@ -179,6 +179,15 @@ class WorkerNode:
         )
 
     @property
+    def name(self) -> str:
+        return self._options.name
+
+    @property
+    def is_loading(self) -> bool:
+        """Which handlers its files have is not known yet."""
+        return self.worker.facts.is_loading
+
+    @property
     def failure(self) -> TalkaError | None:
         return self.runtime.failure
 

@@ -113,6 +113,11 @@ class DagKeepers(KeeperEnd[DagEffect]):
             found |= {name: ("refused", why) for name, why in keeper.floor.denied.items()}
         return found
 
+    def has_heard(self, worker: str) -> bool:
+        """What a worker of this name can run is known."""
+        known = None if self._dispatcher is None else self._dispatcher.workers.here.get(worker)
+        return known is not None and not known.facts.is_loading
+
     def on_worker_lost(self, now: int, worker: str, boot: int, cause: str) -> list[DagEffect]:
         effects: list[DagEffect] = []
         for keeper in self._keepers.values():

@@ -78,7 +78,7 @@ class DispatchWorkers:
             self.here[facts.name] = worker
         worker.partitions[partition] = None
         worker.set(facts)
-        self.known.here(facts)
+        self.known.here(now, facts)
         self._version += 1
 
     def remove_worker(self, now: int, name: str, partition: int = 0) -> None:
@@ -187,6 +187,8 @@ class DispatchWorkers:
     def _no_handler(self, facts: DispatchWorker, handler: str) -> str:
         if facts.problem:
             return f"it is degraded and has no handlers: {facts.problem}"
+        if facts.is_loading:
+            return "it still loads its handlers, and has not told yet which they are"
         everywhere: dict[str, None] = {}
         for worker in self.here.values():
             everywhere.update(dict.fromkeys(worker.facts.handlers))

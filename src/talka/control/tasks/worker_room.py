@@ -81,6 +81,8 @@ class DispatchWorker(msgspec.Struct, frozen=True, kw_only=True):
     """Or degraded, or draining."""
     accepts_code: bool = False
     """It runs handlers that travel with jobs."""
+    is_loading: bool = False
+    """It loads its handlers: which it has is not known yet."""
     problem: str = ""
     """Of one without handlers, why it is degraded: their file may be broken."""
 
@@ -96,6 +98,7 @@ class DispatchWorker(msgspec.Struct, frozen=True, kw_only=True):
             why_none=cores.why_none,
             state=state,
             accepts_code=facts.accepts_code,
+            is_loading=facts.is_loading,
             problem=facts.reason if facts.state == "degraded" and not facts.handlers else "",
         )
 
