@@ -918,6 +918,11 @@ def test_the_same_seed_gives_the_same_history() -> None:
     assert history() == history()
 
 
+def test_why_tells_of_a_worker_that_it_still_loads_its_handlers() -> None:
+    dispatcher = with_workers(DispatchWorker(name="w1", is_loading=True))
+    assert text(dispatcher) == "it still loads its handlers, and has not told yet which they are"
+
+
 # What load jobs have to know of tasks.
 
 
