@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from talka.client.client import Client
-from talka.client.dags import DagEnd
+from talka.client.dags import DagEnd, SubmitAnswer
 from talka.client.http import ApiSilent
 from talka.client.requests import (
     ClusterUnreachable,
@@ -275,6 +275,55 @@ async def test_the_end_of_a_job_comes_on_the_connection_on_which_it_was_submitte
         ("dag1", "completed", "", {}),
         ("dag2", "failed", "it broke", {"dead": 1}),
     ]
+
+
+async def test_who_leaves_waits_for_the_ends_that_were_asked_for_and_are_still_wanted(
+    client: Client, dags: FakeDags
+) -> None:
+    has_left, ends = asyncio.Event(), []
+
+    async def submitting() -> None:
+        async with client.open_submit() as submits:
+            for name in ("a", "b", "unwanted"):
+                ends.append(await submits.run(TaskSpec(name, "etl")))
+            ends[2].cancel()
+        has_left.set()
+
+    async with asyncio.timeout(LIMIT_S):
+        leaving = asyncio.create_task(submitting())
+        await dags.until(lambda: len(dags.ends) == 3)
+        for _ in range(3):
+            await client.dag("dag1")  # a connection that is closed has gone by now
+        dags.end("dag2", DagEnd(JobState.FAILED))
+        assert (await ends[1]).state == "failed" and not has_left.is_set()
+        dags.end("dag1", DagEnd(JobState.COMPLETED))
+        await leaving
+
+    assert ends[0].result().state == "completed"
+
+
+async def test_who_leaves_waits_no_longer_when_the_connection_breaks(
+    client: Client, dag_api: Api, dags: FakeDags
+) -> None:
+    async def submitting() -> "asyncio.Future[SubmitAnswer]":
+        async with client.open_submit() as submits:
+            return await submits.run(SPEC)
+
+    async with asyncio.timeout(LIMIT_S):
+        leaving = asyncio.create_task(submitting())
+        await dags.until(lambda: bool(dags.ends))
+        await dag_api.kill()
+        with pytest.raises(ApiSilent):
+            await (await leaving)
+
+
+async def test_who_leaves_with_an_error_waits_for_nothing(client: Client, dags: FakeDags) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with asyncio.timeout(LIMIT_S), client.open_submit() as submits:
+            end = await submits.run(SPEC)
+            raise ZeroDivisionError
+    with pytest.raises(ApiSilent):
+        await end
 
 
 async def test_a_job_that_is_refused_has_no_end(client: Client, dag_api: Api, dags: FakeDags) -> None:

@@ -30,6 +30,7 @@ from talka.control.jobs.effects import (
     WorkerLost,
 )
 from talka.control.jobs.led_job import LedJob
+from talka.control.jobs.workers.health import SILENT_NS
 from talka.control.manager import KEEP_AGAIN_NS, LED_LIMIT, NEVER, Manager
 from talka.control.member.leader_calls import CallEnded
 from talka.control.tasks.paced_frames import PACE_LIMITS, PaceLimits, RoomWanted
@@ -724,14 +725,15 @@ class Keeper:
             self.play.act("m1", self.play.manager().act(self.play.now, self.dags.keeper.restored(self.play.now)))
         )
 
-    def submit(self, bundle: CodeBundle | None = None, **fields: Any) -> None:
-        spec = DagSpec(name="n", tasks=(TaskSpec(id="a", handler="h", **fields),), bundle=bundle)
+    def submit(self, bundle: CodeBundle | None = None, tasks: int = 1, **fields: Any) -> None:
+        ids = ["a", *(f"a{number}" for number in range(1, tasks))]
+        spec = DagSpec(name="n", tasks=tuple(TaskSpec(id=id, handler="h", **fields) for id in ids), bundle=bundle)
         effects = self.dags.keeper.submit(self.play.now, 1, spec)
         self.take(self.play.act("m1", self.play.manager().act(self.play.now, effects)))
 
-    def beat(self, worker: str = "w1", boot: int = 1, folder: int = 2, **facts: Any) -> list[Any]:
+    def beat(self, worker: str = "w1", boot: int = 1, folder: int = 2, cores: int = 1, **facts: Any) -> list[Any]:
         self.play.numbers += 1
-        beat = Beat(self.play.numbers, WorkerFacts(1, folder=folder, handlers=("h",), **facts), names=True)
+        beat = Beat(self.play.numbers, WorkerFacts(cores, folder=folder, handlers=("h",), **facts), names=True)
         return self.hear(worker, beat, boot)
 
     def hear(self, worker: str, message: Any, boot: int = 1) -> list[Any]:
@@ -1060,3 +1062,56 @@ def test_a_load_job_is_not_granted_a_core_that_was_given_to_a_task_just_now(keep
     keeper.play.submit(order_of())
 
     assert registry.fleet.total_free() == 0 and registry.fleet.held() == 1
+
+
+def test_a_load_job_is_granted_no_core_of_a_worker_that_short_tasks_fill(keeper: Keeper, order_of: OrderOf) -> None:
+    keeper.set()
+    keeper.beat(cores=4)
+    keeper.submit(tasks=128)
+    registry = keeper.play.manager().registry
+    assert registry is not None
+
+    job = keeper.play.submit(order_of())
+
+    assert registry.fleet.total_free() == 0 and registry.fleet.held() == 1
+    assert keeper.play.entry(job).grants == ()
+
+
+def keeping_away(keeper: Keeper) -> list[tuple[str, str]]:
+    """Which workers do not run a ready task of the last job, and why."""
+    job = list(keeper.dags.keeper.jobs.values())[-1]
+    task = job.tasks[0]
+    found = keeper.dags.keeper.why(keeper.play.now, job.row.id, task.id, 0, task.state)
+    return [(one.worker, one.text) for one in found.workers]
+
+
+def test_a_silent_worker_is_given_no_task_until_it_is_heard_again(keeper: Keeper, sole: Play) -> None:
+    keeper.set()
+    keeper.beat()
+    sole.run(SILENT_NS / SECOND + 0.5)
+
+    keeper.submit()
+
+    assert said(sole.everything(), AssignTasks) == []
+    assert keeping_away(keeper) == [("w1", "nothing is heard of it, and it is given nothing new until it is")]
+    assert keeper.hands(keeper.beat()) == [("w1", 1)]
+
+
+def test_why_tells_cores_that_a_load_job_has_from_those_that_are_held_for_one(
+    keeper: Keeper, order_of: OrderOf
+) -> None:
+    keeper.set()
+    keeper.beat()
+    first = keeper.play.submit(order_of())
+    keeper.submit()
+    assert keeping_away(keeper) == [("w1", "load jobs have all of its cores")]
+    registry = keeper.play.manager().registry
+    assert registry is not None
+    registry.fleet.release(first)
+    keeper.take(keeper.play.act("m1", keeper.play.manager().act(keeper.play.now, [])))
+
+    second = keeper.play.submit(order_of())
+    keeper.submit()
+
+    held = f"the cores that load jobs leave of it are held for job {second}, which is next"
+    assert keeping_away(keeper) == [("w1", held)]

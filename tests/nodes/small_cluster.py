@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from talka.clock import utc_now
+from talka.control.worker.core_turns import TURN_LIMITS, TurnLimits
 from talka.net.certificates import issue, make_authority
 from talka.nodes.manager import ManagerNode, ManagerOptions
 from talka.nodes.member import MemberOptions
@@ -63,7 +64,13 @@ class SmallCluster:
         await node.run()
 
     async def start_worker(
-        self, name: str = "w", *, handlers: tuple[Path, ...] = (), beside: str = "", cores: int = 1
+        self,
+        name: str = "w",
+        *,
+        handlers: tuple[Path, ...] = (),
+        beside: str = "",
+        cores: int = 1,
+        turn_limits: TurnLimits = TURN_LIMITS,
     ) -> WorkerNode:
         """Until it has a lease. `beside`: the manager whose neighbour it is, as in `talka up`."""
         self._certified(name, Role.WORKER)
@@ -75,6 +82,7 @@ class SmallCluster:
             certs=self.certs,
             cores=cores,
             handlers=handlers,
+            turn_limits=turn_limits,
         )
         node = self.workers[name] = WorkerNode(options, self._on_event)
         if beside:

@@ -1,18 +1,26 @@
 """Whose requests a manager limits."""
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from talka.control.clients.overload import Level
+import pytest
+
+from talka.control.clients.overload import DEFAULT, SHED_FROM, Level
 from talka.control.clients.rate_limits import LIMITS
 from talka.nodes.control import ManagerControl
+from talka.nodes.manager import SAMPLE_S
 from talka.web.auth import LOCAL, Identity
+from tests.nodes.small_cluster import small_cluster
 
 
 class IdleNode:
     """As much of a manager's node as is asked about rates."""
 
-    class manager:
-        level = Level.HEALTHY
+    level_may_fall_s = 0.3
+
+    def __init__(self, level: Level = Level.HEALTHY) -> None:
+        self.manager = SimpleNamespace(level=level)
 
 
 def test_tokens_use_up_none_of_each_others_requests_and_without_tokens_nobody_is_counted() -> None:
@@ -29,3 +37,36 @@ def test_tokens_use_up_none_of_each_others_requests_and_without_tokens_nobody_is
     assert control.limiter("cancel", Identity("ben", "submitter").counted_as) == 0
     assert passed(LOCAL) == often
     assert control.refused == {"rate": first}
+
+
+@pytest.mark.parametrize(
+    ("level", "shed"),
+    [
+        (Level.HEALTHY, []),
+        (Level.BUSY, []),
+        (Level.STRESSED, ["watch"]),
+        (Level.OVERLOADED, ["watch"]),
+    ],
+)
+def test_of_the_one_user_of_a_machine_only_watches_are_shed(level: Level, shed: list[str]) -> None:
+    node: Any = IdleNode(level)
+    control = ManagerControl(node)
+
+    assert [operation for operation in SHED_FROM if control.limiter(operation, LOCAL.counted_as)] == shed
+    assert control.refused.get("overload", 0) == len(shed)
+
+
+def test_whoever_is_shed_is_told_when_the_level_may_have_fallen() -> None:
+    node: Any = IdleNode(Level.OVERLOADED)
+    control = ManagerControl(node)
+
+    waits_s = {control.limiter(operation, Identity("ann", "submitter", "t1").counted_as) for operation in SHED_FROM}
+
+    assert waits_s == {node.level_may_fall_s}
+    assert control.refused == {"overload": len(SHED_FROM)}
+
+
+async def test_a_node_tells_when_its_level_may_fall(tmp_path: Path) -> None:
+    async with small_cluster(tmp_path, "m") as cluster:
+        node = cluster.managers["m"]
+        assert 0 < node.level_may_fall_s <= DEFAULT.calm * SAMPLE_S

@@ -17,6 +17,7 @@ from talka.control.tasks.attempts import CHECK_AFTER_NS, CHECK_EVERY_NS
 from talka.control.tasks.frame_link import FRAMES
 from talka.control.tasks.store_effects import CallAnswered, Commit, DagEffect, DagEnded
 from talka.control.tasks.worker_link import ToKeeper, ToWorker, WorkerBeat
+from talka.control.tasks.worker_room import CoresForTasks
 from talka.control.worker import handlers_filling, handlers_outbox, handlers_pool, handlers_room
 from talka.control.worker.effects import HandlerEffect, HandlersLoaded, StartHandlers, TellHandlers
 from talka.control.worker.handlers_outbox import AGAIN_NS
@@ -260,5 +261,5 @@ def test_frames_carry_all_that_is_said_and_only_progress_may_be_shed() -> None:
 
 def test_a_keeper_is_told_of_a_beat_what_concerns_tasks() -> None:
     facts = WorkerFacts(8, folder=5, handlers=("one",))
-    beat = FRAMES.beat("w", 3, Beat(17, facts, epoch=4, names=True), 6, "degraded")
-    assert beat == WorkerBeat("w", 3, 17, facts, 6, "degraded", epoch=4, of=NOWHERE)
+    beat = FRAMES.beat(3, Beat(17, facts, epoch=4, names=True), CoresForTasks("w", 6, "busy"), "degraded")
+    assert beat == WorkerBeat("w", 3, 17, facts, 6, "degraded", epoch=4, of=NOWHERE, why_none="busy")

@@ -293,6 +293,7 @@ WORKER = WorkerFacts(
     handlers=("extract", "load"),
     sealing=bytes(range(34)),
     accepts_code=True,
+    is_loading=True,
 )
 
 ASKER = Asker("submit", "submitter", "ada", "t1", "10.0.0.7")

@@ -68,7 +68,9 @@ GOLDEN = Path(__file__).parent / "golden" / "protocol-1"
 OLDER = GOLDEN / "older" / "jobs"
 quick = settings(deadline=None, derandomize=True, max_examples=200)
 
+BEFORE_LOADING: dict[tuple[type, str], Any] = {(WorkerFacts, "is_loading"): False}
 BEFORE_WORKERS: dict[tuple[type, str], Any] = {
+    **BEFORE_LOADING,
     (Beat, "quiet"): (),
     (Beat, "tasks"): TaskLoad(),
     (Beat, "leaves"): False,
@@ -205,6 +207,14 @@ def test_what_tells_nothing_of_quiet_cores_tasks_and_decisions_is_still_read(nam
 
     assert golden != encode(JOBS[name])
     assert decode(golden) == older(JOBS[name], BEFORE_WORKERS)
+
+
+@pytest.mark.parametrize("name", ["beat", "beat-of-few-words"])
+def test_what_tells_nothing_of_loading_is_of_a_worker_whose_handlers_are_known(name: str) -> None:
+    golden = bytes.fromhex((OLDER.parent / "before-loading" / f"{name}.hex").read_text())
+
+    assert golden != encode(JOBS[name])
+    assert decode(golden) == older(JOBS[name], BEFORE_LOADING)
 
 
 def test_golden_bytes_of_a_result_are_read_as_it_and_written_from_it() -> None:

@@ -31,7 +31,8 @@ _answers: msgspec.json.Decoder[list[SubmitAnswer]] = msgspec.json.Decoder(list[S
 
 
 class Submitting:
-    """`async with` opens it, and waits at its end until every job is taken or refused."""
+    """`async with` opens it, and waits at its end until every job is taken or refused, and has ended where `run` gave a
+    future of that. Whoever does not want one any more cancels it."""
 
     def __init__(self, calls: "ApiCalls", *, submits_limit: int = SUBMITS_LIMIT, silent_s: float = SILENT_S) -> None:
         self._calls = calls
@@ -60,6 +61,7 @@ class Submitting:
         assert connection is not None
         if error is None:
             await connection.drain()
+            await connection.drain_ends()
         await connection.close()
 
     async def submit(self, what: DagSpec | TaskSpec, key: str = "") -> "asyncio.Future[SubmitAnswer]":
@@ -186,6 +188,11 @@ class SubmitConnection(asyncio.Protocol):
         self._flush()
         while self._waiting:
             await self._room()
+
+    async def drain_ends(self) -> None:
+        """Until all ends that are wanted were told. A connection that breaks, or is silent for too long, fails them."""
+        if wanted := [end for end in self._ends.values() if not end.done()]:
+            await asyncio.wait(wanted)
 
     async def close(self) -> None:
         assert self._transport is not None

@@ -398,7 +398,7 @@ class Manager:
         if not self.dags or life is None or life.boot != boot or life.is_lost:
             return effects
         # What became of its earlier lives comes first.
-        return [*effects, FRAMES.beat(sender, boot, beat, life.for_tasks, life.state)]
+        return [*effects, FRAMES.beat(boot, beat, life.for_tasks, life.state)]
 
     def _on_call(self, now: int, sender: str, call: ManagerCall) -> Sequence[ManagerEffect]:
         if self.registry is None:
@@ -468,7 +468,6 @@ class Manager:
         return out
 
     def _share_cores(self, now: int, effects: list[ManagerEffect]) -> None:
-        """Load jobs were granted cores, or gave some back: tasks have others from now on."""
+        """Load jobs were granted cores, or gave some back, or a worker fell silent: tasks have others from now on."""
         if self.registry is not None and self.registry.fleet.shifted:
-            for name, cores in self.registry.fleet.take_shifted():
-                effects += self.dags.set_cores(now, name, cores)
+            effects += self.dags.set_cores(now, self.registry.fleet.take_shifted())

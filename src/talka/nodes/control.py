@@ -69,8 +69,6 @@ ASK_S: Final = 25.0
 UPDATES_LIMIT: Final = 256
 """Updates that wait for one watcher; who is slower is cut off and may come again."""
 
-SHED_S: Final = 2.0
-
 Told = TypeVar("Told")
 Answered: TypeAlias = CallEnded | BlobKept | BlobFailed | BlobReady | Updated | WatchFailed
 """What somebody who asked waits for."""
@@ -269,11 +267,12 @@ class ManagerControl:
     # -- besides
 
     def limiter(self, operation: str, client: str) -> float:
-        """Seconds to wait before this may be asked; 0: go on. Whoever has no name is not counted, and only shed."""
+        """Seconds to wait before this may be asked; 0: go on. Whoever has no name is not counted: it is the one user of
+        this machine, of whom little is shed."""
         level = self._node.manager.level
-        if is_shed(operation, level):
+        if is_shed(operation, level, is_counted=bool(client)):
             self.refused["overload"] = self.refused.get("overload", 0) + 1
-            return SHED_S
+            return self._node.level_may_fall_s
         self._limits.level = level
         wait_ns = self._limits.check(boottime_ns(), operation, client) if client else 0
         if wait_ns:

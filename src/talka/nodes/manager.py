@@ -243,6 +243,11 @@ class ManagerNode(MemberNode[PassedOn]):
             )
             self._look_at_clock()
 
+    @property
+    def level_may_fall_s(self) -> float:
+        """So long it takes until less may be left undone than now."""
+        return self._overload.samples_to_fall * SAMPLE_S
+
     def _look_at_clock(self) -> None:
         jump_ns = self.clock.look(*both_clocks())
         if not jump_ns:

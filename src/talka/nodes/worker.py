@@ -19,6 +19,7 @@ from talka.control.member.admin_queries import metrics_text
 from talka.control.member.admission import HelloDeclined, RingChanged, Welcomed
 from talka.control.member.composite import ClusterMember, MemberEffect, QuestionAsked, ToNeighbour
 from talka.control.worker.composite import Worker
+from talka.control.worker.core_turns import TURN_LIMITS, TurnLimits
 from talka.control.worker.effects import (
     CoresUntil,
     Drained,
@@ -76,6 +77,8 @@ class WorkerOptions(NodeOptions, frozen=True, kw_only=True):
     """The environment of cores; None: that of this process."""
     core_user: str = ""
     """As whom cores run; empty: as this process does, and where that is root's, as a user who may do little."""
+    turn_limits: TurnLimits = TURN_LIMITS
+    """When a core whose event loop does not turn is told, and when it is replaced."""
 
 
 class WorkerNode:
@@ -143,6 +146,7 @@ class WorkerNode:
             variables=trust.variables,
             bundles=self._blobs.digests(),
             handlers=handlers,
+            turn_limits=options.turn_limits,
         )
         self.member = runtime.member = ClusterMember(
             group=options.group,
@@ -177,6 +181,15 @@ class WorkerNode:
             bundles=self._blobs,
             folder=folder / "handlers",
         )
+
+    @property
+    def name(self) -> str:
+        return self._options.name
+
+    @property
+    def is_loading(self) -> bool:
+        """Which handlers its files have is not known yet."""
+        return self.worker.facts.is_loading
 
     @property
     def failure(self) -> TalkaError | None:

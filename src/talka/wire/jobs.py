@@ -82,6 +82,8 @@ class WorkerFacts(msgspec.Struct, frozen=True, array_like=True):
     """A `SealingKey`: what variables of jobs are sealed to. Of this life, and empty in protocol 1.0."""
     accepts_code: bool = False
     """It runs handlers that travel with dag jobs."""
+    is_loading: bool = False
+    """Its cores still load the files with its handlers: which there are is not known yet."""
 
 
 class Running(msgspec.Struct, frozen=True, array_like=True):

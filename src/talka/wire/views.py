@@ -30,9 +30,9 @@ DecisionName = Literal[
     "held",
     "busy",
 ]
-"""What a manager may find of a worker. Of `degraded`, `draining`, `silent`, `lost` and `blocked` it is given nothing
-new; to a busy one load tests go last, a quarantined or refused one gets no tasks, held cores get none either. A core
-that is stalled or stuck concerns no other core."""
+"""What a manager may find of a worker. One that is draining, silent or lost is given nothing new, one that is degraded
+or blocked no load test; to a busy one load tests go last, a quarantined or refused one gets no tasks, held cores get
+none either. A core that is stalled or stuck concerns no other core."""
 
 
 class JobFacts(msgspec.Struct, frozen=True):

@@ -228,6 +228,7 @@ class Part:
         self.name, self.log, self.is_stubborn, self.error = name, log, is_stubborn, error
         self.failure: TalkaError | None = None
         self.is_registered = asyncio.Event()
+        self.is_loading = False
         self.control = self
         self.kinds = JobDirectory(LoadKind(cast(Any, self)))
         self.folder = Path.cwd()
@@ -338,6 +339,9 @@ async def test_up_is_ready_once_its_worker_is_registered(is_stubborn: bool) -> N
     control = ReadyWithWorker(cast(Any, manager), cast(Any, worker))
     assert control.is_ready() == ("not yet" if is_stubborn else "the worker beside this manager is not registered yet")
     worker.is_registered.set()
+    worker.is_loading = True
+    assert control.is_ready() == ("not yet" if is_stubborn else "the worker beside this manager loads its handlers")
+    worker.is_loading = False
     assert control.is_ready() == ("not yet" if is_stubborn else "")
     assert control.name == "manager"  # everything else is the manager's
 
@@ -401,8 +405,9 @@ def test_a_limit_of_20_open_files_is_named_as_the_cause(words: list[str], tmp_pa
 
 def parts_of_up() -> tuple[Any, Any]:
     """A manager that has read nothing yet, and a worker that is not registered."""
-    worker = SimpleNamespace(is_registered=asyncio.Event())
-    return SimpleNamespace(dags=SimpleNamespace(loaded=asyncio.Event()), why_not_ready=str), worker
+    worker = SimpleNamespace(name="w", is_registered=asyncio.Event(), is_loading=False)
+    dags = SimpleNamespace(loaded=asyncio.Event(), has_heard=lambda worker: True)
+    return SimpleNamespace(dags=dags, why_not_ready=str), worker
 
 
 async def some_turns() -> None:
@@ -421,6 +426,23 @@ async def test_it_is_ready_when_the_worker_is_there_and_the_store_was_read() -> 
 
     manager.dags = None  # without a store nothing is read
     await all_ready(manager, worker, look_s=0)
+
+
+async def test_it_is_not_ready_while_the_worker_loads_its_handlers_or_the_manager_does_not_know_them() -> None:
+    manager, worker = parts_of_up()
+    heard: list[str] = []
+    manager.dags.has_heard = lambda worker: worker in heard
+    worker.is_loading = True
+    worker.is_registered.set()
+    manager.dags.loaded.set()
+    ready = asyncio.create_task(all_ready(manager, worker, look_s=0))
+    await some_turns()
+    assert not ready.done(), "nobody knows what it can run"
+    worker.is_loading = False
+    await some_turns()
+    assert not ready.done(), "whoever submits now is told that no worker is known"
+    heard.append("w")
+    await ready
 
 
 async def test_it_is_not_ready_while_the_manager_must_be_elected_again_since_reading_its_store_took_too_long() -> None:

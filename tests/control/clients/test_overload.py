@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.clients.overload import Level, Overload, OverloadConfig, is_shed, report_interval_ms
+from talka.control.clients.overload import (
+    SHED_FROM,
+    Level,
+    Overload,
+    OverloadConfig,
+    is_shed,
+    report_interval_ms,
+)
 from talka.errors import Invalid
 from talka.units import MILLISECOND, SECOND
 
@@ -86,6 +93,17 @@ def test_the_level_rises_at_once_and_falls_after_five_lower_samples() -> None:
     assert sampled(overload, 0, 2000, 0, 0, 0, 0, 0) == [0, 3, 3, 3, 3, 3, 0]
 
 
+def test_so_many_lower_samples_are_left_before_the_level_can_fall() -> None:
+    overload = Overload(OverloadConfig(warm_up=1000))
+    left = []
+    for lag_ms in (2000, 0, 0, 2000, 0, 0, 0, 0):
+        sampled(overload, lag_ms)
+        left.append((overload.level, overload.samples_to_fall))
+
+    assert left == [(3, 5), (3, 4), (3, 3), (3, 5), (3, 4), (3, 3), (3, 2), (3, 1)]
+    assert sampled(overload, 0) == [0]
+
+
 def test_the_level_falls_no_lower_than_the_highest_of_the_calm_samples() -> None:
     overload = Overload(OverloadConfig(warm_up=1000))
 
@@ -104,6 +122,11 @@ def test_a_relapse_starts_the_count_of_calm_samples_anew() -> None:
 )
 def test_lists_are_shed_first_then_submissions_and_cancels_never(level: int, shed: list[str]) -> None:
     assert [operation for operation in ("jobs", "submit", "cancel") if is_shed(operation, Level(level))] == shed
+
+
+def test_of_whoever_is_not_counted_watches_are_shed_alone() -> None:
+    assert [operation for operation in SHED_FROM if is_shed(operation, Level.OVERLOADED, is_counted=False)] == ["watch"]
+    assert not is_shed("watch", Level.BUSY, is_counted=False)
 
 
 @pytest.mark.parametrize(

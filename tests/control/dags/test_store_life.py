@@ -398,6 +398,20 @@ def test_who_is_given_nothing_is_told_why_until_it_may_be_given_something(play: 
     assert keepers.denied(play.now) == {}
 
 
+def test_a_worker_was_heard_when_it_may_be_given_tasks_and_its_handlers_are_known(play: DagPlay) -> None:
+    keepers = DagKeepers()
+    assert not keepers.has_heard("w")
+    keepers.set(play.keeper)
+    assert not keepers.has_heard("w")
+    play.beat("w", remembers=(7, OTHER))
+    assert not keepers.has_heard("w"), "it is given nothing under this epoch"
+
+    play.beat("v", handlers=(), is_loading=True)
+    assert not keepers.has_heard("v")
+    play.beat("v")
+    assert keepers.has_heard("v")
+
+
 def test_attempts_under_way_go_on_when_the_epoch_is_raised(play: DagPlay) -> None:
     play.beat("w")
     play.submit({"a": ""})

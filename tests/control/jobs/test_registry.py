@@ -1384,7 +1384,8 @@ def test_a_load_job_waits_until_tasks_have_left_the_cores_held_for_it(cabinet_of
         "waits for tasks that run on the cores held for it, which get no new ones: in 30 s it starts beside those that "
         "are left"
     )
-    assert office.registry.fleet.take_shifted() == [("w1", 1)], "a new task may begin on one core only"
+    (cores,) = office.registry.fleet.take_shifted()
+    assert (cores.name, cores.cores) == ("w1", 1), "a new task may begin on one core only"
     (view,) = office.answer(ListWorkers(), tuple)
     assert view.reason == f"1 of its cores get no new tasks: job {job} is to have them"
     tasks.busy["w1"] = 1

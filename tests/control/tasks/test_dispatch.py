@@ -15,7 +15,7 @@ from talka.control.dags.job import DagJob
 from talka.control.tasks.dispatch import Dispatcher
 from talka.control.tasks.quarantine import LASTS_NS
 from talka.control.tasks.task import DagTask, Needs, packed
-from talka.control.tasks.worker_room import DispatchLimits, DispatchWorker
+from talka.control.tasks.worker_room import CoresForTasks, DispatchLimits, DispatchWorker
 from talka.units import MILLISECOND, MINUTE, NEVER, SECOND
 from talka.wire.task_views import LimitView, QueueView, Reason
 from talka.work.dags.dag import DagSettings, Limit
@@ -918,6 +918,11 @@ def test_the_same_seed_gives_the_same_history() -> None:
     assert history() == history()
 
 
+def test_why_tells_of_a_worker_that_it_still_loads_its_handlers() -> None:
+    dispatcher = with_workers(DispatchWorker(name="w1", is_loading=True))
+    assert text(dispatcher) == "it still loads its handlers, and has not told yet which they are"
+
+
 # What load jobs have to know of tasks.
 
 
@@ -936,16 +941,46 @@ def test_long_tasks_keep_a_core_busy_each_and_those_that_wait_side_by_side_one()
     assert (dispatcher.workers.busy_cores("w1"), dispatcher.workers.busy_cores("w2")) == (0, 0)
 
 
+@pytest.mark.parametrize(
+    ("plain", "length_ns", "tasks", "busy"),
+    [
+        (True, 10_000, 4096, 4),
+        (True, 10_000, 1024, 1),
+        (True, 10_000, 1, 1),
+        (False, None, 128, 4),
+        (False, None, 33, 2),
+    ],
+)
+def test_short_tasks_and_those_that_wait_keep_as_many_cores_busy_as_they_fill_together(
+    plain: bool, length_ns: int | None, tasks: int, busy: int
+) -> None:
+    names = ("resize",)
+    dispatcher = with_workers(
+        DispatchWorker(name="w1", cores=4, handlers=names, plain=names if plain else ()), length_ns=length_ns
+    )
+    dispatcher.put(0, tasks_of(new_job(), tasks))
+    given = dispatcher.assign(0)
+
+    assert (len(given), dispatcher.workers.busy_cores("w1")) == (tasks, busy)
+
+    for task, _ in given:
+        dispatcher.ended(0, task, None)
+    assert dispatcher.workers.busy_cores("w1") == 0
+
+
 def test_cores_that_load_jobs_take_or_give_back_count_at_once() -> None:
     dispatcher = with_workers(worker(cores=1))
     dispatcher.put(0, tasks_of(new_job(), 20))
-    dispatcher.workers.set_cores("w1", 0)
+    dispatcher.workers.set_cores(CoresForTasks("w1", 0))
     assert dispatcher.assign(0) == [] and dispatcher.has_ready()
     assert text(dispatcher) == "load jobs have all of its cores"
 
-    dispatcher.workers.set_cores("w1", 2)
-    dispatcher.workers.set_cores("w1", 2)
-    dispatcher.workers.set_cores("nobody", 2)
+    dispatcher.workers.set_cores(CoresForTasks("w1", 0, "they are held"))
+    assert dispatcher.assign(0) == [] and text(dispatcher) == "they are held"
+
+    dispatcher.workers.set_cores(CoresForTasks("w1", 2))
+    dispatcher.workers.set_cores(CoresForTasks("w1", 2))
+    dispatcher.workers.set_cores(CoresForTasks("nobody", 2))
 
     assert len(dispatcher.assign(0)) == 16
 

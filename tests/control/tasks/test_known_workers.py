@@ -2,11 +2,12 @@
 
 from random import Random
 
+import msgspec
 import pytest
 
 from talka.control.tasks.dispatch import Dispatcher
 from talka.control.tasks.known_workers import KnownLimits, KnownWorkers, Lack, Wants
-from talka.control.tasks.worker_room import DispatchWorker
+from talka.control.tasks.worker_room import CoresForTasks, DispatchWorker
 from talka.units import SECOND
 from talka.wire.jobs import WorkerFacts
 
@@ -22,7 +23,7 @@ def worker(name: str, *handlers: str, capabilities: str = "", memory_gb: int = 0
 def known(*workers: DispatchWorker, limits: KnownLimits = KnownLimits()) -> KnownWorkers:  # noqa: B008 - a value
     made = KnownWorkers(limits)
     for one in workers:
-        made.here(one)
+        made.here(0, one)
     return made
 
 
@@ -48,8 +49,10 @@ def test_what_one_worker_has_can_be_run(wants: Wants) -> None:
 
 def test_of_workers_that_are_degraded_and_have_no_handlers_it_is_told_why() -> None:
     facts = WorkerFacts(1, state="degraded", reason="etl.py:2: raised ModuleNotFoundError")
-    broken = [DispatchWorker.of(name, facts, 1, "degraded") for name in "xyz"]
-    full = DispatchWorker.of("f", WorkerFacts(1, state="degraded", reason="full", handlers=("clean",)), 1, "degraded")
+    broken = [DispatchWorker.of(facts, CoresForTasks(name, 1), "degraded") for name in "xyz"]
+    full = DispatchWorker.of(
+        WorkerFacts(1, state="degraded", reason="full", handlers=("clean",)), CoresForTasks("f", 1), "degraded"
+    )
 
     lack = known(*broken, full).lack(0, Wants("extract"))
 
@@ -127,7 +130,7 @@ def test_a_worker_that_left_counts_for_ten_minutes() -> None:
 def test_a_worker_that_comes_back_is_what_it_is_now() -> None:
     workers = known(worker("a", "old"))
     workers.left(0, "a")
-    workers.here(worker("a", "new"))
+    workers.here(0, worker("a", "new"))
     assert workers.lack(0, Wants("old")) is not None and workers.lack(9000 * SECOND, Wants("new")) is None
 
 
@@ -141,7 +144,7 @@ def test_so_many_that_left_are_remembered() -> None:
 def test_what_was_asked_before_is_answered_until_the_workers_are_others() -> None:
     workers = known(worker("a", "h"))
     assert workers.lack(0, Wants("x")) is workers.lack(1, Wants("x"))
-    workers.here(worker("b", "x"))
+    workers.here(1, worker("b", "x"))
     assert workers.lack(2, Wants("x")) is None
 
 
@@ -177,3 +180,34 @@ def test_whoever_takes_code_has_handlers_that_travel() -> None:
     text = "no worker takes code that travels with a job (--accept-code)"
     assert known(*FLEET).lack(0, Wants("", is_brought=True)) == Lack("handler", text)
     assert known().lack(0, Wants("", is_brought=True)) == Lack("handler", f"{text}; no worker is known here yet")
+
+
+LOADS = DispatchWorker(name="l", is_loading=True, capabilities=("ssd",), memory_bytes=4 * GB)
+
+
+@pytest.mark.parametrize(
+    ("wants", "name"),
+    [
+        (Wants("extrct"), "l"),
+        (Wants("extrct", ("ssd",), 4 * GB), "l"),
+        (Wants("extrct", ("gpu",)), ""),
+        (Wants("extrct", (), 5 * GB), ""),
+        (Wants("", ("ssd",), is_brought=True), ""),
+    ],
+)
+def test_a_worker_that_loads_its_handlers_may_be_able_to_run_what_it_has_the_rest_for(wants: Wants, name: str) -> None:
+    assert known(*FLEET, LOADS).loading(0, wants) == name
+
+
+def test_a_worker_may_load_its_handlers_for_so_long_and_no_longer() -> None:
+    workers = known(*FLEET, limits=KnownLimits(loading_ns=60))
+    assert workers.loading(0, Wants("x")) == ""
+    workers.here(10, LOADS)
+    workers.here(30, msgspec.structs.replace(LOADS, cores=3))
+    assert (workers.loading(69, Wants("x")), workers.loading(70, Wants("x"))) == ("l", "")
+
+    workers.here(70, msgspec.structs.replace(LOADS, is_loading=False))
+    workers.here(80, LOADS)
+    assert workers.loading(81, Wants("x")) == "l", "it was started again"
+    workers.left(82, "l")
+    assert workers.loading(83, Wants("x")) == ""

@@ -1695,6 +1695,7 @@ def test_a_worker_without_handlers_starts_no_core_for_them() -> None:
 
 def test_the_handlers_that_were_loaded_are_told_with_a_beat_at_once() -> None:
     rig = Rig(handlers=("etl.py",))
+    assert rig.all(Beat)[-1].facts.is_loading and not Rig().worker.facts.is_loading
     assert rig.all(StartHandlers) == [StartHandlers(1)]
     assert rig.all(TellHandlers) == [TellHandlers(1, Load(("etl.py",), 1, "w1"))]
     rig.forget()
@@ -1706,6 +1707,7 @@ def test_the_handlers_that_were_loaded_are_told_with_a_beat_at_once() -> None:
         ("m1", ("resize",)),
         ("m2", ("resize",)),
     ]
+    assert not rig.all(Beat)[-1].facts.is_loading
     rig.forget()
     rig.worker.set_facts(FACTS)
     rig.later(SECOND)
@@ -1720,6 +1722,7 @@ def test_handlers_that_cannot_be_loaded_make_a_worker_degraded_until_they_can() 
 
     facts = rig.all(Beat)[-1].facts
     assert (facts.state, facts.reason, facts.handlers) == ("degraded", "etl.py:3: SyntaxError", ())
+    assert not facts.is_loading
     assert rig.all(HandlersBroken) == [HandlersBroken("etl.py:3: SyntaxError")]
     rig.worker.set_facts(WorkerFacts(4, state="degraded", reason="the disk is almost full"))
     rig.later(SECOND)

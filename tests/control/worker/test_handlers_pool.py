@@ -315,9 +315,10 @@ def test_one_core_is_started_to_tell_which_handlers_there_are() -> None:
     rig = Rig(loads=False)
 
     assert rig.orders == [StartHandlers(1), TellHandlers(1, Load(("etl.py",), 1, "w1"))]
-    assert not rig.pool.room.handlers
+    assert not rig.pool.room.handlers and rig.pool.room.is_loading
     rig.loaded(1, "resize", "fetch", "x" * 65)
 
+    assert not rig.pool.room.is_loading
     assert rig.pool.room.handlers == ("resize", "fetch"), "names that facts cannot hold are left out"
     assert rig.news == [HandlersLoaded(("resize", "fetch"))]
     assert rig.pool.room.problem == ""
@@ -329,6 +330,7 @@ def test_without_files_no_core_is_started_and_every_task_refused() -> None:
     rig.hand(task(1))
 
     assert rig.orders == []
+    assert not rig.pool.room.is_loading
     assert rig.outcomes == [(1, "refused", "handlers")]
     assert "--handlers" in rig.results[0].error
     assert rig.later(3600 * SECOND).orders == []
@@ -350,6 +352,7 @@ def test_files_that_cannot_be_used_are_told_and_tried_again() -> None:
 
     rig.forget().later(RETRY_NS)
     assert rig.started == [2]
+    assert not rig.pool.room.is_loading, "what is known of them is that they cannot be used"
     rig.broken(2)
     assert rig.news == [], "it was told already"
     rig.exit(2, ExitFacts("exit"))

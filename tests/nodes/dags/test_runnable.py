@@ -8,7 +8,7 @@ import pytest
 
 from talka.client.requests import NobodyCanRun
 from talka.control.tasks.dispatch import Dispatcher
-from talka.control.tasks.known_workers import KnownWorkers
+from talka.control.tasks.known_workers import KnownLimits, KnownWorkers
 from talka.control.tasks.worker_room import DispatchWorker
 from talka.errors import Unavailable
 from talka.nodes.dags.runnable import RunnableCheck, bundled_in, stuck_tasks, who_could_run
@@ -21,11 +21,11 @@ def test_handlers_that_travel_with_a_job_are_known_to_workers_that_take_code() -
     bundle = CodeBundle(digest="a" * 64, size_bytes=1, files=("handlers.py",), handlers=("mine",))
     with_code = msgspec.structs.replace(spec, bundle=bundle)
     known = KnownWorkers()
-    known.here(DispatchWorker(name="own", handlers=("other",)))
+    known.here(0, DispatchWorker(name="own", handlers=("other",)))
     check = RunnableCheck(known, 0, lambda: 5)
     with pytest.raises(NobodyCanRun, match="^task a: no worker takes code that travels with a job"):
         check.check(spec.tasks, bundled_in(with_code))
-    known.here(DispatchWorker(name="takes", accepts_code=True))
+    known.here(0, DispatchWorker(name="takes", accepts_code=True))
     check.check(spec.tasks, bundled_in(with_code))
     with pytest.raises(NobodyCanRun):
         check.check(spec.tasks, bundled_in(spec))
@@ -48,8 +48,8 @@ def test_handlers_that_travel_with_a_job_are_known_to_workers_that_take_code() -
 )
 def test_what_else_a_task_wants_is_asked_of_those_that_take_code(fields: dict[str, Any], field: str, text: str) -> None:
     known = KnownWorkers()
-    known.here(DispatchWorker(name="own", handlers=("mine",), capabilities=("gpu", "ssd"), memory_bytes=1 << 40))
-    known.here(DispatchWorker(name="takes", capabilities=("ssd",), memory_bytes=10, accepts_code=True))
+    known.here(0, DispatchWorker(name="own", handlers=("mine",), capabilities=("gpu", "ssd"), memory_bytes=1 << 40))
+    known.here(0, DispatchWorker(name="takes", capabilities=("ssd",), memory_bytes=10, accepts_code=True))
     check = RunnableCheck(known, 0, lambda: 5)
     tasks = [TaskSpec(id="a", handler="mine", **fields)]
     check.check(tasks)
@@ -84,7 +84,7 @@ def test_who_takes_code_is_told_of_handlers_that_travel() -> None:
 
 def test_tasks_that_want_the_same_are_told_once() -> None:
     known = KnownWorkers()
-    known.here(DispatchWorker(name="w", handlers=("h",), memory_bytes=10, accepts_code=True))
+    known.here(0, DispatchWorker(name="w", handlers=("h",), memory_bytes=10, accepts_code=True))
     tasks = [
         *[TaskSpec(id=f"x{number}", handler="x") for number in range(3)],
         TaskSpec(id="small", handler="h", min_memory="10"),
@@ -129,3 +129,27 @@ def test_of_many_workers_those_that_could_run_a_task_are_listed_first_and_those_
         ("e", "draining"),
         ("a", "handler"),
     ]
+
+
+def test_while_a_worker_loads_its_handlers_nobody_is_refused_for_good() -> None:
+    known = KnownWorkers(KnownLimits(loading_ns=100))
+    known.here(0, DispatchWorker(name="w", handlers=("h",)))
+    known.here(5, DispatchWorker(name="slow", is_loading=True))
+    now = [50]
+    check = RunnableCheck(known, 0, lambda: now[0])
+    tasks = [TaskSpec(id="a", handler="h"), TaskSpec(id="b", handler="x")]
+
+    with pytest.raises(Unavailable, match=r'task b: no worker has .* "x".*; slow still loads its handlers: try again'):
+        check.check(tasks)
+    with pytest.raises(NobodyCanRun):
+        check.check([TaskSpec(id="a", handler="x", capabilities=("gpu",))])
+    now[0] = 105
+    with pytest.raises(NobodyCanRun):
+        check.check(tasks)
+
+
+def test_of_a_worker_that_loads_its_handlers_it_is_told_that_it_does() -> None:
+    dispatcher = Dispatcher(Random(1))
+    dispatcher.workers.set_worker(0, DispatchWorker(name="slow", is_loading=True))
+    (found,) = who_could_run(dispatcher, 0, TaskWants("h"), 0).workers
+    assert (found.worker, found.text) == ("slow", "it still loads its handlers, and has not told yet which they are")

@@ -75,7 +75,7 @@ class Api:
 
 
 class ReadyWithWorker:
-    """A manager's `Control` that is ready once the worker beside it is registered."""
+    """A manager's `Control` that is ready once the worker beside it is registered and has loaded its handlers."""
 
     def __init__(self, control: ManagerControl, worker: WorkerNode) -> None:
         self._control = control
@@ -87,7 +87,9 @@ class ReadyWithWorker:
     def is_ready(self) -> str:
         if problem := self._control.is_ready():
             return problem
-        return "" if self._worker.is_registered.is_set() else "the worker beside this manager is not registered yet"
+        if not self._worker.is_registered.is_set():
+            return "the worker beside this manager is not registered yet"
+        return "the worker beside this manager loads its handlers" if self._worker.is_loading else ""
 
 
 class Life:
@@ -240,16 +242,19 @@ async def live_up(options: ManagerOptions, api: Api, worker_at: Callable[[str], 
 
 
 async def all_ready(manager: ManagerNode, worker: WorkerNode, look_s: float = LOOK_S) -> None:
-    """Until whoever is told so finds everything there: the worker, what the store had, and a manager that leads.
+    """Until whoever is told so finds everything there: the worker with its handlers, what the store had, and a manager
+    that leads and knows what the worker can run.
 
     That is looked at in a later turn of the loop. The turn in which a large store was read may have taken so long that
     the manager has to be elected again."""
     await worker.is_registered.wait()
-    if manager.dags is not None:
-        await manager.dags.loaded.wait()
+    dags = manager.dags
+    if dags is not None:
+        await dags.loaded.wait()
     while True:
         await asyncio.sleep(look_s)
-        if not manager.why_not_ready():
+        is_known = not worker.is_loading and (dags is None or dags.has_heard(worker.name))
+        if is_known and not manager.why_not_ready():
             return
 
 

@@ -66,6 +66,11 @@ class Overload:
         """Of the samples that were lower than the level."""
         self.level = Level.HEALTHY
 
+    @property
+    def samples_to_fall(self) -> int:
+        """So many must be lower in a row before the level can fall."""
+        return self._config.calm - self._calm
+
     def sample(self, now: int, *, lag_ns: int, cpu_percent: int = 0, is_starting: bool = False) -> Level:
         """The level with this sample: how late the loop ran, and this process's use of a processor. `is_starting`: the
         node was reading what it begins with, and that is no load that clients could be spared."""
@@ -115,10 +120,16 @@ SHED_FROM: Final = {
     "watch": Level.STRESSED,
 }
 """From which level on an operation of the API is left undone; what is not named here is always done."""
+SHED_OF_ALL: Final = frozenset({"watch"})
+"""Those of them that are also left undone for whoever is not counted: what is told to watchers costs time again and
+again. Who asks one thing after the other asks no more than is answered."""
 
 
-def is_shed(operation: str, level: Level) -> bool:
-    return operation in SHED_FROM and level >= SHED_FROM[operation]
+def is_shed(operation: str, level: Level, *, is_counted: bool = True) -> bool:
+    """`is_counted` is False of the one user of a machine, where no tokens are used."""
+    if operation not in SHED_FROM or not (is_counted or operation in SHED_OF_ALL):
+        return False
+    return level >= SHED_FROM[operation]
 
 
 REPORT_LEAST_MS: Final = 50

@@ -320,7 +320,7 @@ class DagKeeper(KeeperEnd[DagEffect]):
         is_foreign = obeyed.epoch > 0 and not obeyed.of.is_of(floor.life)
         effects = self.attempts.heard(now, name, beat.boot, beat.facts.folder, beat.number, is_foreign=is_foreign)
         if self.attempts.knows(name):
-            self.dispatcher.workers.set_worker(now, DispatchWorker.of(name, beat.facts, beat.free, beat.state), number)
+            self.dispatcher.workers.set_worker(now, DispatchWorker.of(beat.facts, beat.cores, beat.state), number)
         return effects + self._out(now)
 
     def on_worker_lost(self, now: int, worker: str, boot: int, cause: str) -> list[DagEffect]:

@@ -4,7 +4,7 @@ meant.
 Decision: docs/decisions/0040-partitions-of-jobs.md.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from talka.cluster.placement import partition_of
 from talka.control.dags.keeper import DagKeeper
@@ -12,6 +12,7 @@ from talka.control.tasks.dispatch import Dispatcher
 from talka.control.tasks.quarantine import QUARANTINED, Denied
 from talka.control.tasks.store_effects import DagEffect
 from talka.control.tasks.worker_link import KeeperEnd, WorkerBeat
+from talka.control.tasks.worker_room import CoresForTasks
 from talka.units import NEVER
 from talka.wire.tasks import WorkerMessage
 
@@ -78,11 +79,14 @@ class DagKeepers(KeeperEnd[DagEffect]):
             effects += keeper.on_beat(now, beat)
         return effects
 
-    def set_cores(self, now: int, name: str, cores: int) -> list[DagEffect]:
-        """So many cores of this worker are for tasks from now on."""
+    def set_cores(self, now: int, cores: Iterable[CoresForTasks]) -> list[DagEffect]:
+        """Of these workers, from now on."""
+        if self._dispatcher is None:
+            return []
+        for one in cores:
+            self._dispatcher.workers.set_cores(one)
         effects: list[DagEffect] = []
         for keeper in self._keepers.values():
-            keeper.dispatcher.workers.set_cores(name, cores)
             effects += keeper.tick(now)  # more of them may start now
         return effects
 
@@ -108,6 +112,11 @@ class DagKeepers(KeeperEnd[DagEffect]):
         for keeper in self._keepers.values():
             found |= {name: ("refused", why) for name, why in keeper.floor.denied.items()}
         return found
+
+    def has_heard(self, worker: str) -> bool:
+        """What a worker of this name can run is known."""
+        known = None if self._dispatcher is None else self._dispatcher.workers.here.get(worker)
+        return known is not None and not known.facts.is_loading
 
     def on_worker_lost(self, now: int, worker: str, boot: int, cause: str) -> list[DagEffect]:
         effects: list[DagEffect] = []

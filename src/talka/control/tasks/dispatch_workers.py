@@ -19,6 +19,7 @@ from talka.control.tasks.worker_room import (
     CORE,
     DISPATCH_LIMITS,
     NARROW,
+    CoresForTasks,
     DispatchLimits,
     DispatchWorker,
     Flight,
@@ -77,7 +78,7 @@ class DispatchWorkers:
             self.here[facts.name] = worker
         worker.partitions[partition] = None
         worker.set(facts)
-        self.known.here(facts)
+        self.known.here(now, facts)
         self._version += 1
 
     def remove_worker(self, now: int, name: str, partition: int = 0) -> None:
@@ -106,17 +107,23 @@ class DispatchWorkers:
         worker = self.here.get(name) or self._away.get(name)
         return 0 if worker is None else worker.running
 
-    def set_cores(self, name: str, cores: int) -> None:
-        """So many cores of a worker are for tasks from now on; what runs goes on."""
-        worker = self.here.get(name)
-        if worker is not None and worker.facts.cores != cores:
-            worker.set(msgspec.structs.replace(worker.facts, cores=cores))
+    def set_cores(self, cores: CoresForTasks) -> None:
+        """From now on; what runs goes on."""
+        worker = self.here.get(cores.name)
+        if worker is None:
+            return
+        facts = msgspec.structs.replace(worker.facts, cores=cores.cores, why_none=cores.why_none)
+        if worker.facts != facts:
+            worker.set(facts)
             self._version += 1
 
     def busy_cores(self, name: str) -> int:
         """Cores of this worker that its attempts keep busy, whatever cores are for tasks."""
         known = self.here.get(name) or self._away.get(name)
-        return 0 if known is None else known.wide + (known.running > known.wide)
+        if known is None:
+            return 0
+        # One for all that fill little of a core is not enough where there are hundreds of them.
+        return max(known.wide + (known.running > known.wide), -(-known.load // CORE))
 
     @property
     def next_end_at(self) -> int:
@@ -174,12 +181,14 @@ class DispatchWorkers:
             text = f"it has {facts.memory_bytes:,} bytes of memory, and {needs.min_memory_bytes:,} are asked for"
             return "memory", text
         if facts.cores < 1:
-            return "cores", "load jobs have all of its cores"
+            return "cores", facts.why_none
         return None
 
     def _no_handler(self, facts: DispatchWorker, handler: str) -> str:
         if facts.problem:
             return f"it is degraded and has no handlers: {facts.problem}"
+        if facts.is_loading:
+            return "it still loads its handlers, and has not told yet which they are"
         everywhere: dict[str, None] = {}
         for worker in self.here.values():
             everywhere.update(dict.fromkeys(worker.facts.handlers))

@@ -7,6 +7,7 @@ from typing import Final
 
 from talka.cluster.effects import Lane, Send
 from talka.control.tasks.worker_link import ToKeeper, ToWorker, WorkerBeat, WorkerLink
+from talka.control.tasks.worker_room import CoresForTasks
 from talka.wire.jobs import CHANNEL, Beat
 from talka.wire.tasks import TaskMessage, TaskProgress
 
@@ -22,10 +23,11 @@ class FrameLink(WorkerLink[Send[TaskMessage]]):
         lane = Lane.STATISTICS if type(message) is TaskProgress else Lane.RESULTS
         return Send(CHANNEL, said.keeper, message, lane)
 
-    def beat(self, name: str, boot: int, beat: Beat, free: int, state: str) -> WorkerBeat:
+    def beat(self, boot: int, beat: Beat, cores: CoresForTasks, state: str) -> WorkerBeat:
         """What a keeper is told of a beat, and of what the fleet knows of the worker."""
+        name, free, why_none = cores
         return WorkerBeat(
-            name, boot, beat.number, beat.facts, free, state, beat.epoch, beat.of, beat.names, beat.others
+            name, boot, beat.number, beat.facts, free, state, beat.epoch, beat.of, beat.names, beat.others, why_none
         )
 
 

@@ -21,6 +21,8 @@ class KnownLimits(NamedTuple):
     away: int = 1024
     """Workers that are away. Beyond, the one that left first is forgotten."""
     answers: int = 4096
+    loading_ns: int = 90 * SECOND
+    """For so long one that loads its handlers may turn out to have any. It gives up after a minute itself."""
 
 
 KNOWN_LIMITS: Final = KnownLimits()
@@ -58,6 +60,8 @@ class Able(Protocol):
     @property
     def accepts_code(self) -> bool: ...
     @property
+    def is_loading(self) -> bool: ...
+    @property
     def problem(self) -> str: ...
 
 
@@ -69,17 +73,24 @@ class KnownWorkers:
         self._here: dict[str, Able] = {}
         self._away: dict[str, tuple[int, Able]] = {}
         """With when they left, those first that did first."""
+        self._loading: dict[str, int] = {}
+        """Of those that are here, who loads its handlers, and since when."""
         self._answers: dict[Wants, Lack | None] = {}
 
-    def here(self, worker: Able) -> None:
+    def here(self, now: int, worker: Able) -> None:
         """It is there, or is another than before."""
         self._away.pop(worker.name, None)
+        if worker.is_loading:
+            self._loading.setdefault(worker.name, now)
+        else:
+            self._loading.pop(worker.name, None)
         self._here[worker.name] = worker
         self._answers.clear()
 
     def left(self, now: int, name: str) -> None:
         """Its handlers count for a while: it may only be starting again."""
         worker = self._here.pop(name, None)
+        self._loading.pop(name, None)
         if worker is not None:
             self._away[name] = now, worker
             if len(self._away) > self._limits.away:
@@ -99,6 +110,17 @@ class KnownWorkers:
                 self._answers.clear()
             self._answers[wants] = self._lack(wants)
         return self._answers[wants]
+
+    def loading(self, now: int, wants: Wants) -> str:
+        """A worker that could run it if it had the handler, and still loads those it has; empty: there is none."""
+        for name, since in self._loading.items():
+            if wants.is_brought or now >= since + self._limits.loading_ns:
+                continue
+            worker = self._here[name]
+            has_memory = wants.min_memory_bytes <= (worker.memory_bytes or NEVER)
+            if has_memory and frozenset(wants.capabilities).issubset(worker.capabilities):
+                return name
+        return ""
 
     def _forget(self, now: int) -> None:
         while self._away:

@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from talka.control.tasks.worker_room import LOAD_JOBS_HAVE_ALL, CoresForTasks
 from talka.wire.attempts import ObeyedLife, StoreLife, obeyed_in
 from talka.wire.jobs import WorkerFacts
 from talka.wire.tasks import KeeperMessage, WorkerMessage
@@ -46,7 +47,7 @@ class WorkerBeat(msgspec.Struct, frozen=True):
     """Beats of this life are counted."""
     facts: WorkerFacts
     free: int
-    """Cores that no load job has."""
+    """Cores on which tasks may begin."""
     state: str
     """Healthy, degraded or draining, as it is seen from here."""
     epoch: int
@@ -57,6 +58,12 @@ class WorkerBeat(msgspec.Struct, frozen=True):
     """It tells whose attempts are that it tells of; one that does not is given none."""
     others: tuple[ObeyedLife, ...] = ()
     """What it has obeyed in other partitions."""
+    why_none: str = LOAD_JOBS_HAVE_ALL
+    """Why no core is free, where none is."""
+
+    @property
+    def cores(self) -> CoresForTasks:
+        return CoresForTasks(self.worker, self.free, self.why_none)
 
     def obeyed(self, partition: int) -> ObeyedLife:
         """Whom it obeys there, as it was when it beat."""

@@ -11,7 +11,7 @@ Decisions: docs/decisions/0022-who-runs-a-task.md, docs/decisions/0053-credits-i
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -31,6 +31,7 @@ NARROW: Final = CORE // SIDE_BY_SIDE
 """So many of what fills no more than this run in one core."""
 DEGRADED: Final = 1 << 60
 """A handicap that no load makes up for: a degraded worker is the last choice."""
+LOAD_JOBS_HAVE_ALL: Final = "load jobs have all of its cores"
 
 
 class DispatchLimits(msgspec.Struct, frozen=True):
@@ -53,6 +54,15 @@ class DispatchLimits(msgspec.Struct, frozen=True):
 DISPATCH_LIMITS: Final = DispatchLimits()
 
 
+class CoresForTasks(NamedTuple):
+    """On how many cores of a worker tasks may begin."""
+
+    name: str
+    cores: int
+    why_none: str = LOAD_JOBS_HAVE_ALL
+    """Where there are none."""
+
+
 class DispatchWorker(msgspec.Struct, frozen=True, kw_only=True):
     """What counts of a worker here."""
 
@@ -64,25 +74,31 @@ class DispatchWorker(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int = 0
     """0: not known, and then enough."""
     cores: int = 1
-    """Those that load jobs do not have."""
+    """Those on which tasks may begin."""
+    why_none: str = LOAD_JOBS_HAVE_ALL
+    """Where there are none."""
     state: str = "healthy"
     """Or degraded, or draining."""
     accepts_code: bool = False
     """It runs handlers that travel with jobs."""
+    is_loading: bool = False
+    """It loads its handlers: which it has is not known yet."""
     problem: str = ""
     """Of one without handlers, why it is degraded: their file may be broken."""
 
     @classmethod
-    def of(cls, name: str, facts: WorkerFacts, cores: int, state: str) -> "DispatchWorker":
+    def of(cls, facts: WorkerFacts, cores: CoresForTasks, state: str) -> "DispatchWorker":
         return cls(
-            name=name,
+            name=cores.name,
             handlers=facts.handlers,
             plain=facts.plain,
             capabilities=facts.capabilities,
             memory_bytes=facts.memory_bytes,
-            cores=cores,
+            cores=cores.cores,
+            why_none=cores.why_none,
             state=state,
             accepts_code=facts.accepts_code,
+            is_loading=facts.is_loading,
             problem=facts.reason if facts.state == "degraded" and not facts.handlers else "",
         )
 

@@ -99,7 +99,7 @@ class Worker:
         handlers that travel with jobs is in its `facts`."""
         self.name = name
         self.boot = boot
-        self.facts = facts
+        self.facts = msgspec.structs.replace(facts, is_loading=bool(handlers))
         self.managers = managers
         self.refused: dict[str, int] = {}
         """Messages that were not obeyed, by reason."""
@@ -489,8 +489,9 @@ class Worker:
             effects += _framed(handlers.drain(now))
         if shards.turns.version != self._turns_told:
             effects += self._beat(now)  # whoever asks about this worker is to know
-        if room.handlers != self.facts.handlers or room.problem != self._problem:
-            self.facts = msgspec.structs.replace(self.facts, handlers=room.handlers, plain=room.plain)
+        known, is_loading = self.facts, room.is_loading
+        if room.handlers != known.handlers or room.problem != self._problem or is_loading != known.is_loading:
+            self.facts = msgspec.structs.replace(known, handlers=room.handlers, plain=room.plain, is_loading=is_loading)
             self._problem = room.problem
             effects += self._beat(now)  # tasks wait for a worker that has their handler
         for held in shards:

@@ -40,6 +40,8 @@ class HandlerCode:
     """How long they take, averaged with the latest weighing most; 0 before the first."""
     problem: str = ""
     """Why it cannot be used; empty when it can, or nobody knows yet."""
+    is_known: bool = False
+    """A core told what is in it, or why it cannot be used."""
     failed_starts: int = 0
     retry_at: int = NEVER
     """When it is tried again."""

@@ -83,6 +83,11 @@ class HandlerRoom(HandlerFilling):
         """Nothing of the worker's own can run here."""
         return not self.files or (self.problem != "" and not self.cores.open.get(OWN))
 
+    @property
+    def is_loading(self) -> bool:
+        """Nobody knows yet which handlers the worker's own files have."""
+        return bool(self.files) and not self._own.is_known
+
     # What happens.
 
     def start(self, now: int) -> list[HandlerEffect]:
@@ -119,7 +124,7 @@ class HandlerRoom(HandlerFilling):
         effects: list[HandlerEffect] = []
         if code.problem or names != code.handlers:
             effects.append(HandlersLoaded(names, code.digest))
-        code.handlers, code.problem = names, ""
+        code.handlers, code.problem, code.is_known = names, "", True
         code.plain = tuple(name for name in message.plain if name in names)
         code.failed_starts, code.retry_at = 0, NEVER
         for name in message.plain:
@@ -348,7 +353,7 @@ class HandlerRoom(HandlerFilling):
     def _broken(self, now: int, code: HandlerCode, problem: str) -> list[HandlerEffect]:
         problem = problem[:PROBLEM_LIMIT]
         effects: list[HandlerEffect] = [HandlersBroken(problem, code.digest)] if problem != code.problem else []
-        code.problem = problem
+        code.problem, code.is_known = problem, True
         code.retry_at = now + RETRY_NS
         self.cores.review()
         if not self.cores.open.get(code.digest):

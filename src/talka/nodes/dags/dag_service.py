@@ -251,6 +251,10 @@ class DagService(ScheduleCalls):
             return "this manager is still reading its dag jobs from the store"
         return f"the store cannot be written: {self.problem}" if self.problem else ""
 
+    def has_heard(self, worker: str) -> bool:
+        """What a worker of this name can run is known."""
+        return self.keepers.has_heard(worker)
+
     def is_doubtful(self, now: int) -> bool:
         """Whether another manager may have the store: then its workers must not go on because of this one."""
         return isinstance(self.lost, StoreTaken) or (not self._is_closed and self._kept.is_doubtful(now))

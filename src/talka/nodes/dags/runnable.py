@@ -31,6 +31,7 @@ def bundled_in(spec: DagSpec | DagHead) -> Collection[str]:
 class Stuck(msgspec.Struct, frozen=True):
     """Tasks that nobody could run, for one reason."""
 
+    wants: Wants
     lack: Lack
     first: int
     """Index of the first."""
@@ -53,7 +54,7 @@ class RunnableCheck:
 
     def check(self, tasks: Sequence[TaskSpec], bundled: Collection[str] = ()) -> None:
         """`bundled` are handlers that come with the job. Raises `NobodyCanRun`, of the first task nobody could run,
-        or `Unavailable` while that may be because workers have not been heard of yet."""
+        or `Unavailable` while that may be because workers have not been heard of, or have not loaded theirs yet."""
         now = self._clock()
         kinds = {(task.handler, task.capabilities, task.min_memory) for task in tasks}
         if not bundled and len(kinds) == 1 and self._is_known(now, kinds.pop()):
@@ -62,6 +63,8 @@ class RunnableCheck:
             task, more = tasks[stuck.first], stuck.tasks - 1
             others = "" if not more else " (and 1 task more)" if more == 1 else f" (and {more:,} tasks more)"
             text = f"task {task.id}{others}: {stuck.lack.text}"
+            if worker := self._known.loading(now, stuck.wants):
+                raise Unavailable(f"{text}; {worker} still loads its handlers: try again in a moment")
             if now < self._settled_at:
                 young = "this manager has just started, and workers may still be on their way to it"
                 raise Unavailable(f"{text}; {young}: try again in a moment")
@@ -94,7 +97,7 @@ def stuck_tasks(
 ) -> Iterator[Stuck]:
     for wants, (first, count) in wanted_by(tasks, bundled).items():
         if (lack := known.lack(now, wants)) is not None:
-            yield Stuck(lack, first, count)
+            yield Stuck(wants, lack, first, count)
 
 
 def wanted_by(tasks: Sequence[TaskSpec], bundled: Collection[str] = ()) -> dict[Wants, tuple[int, int]]:

@@ -17,6 +17,7 @@ from talka.control.jobs.effects import (
     WorkerReturned,
 )
 from talka.control.jobs.workers.fleet import REAP_NS, Fleet, Leaves, NotFree
+from talka.control.jobs.workers.health import SILENT_NS
 from talka.control.jobs.workers.worker_life import HeardLives, WorkerLife
 from talka.errors import Invalid
 from talka.units import NEVER, SECOND
@@ -910,12 +911,16 @@ def tasks_on(fleet: Fleet, name: str, cores: int, *, of: int = 4, at: int = 0) -
     fleet.beat(at, name, 1, f"{name}:8471", told)
 
 
+def shifted(fleet: Fleet) -> list[tuple[str, int]]:
+    return [(cores.name, cores.cores) for cores in fleet.take_shifted()]
+
+
 def test_a_core_that_tasks_keep_busy_is_not_free_and_not_reserved() -> None:
     fleet = Fleet()
     tasks_on(fleet, "a", 3)
     life = life_of(fleet, "a")
 
-    assert (life.free, life.unreserved, life.for_tasks, life.load_percent) == (1, 4, 4, 75)
+    assert (life.free, life.unreserved, life.for_tasks.cores, life.load_percent) == (1, 4, 4, 75)
     assert (fleet.total(), fleet.total_unreserved(), fleet.total_free(), fleet.total_present()) == (4, 4, 1, 4)
     assert fleet.choose(2, rng=Random(1)) is None
     assert fleet.choose(2, rng=Random(1), beside_tasks=True) == [("a", 1, 2)]
@@ -929,17 +934,28 @@ def test_a_worker_with_a_free_core_is_taken_before_one_with_tasks() -> None:
     assert fleet.choose(1, rng=Random(1)) == [("b", 1, 1)]
 
 
-def test_who_keeps_tasks_knows_more_of_them_than_the_last_beat() -> None:
+def test_who_keeps_tasks_knows_of_new_ones_and_that_none_runs_sooner_than_a_beat_does() -> None:
+    fleet = Fleet()
+    tasks_on(fleet, "a", 2)
+
+    fleet.note_tasks("a", 3)
+    assert life_of(fleet, "a").free == 1
+    fleet.note_tasks("a", 0)
+    assert life_of(fleet, "a").free == 4
+    fleet.note_tasks("a", None)
+    assert life_of(fleet, "a").free == 2
+    fleet.left(1, "a", 1)
+    fleet.note_tasks("a", 2)
+    assert (life_of(fleet, "a").busy_cores, life_of(fleet, "a").free, fleet.total_present()) == (0, 0, 0)
+
+
+def test_a_worker_that_spreads_its_tasks_over_more_cores_than_they_fill_has_so_many_busy() -> None:
     fleet = Fleet()
     tasks_on(fleet, "a", 3)
 
     fleet.note_tasks("a", 1)
-    assert life_of(fleet, "a").free == 3
-    fleet.note_tasks("a", None)
-    assert life_of(fleet, "a").free == 1
-    fleet.left(1, "a", 1)
-    fleet.note_tasks("a", 2)
-    assert (life_of(fleet, "a").busy_cores, life_of(fleet, "a").free, fleet.total_present()) == (0, 0, 0)
+
+    assert (life_of(fleet, "a").busy_cores, life_of(fleet, "a").free) == (3, 1)
 
 
 def test_held_cores_get_no_new_tasks_until_they_are_let_go() -> None:
@@ -948,12 +964,12 @@ def test_held_cores_get_no_new_tasks_until_they_are_let_go() -> None:
 
     fleet.hold("j1", 3, rng=Random(1))
 
-    assert (life_of(fleet, "a").for_tasks, life_of(fleet, "b").for_tasks, fleet.held()) == (1, 2, 3)
+    assert (life_of(fleet, "a").for_tasks.cores, life_of(fleet, "b").for_tasks.cores, fleet.held()) == (1, 2, 3)
     assert life_of(fleet, "a").reason == "3 of its cores get no new tasks: job j1 is to have them"
-    assert fleet.take_shifted() == [("a", 1)] and fleet.take_shifted() == []
+    assert shifted(fleet) == [("a", 1)] and shifted(fleet) == []
     fleet.let_go()
     fleet.let_go()
-    assert (fleet.held(), fleet.take_shifted()) == (0, [("a", 4)])
+    assert (fleet.held(), shifted(fleet)) == (0, [("a", 4)])
     fleet.hold("j1", 7, rng=Random(1))
     assert fleet.held() == 0, "so many there are not"
 
@@ -962,16 +978,57 @@ def test_whoever_gives_tasks_learns_of_each_core_that_a_load_job_takes_or_gives_
     fleet = fleet_of(a=4, b=2)
     fleet.reserve("j1", "a", 3)
     fleet.reserve("j1", "b", 1)
-    assert fleet.take_shifted() == [("a", 1), ("b", 1)]
+    assert shifted(fleet) == [("a", 1), ("b", 1)]
 
     fleet.release_worker("j1", "b")
     fleet.release("j1")
 
-    assert fleet.take_shifted() == [("b", 2), ("a", 4)]
+    assert shifted(fleet) == [("b", 2), ("a", 4)]
     fleet.reserve("j2", "a", 1)
     fleet.left(SECOND, "a", 1)
     fleet.tick(REAP_NS + SECOND)
-    assert fleet.take_shifted() == [], "there is nobody to be given tasks"
+    assert shifted(fleet) == [("b", 0)], "there is nobody of the name a to be given tasks"
+
+
+def test_a_worker_has_no_core_for_tasks_while_it_is_silent_and_whoever_gives_them_learns_of_it() -> None:
+    fleet = fleet_of(a=4, b=2)
+    alive(fleet, SECOND, "b")
+
+    fleet.tick(SILENT_NS)
+    fleet.tick(SILENT_NS + 1)
+
+    assert fleet.take_shifted() == [("a", 0, "nothing is heard of it, and it is given nothing new until it is")]
+    alive(fleet, 2 * SILENT_NS, "a")
+    assert life_of(fleet, "a").for_tasks == ("a", 4, "load jobs have all of its cores"), "its beat says so"
+    fleet.tick(2 * SILENT_NS)
+    assert shifted(fleet) == [("b", 0)]
+
+
+def test_a_worker_that_is_no_longer_silent_by_a_longer_lease_has_its_cores_again() -> None:
+    fleet = Fleet()
+    fleet.set_lease(5 * SECOND, SECOND)
+    alive(fleet, 0, "a")
+    alive(fleet, SECOND // 2, "b")
+    fleet.tick(SECOND)
+    assert shifted(fleet) == [("a", 0)]
+
+    fleet.set_lease(5 * SECOND, 5 * SECOND)
+    fleet.tick(2 * SECOND)
+
+    assert shifted(fleet) == [("a", 4)]
+
+
+def test_cores_that_are_held_are_told_from_those_that_load_jobs_have() -> None:
+    fleet = fleet_of(a=4)
+    fleet.reserve("j1", "a", 2)
+    assert life_of(fleet, "a").for_tasks == ("a", 2, "load jobs have all of its cores")
+
+    fleet.hold("j2", 2, rng=Random(1))
+
+    why = "the cores that load jobs leave of it are held for job j2, which is next"
+    assert life_of(fleet, "a").for_tasks == ("a", 0, why)
+    fleet.reserve("j3", "a", 2)
+    assert life_of(fleet, "a").for_tasks == ("a", 0, "load jobs have all of its cores")
 
 
 def failing(fleet: Fleet) -> None:

@@ -188,7 +188,7 @@ def test_neither_kind_waits_for_ever_whatever_tasks_take(lengths: list[int], job
                 waiting.pop(0)
             else:
                 assert now - since <= 35, "a turn and its patience"
-        while len(running) < life.for_tasks:
+        while len(running) < life.for_tasks.cores:
             running.append(now + lengths[numbers % len(lengths)])
             numbers, ran_since = numbers + 1, ran_since + 1
     assert not waiting

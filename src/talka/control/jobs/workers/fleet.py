@@ -25,6 +25,7 @@ from talka.control.jobs.effects import (
 from talka.control.jobs.workers.health import SILENT_NS, CorrelatedFailure
 from talka.control.jobs.workers.worker_life import HeardLives, WorkerLife, fewest
 from talka.control.tasks.quarantine import Denied
+from talka.control.tasks.worker_room import CoresForTasks
 from talka.errors import Invalid, Unavailable
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.jobs import Beat, WorkerFacts
@@ -275,7 +276,12 @@ class Fleet:
         """What whoever keeps tasks knows of this worker: that is newer than its beat. `busy_cores` is None: nobody here
         knows."""
         life = self._workers[name]
-        life.busy_cores = min(life.cores, life.tasks.cores if busy_cores is None else busy_cores)
+        if busy_cores is None:
+            busy_cores = life.tasks.cores
+        elif busy_cores:
+            # It may have spread them over more cores than they fill.
+            busy_cores = max(busy_cores, life.tasks.cores)
+        life.busy_cores = min(life.cores, busy_cores)
         life.denied = denied
 
     def hold(self, job: str, cores: int, *, rng: Random) -> None:
@@ -292,10 +298,10 @@ class Fleet:
                 life.held, life.held_for = 0, ""
                 self.shifted[life.name] = None
 
-    def take_shifted(self) -> list[tuple[str, int]]:
-        """Workers, and the cores on which new tasks may be begun, where that has changed."""
+    def take_shifted(self) -> list[CoresForTasks]:
+        """Where that has changed."""
         names, self.shifted = self.shifted, {}
-        return [(name, self._workers[name].for_tasks) for name in names if name in self._workers]
+        return [self._workers[name].for_tasks for name in names if name in self._workers]
 
     def held(self) -> int:
         """Cores that are held on workers that may still be given work."""
@@ -417,7 +423,9 @@ class Fleet:
         silent: list[WorkerLife] = []
         for life in alive:
             is_due = now >= life.until
-            life.is_silent = is_due or now - life.heard_at >= self._silent_ns
+            was_silent, life.is_silent = life.is_silent, is_due or now - life.heard_at >= self._silent_ns
+            if life.is_silent != was_silent:
+                self.shifted[life.name] = None
             if life.is_silent:
                 silent.append(life)
             if is_due:

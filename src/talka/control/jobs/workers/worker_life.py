@@ -16,6 +16,7 @@ from talka.control.jobs.effects import WorkerJudged
 from talka.control.jobs.workers.standing import Decision, Standing, WorkerFinding
 from talka.control.member.breaker import Breaker, BreakerState
 from talka.control.tasks.quarantine import Denied
+from talka.control.tasks.worker_room import LOAD_JOBS_HAVE_ALL, CoresForTasks
 from talka.units import MILLISECOND
 from talka.wire.jobs import Beat, QuietCore, TaskLoad, WorkerFacts
 from talka.wire.views import DecisionName, WorkerState
@@ -105,9 +106,13 @@ class WorkerLife(msgspec.Struct, eq=False):
         return max(0, self.cores - self.used - self.busy_cores)
 
     @property
-    def for_tasks(self) -> int:
-        """Cores on which new tasks may be begun."""
-        return max(0, self.cores - self.used - self.held)
+    def for_tasks(self) -> CoresForTasks:
+        if self.is_silent:
+            return CoresForTasks(self.name, 0, "nothing is heard of it, and it is given nothing new until it is")
+        why_none = LOAD_JOBS_HAVE_ALL
+        if self.held and self.unreserved:
+            why_none = f"the cores that load jobs leave of it are held for job {self.held_for}, which is next"
+        return CoresForTasks(self.name, max(0, self.unreserved - self.held), why_none)
 
     @property
     def load_percent(self) -> int:
