@@ -176,7 +176,8 @@ def stack_of(frame: FrameType, own_file: str) -> bytes:
     """Where a thread is now, below what called the user's code."""
     lines = format_stack(frame, FRAMES)
     own = [number for number, line in enumerate(lines) if f'"{own_file}"' in line]
-    return _sendable(["It was here when it was told to stop:\n", *lines[own[-1] + 1 if own else 0 :]])
+    # What it is in may have come back to that file, as a print does.
+    return _sendable(["It was here when it was told to stop:\n", *lines[own[0] + 1 if own else 0 :]])
 
 
 def _sendable(lines: list[str]) -> bytes:
