@@ -1,5 +1,5 @@
-"""A core that runs handlers, told what to run over a socket. `python -m talka.engine.handlers.handler_core FD PPID END`
-is its process.
+"""A core that runs handlers, told what to run over a socket. `python -m talka.engine.handlers.handler_core FD PPID END
+stack=FD` is its process.
 
 Coroutines run side by side on its event loop, plain functions and command lines one after the other beside it. All
 that is told goes out once per turn of the loop: what an attempt said before how it ended.
@@ -475,7 +475,7 @@ def leave_to_child(fd: int, served: list[HandlerCore]) -> None:
 
 
 def main() -> None:
-    fd, parent = begin_core()
+    fd, parent = begin_core(leaves_stack=True)
     sock = socket.socket(fileno=fd)
     # The conversation is this process's alone: a child would read what is meant for its parent, or hold the end back.
     sock.set_inheritable(False)
