@@ -143,6 +143,37 @@ command("fat", [sys.executable, "-I", "-S", "-c", {fill!r}])
     assert "memory     3" in shown
 
 
+def test_a_crash_and_a_coroutine_that_blocks_its_loop_are_shown_with_the_lines_where_they_were(tmp_path: Path) -> None:
+    handlers = """
+import ctypes
+import time
+
+@handler("crash")
+def crash(task):
+    ctypes.string_at(0)
+
+@handler("hang")
+async def hang(task):
+    time.sleep(1000)
+"""
+    with dag_cluster(tmp_path, 1, 1, handlers=HANDLERS + handlers) as cluster:
+        job = cluster.dag(
+            "ends",
+            {"id": "crash", "handler": "crash"},
+            {"id": "hang", "handler": "hang", "timeouts": {"attempt": "100ms"}},
+            settings={"on_failure": "continue", "retry": {"max": 0}},
+        )
+        assert cluster.wait_for_end(job)["state"] == "failed"
+        crashed = cluster.talka("jobs", "show", job, "--task", "crash").text
+        hung = cluster.talka("jobs", "show", job, "--task", "hang").text
+
+    place = r'File "\S*handlers\w*\.py", line \d+ in '
+    assert re.search(place + r"crash\n +File .* in string_at\n +Fatal Python error: Segmentation fault\n", crashed), (
+        crashed
+    )
+    assert "was here before it was killed" in hung and re.search(place + r"hang\n", hung), hung
+
+
 def test_every_attempt_keeps_its_last_words_also_one_whose_process_was_killed(tmp_path: Path) -> None:
     handlers = """
 import logging

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from talka.clock import monotonic_ns
-from talka.engine.core_stack import STACK_BYTES_LIMIT, CoreLook, StackPipe, cpu_of, readable
+from talka.engine import core_stack
+from talka.engine.core_stack import STACK_BYTES_LIMIT, CoreLook, StackPipe, cpu_of, last_calls, readable
 from talka.engine.load import native
 from talka.engine.load.supervisor import Supervisor
 from talka.units import SECOND
@@ -183,3 +184,103 @@ def test_the_thread_that_was_interrupted_comes_first() -> None:
 
     assert readable(f"{other}\n\n{current}\n".encode()) == f"{current}\n\n{other}"
     assert readable(b"abcdefgh", limit=7) == "abc\n..."
+
+
+# What a process left, as a traceback.
+
+TALKA = str(Path(core_stack.__file__).parents[1])
+RUN = f"{TALKA}/engine/handlers/handler_run.py"
+LOOP = """  File "/lib/python3/asyncio/runners.py", line 118 in run
+  File "{TALKA}/engine/handlers/handler_core.py", line 478 in main
+""".replace("{TALKA}", TALKA)
+CRASH = f"""Fatal Python error: Segmentation fault
+
+Thread 0x0000000000000001 (most recent call first):
+  File "{TALKA}/engine/own_end.py", line 55 in watch
+  File "/lib/python3/threading.py", line 982 in run
+
+Thread 0x0000000000000002 (most recent call first):
+  File "/home/etl.py", line 9 in helper
+  File "/lib/python3/threading.py", line 982 in run
+
+Current thread 0x0000000000000003 (most recent call first):
+  File "/home/etl.py", line 4 in inner
+  File "/home/etl.py", line 7 in resize
+  File "{RUN}", line 248 in run_plain
+  File "{TALKA}/engine/handlers/handler_core.py", line 240 in _work
+
+Thread 0x0000000000000004 (most recent call first):
+{LOOP}
+Extension modules: msgspec._core, uvloop.loop (total: 2)
+"""
+
+
+def test_the_calls_of_a_crash_are_in_the_order_of_a_traceback_and_end_with_what_it_was() -> None:
+    assert (
+        last_calls(CRASH.encode(), RUN).decode()
+        == """Thread 0x0000000000000002 (most recent call last):
+  File "/lib/python3/threading.py", line 982 in run
+  File "/home/etl.py", line 9 in helper
+
+Current thread 0x0000000000000003 (most recent call last):
+  File "/home/etl.py", line 7 in resize
+  File "/home/etl.py", line 4 in inner
+Fatal Python error: Segmentation fault
+"""
+    )
+
+
+def test_a_process_whose_loop_waits_has_nothing_to_show_unless_it_crashed_there() -> None:
+    waits = f"Current thread 0x0000000000000004 (most recent call first):\n{LOOP}"
+
+    assert last_calls(waits.encode(), RUN) == b""
+    crashed = last_calls(f"Fatal Python error: Aborted\n\n{waits}".encode(), RUN).decode()
+    assert crashed.splitlines()[1:] == [*reversed(LOOP.splitlines()), "Fatal Python error: Aborted"]
+
+
+def test_code_of_the_user_that_no_attempt_called_is_shown_from_its_beginning() -> None:
+    task = f"""Current thread 0x0000000000000004 (most recent call first):
+  File "/home/etl.py", line 4 in in_a_task
+  File "/lib/python3/asyncio/events.py", line 80 in _run
+{LOOP}"""
+
+    assert last_calls(task.encode(), RUN).decode().splitlines()[1:] == [
+        *reversed(LOOP.splitlines()),
+        '  File "/lib/python3/asyncio/events.py", line 80 in _run',
+        '  File "/home/etl.py", line 4 in in_a_task',
+    ]
+
+
+def test_what_is_no_stack_is_not_shown_as_one() -> None:
+    assert last_calls(b"", RUN) == b""
+    assert last_calls(b"\xff whatever the user's code wrote there\n  File\n", RUN) == b""
+    assert last_calls(b"Fatal Python error: Aborted\n\n<no Python frame>\n", RUN) == b"Fatal Python error: Aborted\n"
+
+
+def test_what_a_process_wrote_is_there_after_its_end_and_no_more_than_fits() -> None:
+    pipe = StackPipe()
+    try:
+        assert pipe.rest() == b"", "nobody waits for one that says nothing"
+        os.write(pipe.theirs, b"x" * 10)
+        os.close(pipe.theirs)
+        assert pipe.rest() == b"x" * 10
+        assert pipe.rest() == b"x" * 10
+    finally:
+        pipe.close()
+
+
+async def test_what_was_read_of_a_stack_before_the_end_is_there_after_it() -> None:
+    pipe = StackPipe(settle_s=0)
+    looks: asyncio.Queue[CoreLook] = asyncio.Queue()
+    before = signal.signal(signal.SIGRTMIN + 5, signal.SIG_IGN)
+    try:
+        pipe.ask(os.getpid(), looks.put_nowait)
+        assert (await looks.get()).stack == ""
+        os.write(pipe.theirs, b"one ")
+        assert (await looks.get()).stack == "one"
+        os.write(pipe.theirs, b"two")
+        pipe.started()
+        assert pipe.rest() == b"one two"
+    finally:
+        pipe.close()
+        signal.signal(signal.SIGRTMIN + 5, before)

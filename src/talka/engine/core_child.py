@@ -43,6 +43,8 @@ class CoreEnd(msgspec.Struct, frozen=True):
     """As of subprocess: below 0 it is a signal; 0: it had nothing left to do."""
     memory_bytes: int = 0
     """The most memory that it had in use; 0: not known."""
+    stack: bytes = b""
+    """What it wrote of its Python stack, if it is one that shows that."""
 
 
 class CoreChild:
@@ -111,13 +113,15 @@ class CoreChild:
         if self._end is not None:
             self._end.close()
             self._end = None
+        stack = b""
         if self._stack is not None:
+            stack = self._stack.rest()
             self._stack.close()
             self._stack = None
         text = f"was killed by {signal_name(-status)}" if status < 0 else f"exited with status {status}"
         # A process counts what its parent had when it was started.
         own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return CoreEnd(text, status, usage.ru_maxrss * 1024 if usage.ru_maxrss > own else 0)
+        return CoreEnd(text, status, usage.ru_maxrss * 1024 if usage.ru_maxrss > own else 0, stack)
 
     async def removed(self) -> None:
         """The kernel lets a control group go a moment after the last that was in it, and has no event for it."""

@@ -34,9 +34,9 @@ def go_first_out_of_memory() -> None:
             file.write(OUT_OF_MEMORY_FIRST)
 
 
-def begin_core() -> tuple[int, int]:
+def begin_core(*, leaves_stack: bool = False) -> tuple[int, int]:
     """What every core process does first: the descriptor of its socket, and its parent. One of a worker is told its end
-    in a pipe."""
+    in a pipe. `leaves_stack`: where it shows its stack it leaves it too when it dies by a fault."""
     told = sys.argv[1:]
     fd, parent, *end_fds = [int(word) for word in told if not word.startswith(STACK_WORD)]
     stack_fds = [int(word.removeprefix(STACK_WORD)) for word in told if word.startswith(STACK_WORD)]
@@ -47,7 +47,7 @@ def begin_core() -> tuple[int, int]:
     for end_fd in end_fds:
         end_in_time(end_fd)
     for stack_fd in stack_fds:
-        show_stack_in(stack_fd)
+        show_stack_in(stack_fd, at_death=leaves_stack)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the owner decides what Ctrl-C means
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # what the user's code prints is wanted when it is printed

@@ -67,8 +67,8 @@ class HandlerProcesses:
                     files=files,
                     folder=None if self._confinement is None else self._confinement.folder_for(f"handlers-{core}"),
                 )
-            case EndHandlers(core=core, hard=hard):
-                self.supervisor.end(core, hard=hard)
+            case EndHandlers(core=core, hard=hard, shows_stack=shows_stack):
+                self.supervisor.end(core, hard=hard, shows_stack=shows_stack)
 
     def _placed(self, core: int, source: BundleSource) -> BundleSource:
         """With where it is, and may be unpacked. What cannot be made ready is for the core to say."""

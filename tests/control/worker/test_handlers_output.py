@@ -5,8 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
+from talka.control.worker.effects import EndHandlers, ExitFacts
+from talka.control.worker.handlers_attempt import SHARED_STACK_BYTES
 from talka.control.worker.handlers_outbox import WROTE_BYTES, WROTE_LIMIT_BYTES, WROTE_NS, HandlerLimits
-from talka.units import SECOND
+from talka.control.worker.handlers_room import STOP_LIMIT_NS
+from talka.units import MILLISECOND, SECOND
 from talka.wire.output_tail import STREAM_LIMIT_BYTES, StreamTail, Wrote
 from talka.wire.tasks import BATCH_LIMIT_BYTES, Done, HandlerProgress, Said, TaskProgress, TaskResult
 from tests.control.worker.test_handlers_pool import FIRST, SEGFAULT, Rig, task
@@ -14,6 +19,20 @@ from tests.control.worker.test_handlers_pool import FIRST, SEGFAULT, Rig, task
 
 def out(content: bytes, written: int = 0, stream: Any = "stdout") -> StreamTail:
     return StreamTail(stream, content, written or len(content))
+
+
+STACK = b'  File "etl.py", line 7 in resize\nFatal Python error: Segmentation fault\n'
+CRASHED = msgspec.structs.replace(SEGFAULT, stack=STACK)
+
+
+def killed(stack: bytes = b"") -> ExitFacts:
+    return ExitFacts("SIGKILL", signal="SIGKILL", stack=stack)
+
+
+def tracebacks(rig: Rig) -> list[str]:
+    """Of each result; empty: none."""
+    told = [{tail.stream: tail.content.decode() for tail in result.tails} for result in rig.results]
+    return [tails.get("traceback", "") for tails in told]
 
 
 def wrote(rig: Rig, number: int, *tails: StreamTail) -> None:
@@ -153,3 +172,99 @@ def test_nothing_of_output_is_told_or_waited_for_where_nothing_is_written() -> N
     rig.took(1)
 
     assert rig.all(TaskProgress) == [] and rig.results[0] == TaskResult(FIRST + 1, "completed")
+
+
+# Where a process was at its end.
+
+
+def test_an_attempt_alone_in_a_process_that_crashed_has_its_stack() -> None:
+    rig = Rig(cores=1)
+    rig.hand(task(1))
+    wrote(rig, 1, out(b"begun\n"))
+    rig.exit(1, CRASHED)
+
+    (result,) = rig.results
+    traceback = b"It was here when it died:\n" + STACK
+    assert result.tails == (out(b"begun\n"), out(traceback, stream="traceback"))
+    assert (result.outcome, result.signal, result.alone) == ("died", "SIGSEGV", True)
+
+
+def test_of_several_in_a_process_that_crashed_each_has_the_end_of_its_stack_and_whose_it_is() -> None:
+    rig = Rig(cores=1)
+    rig.hand(task(1), task(2), task(3))
+    rig.exit(1, msgspec.structs.replace(CRASHED, stack=b"x" * SHARED_STACK_BYTES + STACK))
+
+    head = "Its process, which 3 attempts shared, was here when it died:\n"
+    assert [text[: len(head)] for text in tracebacks(rig)] == [head] * 3
+    assert all(text.endswith(STACK.decode()) for text in tracebacks(rig))
+    assert all(len(text) == len(head) + SHARED_STACK_BYTES for text in tracebacks(rig))
+
+
+def test_a_process_that_left_no_stack_adds_nothing() -> None:
+    rig = Rig(cores=1)
+    rig.hand(task(1))
+    rig.exit(1, SEGFAULT)
+
+    assert [result.tails for result in rig.results] == [()]
+
+
+def test_before_a_core_is_killed_for_an_attempt_that_did_not_stop_it_is_looked_at() -> None:
+    rig = Rig(cores=1)
+    rig.hand(task(1, attempt_ms=50), task(2))
+    rig.later(50 * MILLISECOND + STOP_LIMIT_NS)
+    assert rig.all(EndHandlers) == [EndHandlers(1, hard=True, shows_stack=True)]
+
+    rig.exit(1, killed(STACK))
+
+    # The neighbour ran well: it is not what the stack is about.
+    head = "Its process, which 2 attempts shared, was here before it was killed:\n"
+    assert tracebacks(rig) == [head + STACK.decode(), ""]
+    assert [result.outcome for result in rig.results] == ["timeout", "died"]
+
+
+def test_an_attempt_that_has_told_where_it_hangs_is_killed_at_once() -> None:
+    rig = Rig(cores=1, plain=("resize",))
+    rig.hand(task(1, attempt_ms=50))
+    rig.later(50 * MILLISECOND)
+    wrote(rig, 1, out(b"It was here when it was told to stop:\n", stream="traceback"))
+    rig.later(STOP_LIMIT_NS)
+
+    assert rig.all(EndHandlers) == [EndHandlers(1, hard=True)]
+    rig.exit(1, killed())
+    assert tracebacks(rig) == ["It was here when it was told to stop:\n"]
+
+
+def test_one_that_was_recalled_and_did_not_stop_is_looked_at_too() -> None:
+    rig = Rig(cores=1)
+    rig.hand(task(1))
+    rig.recall(1, grace_ms=100)
+    rig.later(100 * MILLISECOND)
+    assert rig.all(EndHandlers) == [EndHandlers(1, hard=True, shows_stack=True)]
+
+    rig.exit(1, killed(STACK))
+
+    assert tracebacks(rig) == ["It was here before it was killed:\n" + STACK.decode()]
+    assert [result.outcome for result in rig.results] == ["cancelled"]
+
+
+def test_a_crash_while_it_was_to_stop_is_told_after_where_it_hung() -> None:
+    rig = Rig(cores=1, plain=("resize",))
+    rig.hand(task(1, attempt_ms=50))
+    rig.later(50 * MILLISECOND)
+    wrote(rig, 1, out(b"It was here when it was told to stop:\n", stream="traceback"))
+    rig.exit(1, CRASHED)
+
+    assert tracebacks(rig) == [
+        "It was here when it was told to stop:\nIt was here when it died:\n" + STACK.decode(),
+    ]
+
+
+def test_what_the_end_of_a_lease_kills_is_not_looked_at() -> None:
+    rig = Rig(cores=1)
+    rig.hand(task(1))
+    rig.take(rig.pool.lease_ended(rig.now))
+    assert rig.all(EndHandlers) == [EndHandlers(1, hard=True)]
+
+    rig.exit(1, killed(STACK))
+
+    assert tracebacks(rig) == [""]

@@ -844,7 +844,7 @@ def test_an_attempt_that_does_not_stop_is_ended_with_its_process_and_its_neighbo
     rig.later(50 * MILLISECOND)
     assert rig.all(StopTasks) == [StopTasks((FIRST + 1,), "timeout")], "to the millisecond"
     rig.later(STOP_LIMIT_NS)
-    assert rig.all(EndHandlers) == [EndHandlers(1, hard=True)]
+    assert rig.all(EndHandlers) == [EndHandlers(1, hard=True, shows_stack=True)]
     assert rig.outcomes == [], "it may still run"
     rig.forget()
 
@@ -891,7 +891,7 @@ def test_what_runs_is_stopped_and_its_core_killed_after_the_grace() -> None:
     rig.later(3 * SECOND - 1)
     assert rig.all(EndHandlers) == []
     rig.later(1)
-    assert rig.all(EndHandlers) == [EndHandlers(1, hard=True)]
+    assert rig.all(EndHandlers) == [EndHandlers(1, hard=True, shows_stack=True)]
     rig.forget().exit(1, ExitFacts("SIGKILL"))
 
     assert rig.outcomes == [(1, "cancelled", "cancelled"), (3, "died", "neighbour")]
@@ -906,7 +906,7 @@ def test_a_second_recall_can_only_shorten_the_grace() -> None:
 
     rig.later(SECOND)
 
-    assert rig.all(EndHandlers) == [EndHandlers(1, hard=True)]
+    assert rig.all(EndHandlers) == [EndHandlers(1, hard=True, shows_stack=True)]
     rig.recall(1)
     assert rig.all(StopTasks) == [StopTasks((FIRST + 1,))] * 3, "one that was killed need not be asked"
 
@@ -1030,7 +1030,7 @@ def test_a_result_that_a_killed_core_told_in_time_counts() -> None:
     rig.hand(task(1), task(2))
     rig.recall(1, grace_ms=0)
     rig.later(0)
-    assert rig.all(EndHandlers) == [EndHandlers(1, hard=True)]
+    assert rig.all(EndHandlers) == [EndHandlers(1, hard=True, shows_stack=True)]
 
     rig.ran(1, 2)
     rig.exit(1, ExitFacts("SIGKILL"))
@@ -1522,7 +1522,7 @@ def test_when_the_lease_is_over_what_runs_is_killed_and_told_once_its_process_is
     rig.hand(task(4, alone=True))
     rig.recall(2, grace_ms=0)
     rig.later(0)
-    assert rig.all(EndHandlers) == [EndHandlers(2, hard=True)]
+    assert rig.all(EndHandlers) == [EndHandlers(2, hard=True, shows_stack=True)]
     rig.forget()
 
     rig.take(rig.pool.lease_ended(rig.now))

@@ -294,6 +294,22 @@ async def test_a_plain_function_that_is_told_to_stop_tells_where_it_hangs() -> N
     assert "handler_run.py" not in text and text.count("told to stop") == 1
 
 
+async def test_a_plain_function_that_is_told_to_stop_while_it_prints_tells_the_line_that_does() -> None:
+    def speak(task: HandlerTask) -> None:
+        print("one")
+
+    bench = RoutedBench(HandlerCoreLimits(heard_within_s=WAIT_S), speak=speak)
+    fence = bench.hand("speak")
+    attempt, until = bench.core._attempts[fence], time.monotonic() + WAIT_S
+    while attempt.output is None:  # it waits for the loop to tell it, which does not turn meanwhile
+        assert time.monotonic() < until
+    bench.core._stop(fence, "timeout")
+    await bench.heard.until(lambda: bench.heard.results)
+
+    text = texts(bench.heard.results[0])["traceback"]
+    assert text.splitlines()[2].strip() == 'print("one")', text
+
+
 async def test_what_is_written_is_told_while_the_attempt_runs_and_whole_with_its_result() -> None:
     gate = asyncio.Event()
 

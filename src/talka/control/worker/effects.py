@@ -85,6 +85,8 @@ class EndHandlers(msgspec.Struct, frozen=True):
 
     core: int
     hard: bool
+    shows_stack: bool = False
+    """Of one that is killed: let it show first where it is, if it does within a moment. Its exit tells."""
 
 
 class LookAtCore(msgspec.Struct, frozen=True):
@@ -131,6 +133,8 @@ class ExitFacts(msgspec.Struct, frozen=True):
     """The most it used, as far as is known."""
     text: str = ""
     """A sentence for people."""
+    stack: bytes = b""
+    """Where its threads were at its end, the latest calls last; empty: it did not show that."""
 
 
 class HandlersLoaded(msgspec.Struct, frozen=True):

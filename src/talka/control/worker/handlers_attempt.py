@@ -14,6 +14,8 @@ from talka.wire.tasks import ERROR_LIMIT, HandedTask, Outcome, TaskResult
 from talka.work.durations import format_duration
 
 WORD_LIMIT: Final = 200
+SHARED_STACK_BYTES: Final = 4096
+"""Of the stack of a process that several attempts shared: each of them has it."""
 KillReason: TypeAlias = Literal["neighbour", "lease", "load"]
 
 
@@ -66,6 +68,16 @@ class HandlerAttempt:
             self.output = {}
         for tail in tails:
             self.output.setdefault(tail.stream, OutputTail()).take(tail)
+
+    def left(self, stream: Stream, content: bytes) -> None:
+        """What its core did not tell, and was found when it had ended."""
+        if self.output is None:
+            self.output = {}
+        self.output.setdefault(stream, OutputTail()).write(content)
+
+    @property
+    def has_traceback(self) -> bool:
+        return self.output is not None and "traceback" in self.output
 
     @property
     def tails(self) -> tuple[StreamTail, ...]:
@@ -127,6 +139,18 @@ def without_run(
     return TaskResult(attempt.fence, outcome, cause=cause, error=text, job=attempt.job, task=attempt.id)
 
 
+def last_stack(core: CoreState, attempt: HandlerAttempt, stack: bytes) -> bytes:
+    """What an attempt has of where its process was at its end. One that was to be ended with another was not what
+    hung."""
+    if not stack or (core.reason and not attempt.verdict):
+        return b""
+    end = "before it was killed" if core.reason else "when it died"
+    if len(core.tasks) == 1:
+        return f"It was here {end}:\n".encode() + stack
+    text = f"Its process, which {len(core.tasks)} attempts shared, was here {end}:\n"
+    return text.encode() + stack[-SHARED_STACK_BYTES:]
+
+
 def last_word(now: int, core: CoreState, attempt: HandlerAttempt, facts: ExitFacts, *, is_only: bool) -> TaskResult:
     """What became of an attempt whose core has ended."""
     outcome: Outcome
@@ -144,6 +168,8 @@ def last_word(now: int, core: CoreState, attempt: HandlerAttempt, facts: ExitFac
     else:
         outcome, cause = "died", "load" if core.reason == "load" else facts.cause
         text = facts.text or f"its process ended: {facts.cause}"
+    if where := last_stack(core, attempt, facts.stack):
+        attempt.left("traceback", where)
     if attempt.verdict or core.reason in ("lease", "neighbour"):
         facts, is_only = ExitFacts(cause), False  # how the process ended says nothing of it
     return TaskResult(

@@ -79,11 +79,11 @@ class HandlerCores:
         self.review()
         return EndHandlers(core.number, hard=False)
 
-    def kill(self, now: int, core: CoreState, reason: KillReason) -> EndHandlers:
+    def kill(self, now: int, core: CoreState, reason: KillReason, *, shows_stack: bool = False) -> EndHandlers:
         core.stage, core.due_at, core.reason = CoreStage.KILLED, now + DEATH_LIMIT_NS, reason
         self.look_at(core.due_at)
         self.review()
-        return EndHandlers(core.number, hard=True)
+        return EndHandlers(core.number, hard=True, shows_stack=shows_stack)
 
     def review(self) -> None:
         """The shared ones beyond the limit take nothing more; the first is kept in any case."""

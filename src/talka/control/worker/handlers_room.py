@@ -410,7 +410,8 @@ class HandlerRoom(HandlerFilling):
                 run_at = max(run_at, core.free_at)
             if attempt.verdict:
                 if now >= attempt.kill_at:
-                    return [self.cores.kill(now, core, "neighbour")], NEVER
+                    hangs_unseen = any([one.verdict and not one.has_traceback for one in core.tasks.values()])
+                    return [self.cores.kill(now, core, "neighbour", shows_stack=hangs_unseen)], NEVER
                 at = min(at, attempt.kill_at)
                 continue
             if is_queued:

@@ -5,10 +5,12 @@ Decision: docs/decisions/0047-the-last-words-of-an-attempt.md.
 """
 
 import io
+import os
 import sys
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar
+from functools import partial
 from traceback import format_exception, format_stack
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, TextIO
@@ -71,6 +73,8 @@ class RoutedBuffer(io.RawIOBase):
     def __init__(self, stream: Stream, own: TextIO, sole: Callable[[], "HandlerRun | None"]) -> None:
         """`sole`: the only attempt that runs here, if there is but one. A thread that the user's code made has no
         attempt of its own, and it is hers."""
+        self.is_childs = False
+        """This is a copy, in a child that was forked: nothing that is written here is of an attempt."""
         self._stream: Stream = stream
         self._own = own
         self._sole = sole
@@ -90,6 +94,9 @@ class RoutedBuffer(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         content = bytes(data)
+        if self.is_childs:
+            self._write_out(content)
+            return len(content)
         attempt = current.get()
         if attempt is None or attempt.is_over:
             attempt = self._sole()
@@ -100,15 +107,24 @@ class RoutedBuffer(io.RawIOBase):
             self._own.flush()
         return len(content)
 
+    def _write_out(self, content: bytes) -> None:
+        """Past the stream that was there: a thread that the child does not have may hold its lock."""
+        fd = self._own.fileno()
+        while content:
+            content = content[os.write(fd, content) :]
+
 
 class RoutedText(io.TextIOWrapper):
+    def __init__(self, buffer: RoutedBuffer) -> None:
+        super().__init__(buffer, encoding="utf-8", errors="backslashreplace", write_through=True)
+        self.routed = buffer
+
     def close(self) -> None:
         """As its buffer. `with sys.stdout:` is what programs write that print to a file or to the terminal."""
 
 
-def routed(stream: Stream, own: TextIO, sole: Callable[[], "HandlerRun | None"]) -> TextIO:
-    buffer = RoutedBuffer(stream, own, sole)
-    return RoutedText(buffer, encoding="utf-8", errors="backslashreplace", write_through=True)
+def routed(stream: Stream, own: TextIO, sole: Callable[[], "HandlerRun | None"]) -> RoutedText:
+    return RoutedText(RoutedBuffer(stream, own, sole))
 
 
 class UsualStreams:
@@ -136,6 +152,12 @@ def route_streams(sole: Callable[[], "HandlerRun | None"]) -> None:
     global usual
     sys.stdout, sys.stderr = routed("stdout", sys.stdout, sole), routed("stderr", sys.stderr, sole)
     usual = UsualStreams(sole)
+    os.register_at_fork(after_in_child=partial(leave_to_child, sys.stdout, sys.stderr))
+
+
+def leave_to_child(*streams: RoutedText) -> None:
+    for stream in streams:
+        stream.routed.is_childs = True
 
 
 def traceback_of(error: BaseException, own_file: str) -> bytes:
@@ -154,7 +176,8 @@ def stack_of(frame: FrameType, own_file: str) -> bytes:
     """Where a thread is now, below what called the user's code."""
     lines = format_stack(frame, FRAMES)
     own = [number for number, line in enumerate(lines) if f'"{own_file}"' in line]
-    return _sendable(["It was here when it was told to stop:\n", *lines[own[-1] + 1 if own else 0 :]])
+    # What it is in may have come back to that file, as a print does.
+    return _sendable(["It was here when it was told to stop:\n", *lines[own[0] + 1 if own else 0 :]])
 
 
 def _sendable(lines: list[str]) -> bytes:

@@ -1,5 +1,5 @@
-"""A core that runs handlers, told what to run over a socket. `python -m talka.engine.handlers.handler_core FD PPID END`
-is its process.
+"""A core that runs handlers, told what to run over a socket. `python -m talka.engine.handlers.handler_core FD PPID END
+stack=FD` is its process.
 
 Coroutines run side by side on its event loop, plain functions and command lines one after the other beside it. All
 that is told goes out once per turn of the loop: what an attempt said before how it ended.
@@ -29,6 +29,7 @@ from talka.clock import cpu_ns, monotonic_ns, realtime_ns
 from talka.engine.handlers.attempt_memory import MemoryMeter
 from talka.engine.handlers.attempt_output import route_streams
 from talka.engine.handlers.command_run import run_command
+from talka.engine.handlers.forked_child import end_child, take_from_child
 from talka.engine.handlers.handler_run import HandlerRun, Reason, described, failure, run_async, run_plain
 from talka.engine.handlers.kin import is_of_command, kin
 from talka.engine.loader import import_file
@@ -142,6 +143,8 @@ class HandlerCore(asyncio.Protocol):
         self._has_broken_off = False
         """An attempt did not return since the last look for what it left."""
         self._is_looking = False
+        self._is_copy = False
+        """This is a child that was forked: nothing is begun here and nothing told."""
         self._left_by_loading = set(kin())
         """Processes that were there before anything ran: they are of the file, not of an attempt."""
 
@@ -244,6 +247,16 @@ class HandlerCore(asyncio.Protocol):
             await asyncio.wait(others, timeout=LAST_WORDS_S)
         self._tell()
 
+    def leave_to_child(self) -> None:
+        """Of a child that was just forked, in its thread: what runs goes on in its parent alone."""
+        self._is_copy, self._transport = True, None
+        for attempt in list(self._attempts.values()):
+            attempt.is_copy = True
+        if threading.get_ident() == self._thread and self._loop.is_running():
+            # Should it come back to the loop, other attempts would go on here too, and be done twice.
+            error = RuntimeError("a forked child cannot go on in the event loop of its parent")
+            self._loop.call_soon(end_child, error)
+
     def sole(self) -> HandlerRun | None:
         """The only one that runs."""
         running = [attempt for attempt in list(self._attempts.values()) if attempt.began_ns]
@@ -266,10 +279,15 @@ class HandlerCore(asyncio.Protocol):
             self._tell()  # nothing else can end in this turn of the loop
 
     def progress(self, fence: int, details: bytes) -> None:
+        if self._is_copy:
+            return
         self._progress[fence] = details
         self._say_soon()
 
     def line(self, line: TaskLine) -> None:
+        if self._is_copy:
+            sys.stderr.write(f"{line.text}\n")
+            return
         if len(self._lines) >= self._limits.lines:
             self._left_out[line.fence] = self._left_out.get(line.fence, 0) + 1
             return
@@ -450,17 +468,23 @@ async def serve(
     await core.stop_all()
 
 
+def leave_to_child(fd: int, served: list[HandlerCore]) -> None:
+    take_from_child(fd)
+    for core in served:
+        core.leave_to_child()
+
+
 def main() -> None:
-    fd, parent = begin_core()
+    fd, parent = begin_core(leaves_stack=True)
     sock = socket.socket(fileno=fd)
     # The conversation is this process's alone: a child would read what is meant for its parent, or hold the end back.
     sock.set_inheritable(False)
-    os.register_at_fork(after_in_child=partial(os.close, fd))
+    served: list[HandlerCore] = []
+    os.register_at_fork(after_in_child=partial(leave_to_child, fd, served))
     try:
         first = first_word(sock)
         if first is not None:
             load, rest = first
-            served: list[HandlerCore] = []
             route_streams(lambda: served[0].sole() if served else None)
             # No loop runs yet: a file may use one of its own while it is imported.
             handlers, answer = loaded(load)

@@ -15,6 +15,7 @@ from talka.clock import monotonic_ns, realtime_ns
 from talka.engine.handlers import attempt_output
 from talka.engine.handlers.attempt_memory import MemoryMeter
 from talka.engine.handlers.attempt_output import AttemptOutput, current, stack_of, traceback_of
+from talka.engine.handlers.forked_child import end_child
 from talka.errors import Invalid, sendable, text_of
 from talka.units import MICROSECOND, MILLISECOND
 from talka.wire.output_tail import NO_TAILS, Stream, StreamTail
@@ -47,6 +48,9 @@ class Says(Protocol):
 
 class HandlerRun:
     """The `task` of a handler. What nobody looks at is not decoded."""
+
+    is_copy = False
+    """This is a child that was forked while it ran; it goes on in the parent."""
 
     def __init__(self, handed: HandedTask, says: Says, meter: MemoryMeter | None = None) -> None:
         """`meter`: of the process; None: nobody wants to know what it uses."""
@@ -223,7 +227,11 @@ async def run_async(
     current.set(attempt)
     try:
         output = await function(attempt)
+        if attempt.is_copy:
+            end_child()
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure, also sys.exit()
+        if attempt.is_copy:
+            end_child(error, __file__)
         attempt.keep("traceback", traceback_of(error, __file__))
         done(failure(attempt, error, root))
     else:
@@ -239,7 +247,11 @@ def run_plain(attempt: HandlerRun, function: Callable[[HandlerRun], object], roo
     current.set(attempt)
     try:
         output = function(attempt)
+        if attempt.is_copy:
+            end_child()
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure, also sys.exit()
+        if attempt.is_copy:
+            end_child(error, __file__)
         attempt.keep("traceback", traceback_of(error, __file__))
         return failure(attempt, error, root)
     return returned(attempt, output)

@@ -6,11 +6,15 @@ import socket
 from collections.abc import Callable
 from typing import Final, cast
 
+import msgspec
+
 from talka.clock import boottime_ns
 from talka.control.worker.effects import ExitFacts
 from talka.engine.containment import MemoryGroup, peak_of
 from talka.engine.core_child import Confines, CoreChild, CoreChildren
+from talka.engine.core_stack import CoreLook, last_calls
 from talka.engine.exit_facts import KillCount, facts_of, memory_kills
+from talka.engine.handlers import handler_run
 from talka.engine.handlers.handler_core import framed_message, new_deframer
 from talka.engine.waits import within
 from talka.errors import Untrusted
@@ -23,6 +27,8 @@ LAST_WORDS_S: Final = 0.25
 """What a core said before it ended is there at once. A child that left its group may hold the socket open for ever."""
 DATA_MARGIN_BYTES: Final = 128 * 1024 * 1024
 """What Python and its libraries set aside and do not use: the bound of a task is about what is used."""
+SHOW_S: Final = 1.0
+"""For a core that is to show what it does before it is killed. One that is stopped does not."""
 FILES_AT_LEAST: Final = 64
 """A core with fewer descriptors could not even import its files."""
 
@@ -83,10 +89,19 @@ class HandlerProcess(asyncio.Protocol):
         else:
             self.kill(self._doing)
 
-    def kill(self, reason: str) -> None:
+    def kill(self, reason: str, *, shows_stack: bool = False) -> None:
+        """`shows_stack`: it says first where it is, or has had a moment to; its end tells."""
         if not self.child.is_over:
             self._doing = self._doing or reason
             self.sample()
+            if shows_stack:
+                self.child.look(self._seen)
+                asyncio.get_running_loop().call_later(SHOW_S, self.child.kill)
+            else:
+                self.child.kill()
+
+    def _seen(self, look: CoreLook) -> None:
+        if look.stack:
             self.child.kill()
 
     def sample(self) -> None:
@@ -102,7 +117,7 @@ class HandlerProcess(asyncio.Protocol):
             is_out_of_memory = bool(memory_kills(self.child.group.folder))
         elif end.status == -signal.SIGKILL:
             is_out_of_memory = kills.has_risen()
-        return facts_of(
+        facts = facts_of(
             end.status,
             is_out_of_memory=is_out_of_memory,
             doing=self._doing,
@@ -110,6 +125,7 @@ class HandlerProcess(asyncio.Protocol):
             limit_bytes=memory_bytes,
             cpu_ms=cpu_ms,
         )
+        return msgspec.structs.replace(facts, stack=last_calls(end.stack, handler_run.__file__))
 
 
 class HandlerSupervisor:
@@ -124,7 +140,9 @@ class HandlerSupervisor:
         end_s: float = END_S,
     ) -> None:
         self._end_s = end_s
-        self.children = CoreChildren("talka.engine.handlers.handler_core", has_lease=True, confines=confines)
+        self.children = CoreChildren(
+            "talka.engine.handlers.handler_core", has_lease=True, confines=confines, shows_stack=True
+        )
         self._on_message = on_message
         self._on_exit = on_exit
         self._kills = KillCount()
@@ -162,13 +180,14 @@ class HandlerSupervisor:
         if process is not None:
             process.tell(message)
 
-    def end(self, core: int, *, hard: bool) -> None:
-        """`hard`: kill it and its children now. Else ask it, and see to it that it ends."""
+    def end(self, core: int, *, hard: bool, shows_stack: bool = False) -> None:
+        """`hard`: kill it and its children, now or once it has shown where it is. Else ask it, and see to it that it
+        ends."""
         process = self._cores.get(core)
         if process is None:
             return
         if hard:
-            process.kill("its worker killed it")
+            process.kill("its worker killed it", shows_stack=shows_stack)
             return
         process.ask()
         asyncio.get_running_loop().call_later(self._end_s, process.kill, "it did not end when it was asked to")
