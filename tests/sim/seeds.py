@@ -26,7 +26,7 @@ class Stored(msgspec.Struct, frozen=True):
 
     kind: str
     """A module of this folder, whose `run(seed)` is its history; `hostile` for jobs with a hostile member, `blocked`
-    for jobs with cores that are blocked."""
+    for jobs with cores that are blocked, `fans` for dag jobs with tasks that are fanned out."""
     seed: int
     name: str
 
@@ -42,6 +42,7 @@ ONCE_BROKEN: Final = (
     Stored("elections", 58169190466, "links flap between those that do not speak with each other"),
     Stored("elections", 58169190813, "leadership is handed to a voter that loses it again and again"),
     Stored("jobs", 58169190015, "a manager leads a job again after another, and nobody stored what it had counted"),
+    Stored("fans", 8835045075, "a clock is wrong by a month when a task begins its delay that is fanned out later"),
     Stored("blocked", 58169190068, "a core is blocked that could not say that it turns, as its host stood still"),
 )
 

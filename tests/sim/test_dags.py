@@ -8,7 +8,7 @@ from talka.cluster.placement import partition_of
 from talka.testing.store_shell import jobs_in
 from talka.units import SECOND
 from tests.sim import dags, stalls
-from tests.sim.seeds import fresh
+from tests.sim.seeds import fresh, stored
 
 PARTITIONED_SEEDS = 3
 """With and without each way to replace a store."""
@@ -59,6 +59,11 @@ def test_no_history_with_tasks_that_are_fanned_out_breaks_an_invariant(seeds: ra
         broken += [f"seed {seed} with fans: {violation}" for violation in story.run().violations]
 
     assert not broken, "\n".join(broken)
+
+
+@pytest.mark.parametrize("seed", stored("fans"))
+def test_histories_with_tasks_that_are_fanned_out_that_once_broke_an_invariant_are_clean(seed: int) -> None:
+    assert not dags.Story(dags.plan_of(seed, has_fans=True), None).run().violations
 
 
 @pytest.mark.parametrize("seed", range(2))

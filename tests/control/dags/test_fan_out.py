@@ -12,7 +12,7 @@ from talka.control.tasks.delivery import DeliveryLimits
 from talka.errors import Invalid
 from talka.wire.tasks import HandedTask, Held, TaskInputs
 from talka.work.dags.dag import OUTPUT_LIMIT_BYTES, Limit, Retry, Timeouts
-from talka.work.dags.records import DropElements, FanOut, FanRow, PutEvent, PutTasks, TaskRow
+from talka.work.dags.records import DropElements, FanOut, FanRow, PutEvent, PutTasks, Release, TaskRow
 from talka.work.lifecycle import JobState, TaskState
 from tests.control.dag_play import DagPlay
 
@@ -117,6 +117,20 @@ def test_elements_have_what_their_task_says_and_a_delay_is_waited_for_once(play:
     assert play.task("clean[0]").priority == 9
     play.result(task.fence, "failed", error="E: no")
     assert row_of(play, "clean[0]").state is TaskState.DEAD
+
+
+def test_a_delay_that_a_wrong_clock_put_far_ahead_keeps_no_task_waiting_whose_elements_have_ended(play: Play) -> None:
+    play.submit({**FAN, "clean": {"for_each": "extract.parts", "delay": 5.0}})
+    play.done("extract", output=parts(1, 2))
+    play.pass_time(5)
+    play.done("clean[0]")
+    row = row_of(play, "clean")
+    assert row.ready_ms
+    play.records.apply([Release(1, row.index, 0, row.ready_ms + 30 * 86_400_000, 0)])
+    again(play)
+    play.result(row_of(play, "clean[1]").fence, output=b"1")
+    play.done("load")
+    assert play.ended[-1].state is JobState.COMPLETED
 
 
 def test_a_list_without_elements_gives_an_empty_output(play: Play) -> None:

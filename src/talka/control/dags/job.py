@@ -387,11 +387,13 @@ class DagJob(FanBook):
 
     def _enter(self, now: int, step: DagStep, task: DagTask) -> None:
         """A task that nothing holds back any more, unless something does."""
-        if task.state is not _PENDING or task.waits_for or task.ready_at > now:
+        if task.state is not _PENDING or task.waits_for:
             return
         policy, fan = task.policy, self._fans.get(task.index)
-        if fan is not None and fan.is_out:
+        if fan is not None and fan.is_out:  # whatever it waited for before, as a clock that was wrong may have it
             self._fan_out(now, step, task, fan)
+            return
+        if task.ready_at > now:
             return
         if policy is not None and policy.delay_ns and not task.fence and not task.ready_at:
             self._wait(now, step, task, policy.delay_ns)
