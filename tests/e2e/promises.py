@@ -33,7 +33,7 @@ README: Final = {
     "Tasks have retries, priorities, limits and schedules": "e2e/test_dag_faults.py::"
     "test_talka_up_killed_in_mid_job_goes_on_with_every_acknowledged_job_at_once",
     "A core process that dies is replaced within a second": "e2e/test_dag_faults.py::"
-    "test_the_task_of_a_killed_core_runs_again_long_before_its_lease_ends",
+    "test_the_task_of_a_killed_core_runs_in_a_new_one_within_a_second",
 }
 
 OPERATIONS: Final = {
