@@ -48,7 +48,7 @@ OPERATIONS: Final = {
     "a worker's process is frozen or swapped out": "e2e/test_frozen_workers.py::"
     "test_task_of_a_frozen_worker_has_ended_there_before_it_begins_elsewhere[go-on]",
     "most workers fall silent at once": "e2e/test_cut_off.py::"
-    "test_when_most_workers_fall_silent_at_once_none_is_given_up_for_ten_seconds",
+    "test_when_most_workers_fall_silent_at_once_the_leader_suspects_the_network_and_says_so",
     "a manager that leads jobs": "e2e/test_job_faults.py::test_job_survives_the_manager_that_leads_it",
     "the leader of the cluster": "e2e/test_job_faults.py::test_job_survives_the_leader_of_the_cluster",
     "a majority of managers": "e2e/test_cut_off.py::"
