@@ -30,10 +30,16 @@ BRANCHES = (Invalid, Untrusted, Unavailable, Superseded)
 OUTCOMES = {
     "completed": "The handler returned. Its output is stored, and tasks that depend on it can run.",
     "failed": "The handler raised, or its output cannot be kept. The retry policy of the task decides.",
-    "refused": "The worker did not start it: it has no room, no such handler, or no lease. Another worker gets it.",
+    "refused": (
+        "The worker did not start it: it has no room, no such handler, or no lease. Another worker gets it, until the"
+        " eleventh refusal that is not for the worker's own state (full, draining, without a lease) fails the task."
+    ),
     "timeout": "The handler took longer than the attempt may take, and was stopped.",
     "cancelled": "The attempt was stopped because its job or its task was cancelled.",
-    "died": "The process ended while the handler ran. The task is tried again, alone in a process.",
+    "died": (
+        "The process ended while the handler ran. The task is tried again, alone in a process, until the table of"
+        " [pipelines.md](pipelines.md#when-a-task-is-given-up) gives it up."
+    ),
 }
 OPTIONAL = {"talka._native", "talka.store.history.postgres"}
 

@@ -4,10 +4,11 @@ import os
 from itertools import islice
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.e2e.standstill import TALLY
+from tests.e2e.standstill import TALLY, Tally
 
 # How long it takes to draw examples says how busy the machine is, and nothing of the code.
 settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -37,14 +38,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """A process of xdist has ended: what it judged counts here."""
-    TALLY.add(*getattr(node, "workeroutput", {}).get("standstill", (0, 0, 0.0)))
+    TALLY.add_all(msgspec.convert(getattr(node, "workeroutput", {}).get("standstill", {}), Tally))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["standstill"] = (TALLY.judged, TALLY.fired, TALLY.longest_s)
+        session.config.workeroutput["standstill"] = msgspec.to_builtins(TALLY)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    if TALLY.judged:
+    if TALLY.judged or TALLY.asked_again:
         terminalreporter.write_line(f"standstill: {TALLY.text()}")

@@ -4,9 +4,11 @@ import ast
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from tests.e2e import conftest
 from tests.e2e.promises import ALSO, EXAMPLES, OPERATIONS, README, named
 
 TESTS = Path(__file__).parent
@@ -86,6 +88,26 @@ def test_what_is_named_is_a_test_of_every_run(test: str) -> None:
     assert len(functions) == 1, f"tests/{file} has no {name}"
     marks = [ast.unparse(decorator) for decorator in functions[0].decorator_list]
     assert not any(mark.startswith(("pytest.mark.long", "pytest.mark.serial")) for mark in marks), marks
+
+
+@pytest.mark.parametrize("mark", ["long", "serial"])
+def test_a_promised_test_that_its_file_or_a_parameter_keeps_from_every_run_is_found(mark: str) -> None:
+    file, _, name = README["Exact counts."].removeprefix("e2e/").partition("::")
+
+    class Item:
+        path = conftest.HERE / file
+        nodeid = f"{file}::{name}[slow]"
+
+        def __init__(self, *marks: str) -> None:
+            self.name, self.originalname, self.marks = f"{name}[slow]", name, marks
+
+        def get_closest_marker(self, asked: str) -> bool:
+            return asked in self.marks
+
+    config = SimpleNamespace(args=["tests/e2e/one.py::one"])
+    conftest.pytest_collection_modifyitems(config, [Item("patient")])  # type: ignore[arg-type, list-item]
+    with pytest.raises(pytest.UsageError, match=f"names {re.escape(Item.nodeid)}, which is marked {mark}"):
+        conftest.pytest_collection_modifyitems(config, [Item("patient", mark)])  # type: ignore[arg-type, list-item]
 
 
 def test_every_example_is_run() -> None:

@@ -40,7 +40,9 @@ def test_a_promise_may_take_as_much_longer_as_its_processes_waited_for_a_process
     assert allows(1.9, 2.0) and allows(2.35, 2.0) and not allows(2.45, 2.0)
     tally = machine.tally
     assert (tally.judged, tally.fired, round(tally.longest_s, 3)) == (3, 1, 0.35)
-    assert tally.text() == "1 of 3 times were judged by when the machine let processes run, which needed up to 0.35 s"
+    assert tally.text() == (
+        "1 of 3 times were judged by when the machine let processes run, which needed up to 0.35 s; asked again 0 times"
+    )
 
 
 def test_a_wait_before_the_blow_or_after_the_recovery_excuses_nothing() -> None:
@@ -125,6 +127,8 @@ def test_threads_of_a_process_and_of_its_children_are_counted_and_its_own_alone_
 def test_what_processes_of_a_run_judged_is_told_by_the_one_that_began_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are begun by one that collects nothing, and so knows no hook of a folder below this one."""
     ended, began, lines = Tally(judged=3, fired=1, longest_s=0.5), Tally(), list[str]()
+    for status in (503, 429, 503):
+        ended.add_asked(status)
     there = SimpleNamespace(config=SimpleNamespace(workeroutput={}))
     monkeypatch.setattr(conftest, "TALLY", ended)
     conftest.pytest_sessionfinish(there)  # type: ignore[arg-type]
@@ -134,3 +138,16 @@ def test_what_processes_of_a_run_judged_is_told_by_the_one_that_began_them(monke
     conftest.pytest_terminal_summary(SimpleNamespace(write_line=lines.append))
 
     assert lines == [f"standstill: {ended.text()}"]
+    assert ended.text().endswith("; asked again 3 times: 1 × 429, 2 × 503")
+
+
+def test_a_run_in_which_nothing_was_allowed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = list[str]()
+    nobody, kept = Tally(), Tally(judged=2)
+    for tally in (nobody, kept):
+        monkeypatch.setattr(conftest, "TALLY", tally)
+        conftest.pytest_terminal_summary(SimpleNamespace(write_line=lines.append))
+
+    assert lines == [
+        "standstill: 0 of 2 times were judged by when the machine let processes run; asked again 0 times"
+    ], "and one that judged nothing is silent"

@@ -41,6 +41,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         seen |= names
         if not names:
             item.add_marker(pytest.mark.long)
+        elif marks := [mark for mark in ("long", "serial") if item.get_closest_marker(mark)]:
+            # A decorator of the test is found by `tests/test_promises.py`; this, one of its file or of a parameter.
+            raise pytest.UsageError(f"tests/e2e/promises.py names {item.nodeid}, which is marked {marks[0]}")
     if not any("::" in word for word in config.args):
         missing = {name for name in wanted - seen if name.partition("::")[0] in files}
         if missing:

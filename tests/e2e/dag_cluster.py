@@ -17,6 +17,7 @@ from talka.work.dags.records import TASK_STATES
 from tests.e2e.cluster import SOON_S, Life
 from tests.e2e.job_cluster import Ended, JobCluster
 from tests.e2e.networks import free_port
+from tests.e2e.standstill import TALLY
 from tests.processes import TALKA
 
 HANDLER_CORE = "talka.engine.handlers.handler_core"
@@ -376,13 +377,14 @@ class DagCluster(JobCluster):
     ) -> "ApiAnswer":
         """As `ask_api_once`, and again as long as it is told to come back, as every client does: a manager that a busy
         machine kept waiting refuses what it is asked for a moment, and one that stood still leads nobody for a
-        while."""
+        while. How often that was so is told beside what else the machine was allowed."""
         again = () if isinstance(body, Iterator) else (429, 503) if method == "GET" else (429,)
         until = time.monotonic() + timeout_s
         while True:
             answer = self.ask_api_once(method, path, body, timeout_s=timeout_s, **more)
             if answer.status not in again or time.monotonic() >= until:
                 return answer
+            TALLY.add_asked(answer.status)
             self.listen(0.2)
 
     def ask_api_once(

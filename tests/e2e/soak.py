@@ -3,7 +3,9 @@ write into a ledger. In the end store and ledger are compared.
 
 Nothing may be lost: every task of every acknowledged job completes. Nothing may be accepted twice: what a task's output
 says, its fence, is what the store has, what the ledger has, and what every task that waited for it was given; and no
-attempt begins after the one that was accepted. Whatever a stopped worker reports late is refused and counted.
+attempt begins after the one that was accepted. Whatever a stopped worker reports late is refused and counted. Tasks of
+a core or a worker that was killed run again in time. Judged are those where nothing else had happened; how many were
+left out is told, and why.
 """
 
 import argparse
@@ -17,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple
@@ -57,6 +60,10 @@ CORES_BETWEEN: Final = 5
 """Cores that are killed between two of these."""
 AFTERMATH_NS: Final = 9 * 10**9
 """So long after one of these a task may be given to somebody who is not there, or who is being started."""
+MACHINE: Final = "the machine"
+OTHER_BLOWS: Final = "other blows"
+CALM_TRIES: Final = 3
+"""In calm, of a kind of which no blow could be judged: the machine may spoil one."""
 AWAY_S: Final = (0.0, 0.0, 8.0)
 """How long a killed worker stays away: its tasks are free when it is back, or when it has not been heard of."""
 
@@ -68,13 +75,56 @@ class Blow(NamedTuple):
     """Attempts that ended with it."""
 
 
+@dataclass
+class Restarts:
+    """Of those of one kind that were killed: how long it took until their tasks ran again."""
+
+    kind: str
+    blows: int = 0
+    idle: int = 0
+    """Of these, those that met no task."""
+    times_s: list[float] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
+    """Tasks that are not judged, by what else had happened."""
+    slow: list[str] = field(default_factory=list)
+    """A sentence for each that took longer than is promised."""
+
+    @property
+    def judged_by(self) -> tuple[str, float]:
+        """Of a few the worst says more of the machine than of the product."""
+        if len(self.times_s) >= LEAST_TIMES[self.kind]:
+            return "p99", _p99(self.times_s)
+        return "median", statistics.median(self.times_s)
+
+    def broken(self) -> list[str]:
+        if not self.times_s:
+            return [f"{self.kind} killed {self.blows} times: none could be judged"] if self.blows else []
+        word, judged_s = self.judged_by
+        limit_s = LIMITS_S[self.kind]
+        if judged_s <= limit_s:
+            return []
+        return [
+            f"{self.kind} killed: its tasks ran again after {judged_s:.2f} s ({word}), and {limit_s:g} s are promised"
+        ]
+
+    def text(self) -> str:
+        told = f"{self.kind} killed {self.blows} times, {self.idle} of them without a task"
+        told += f"; its tasks running again: {len(self.times_s)} judged"
+        if self.times_s:
+            median_s, most_s = statistics.median(self.times_s), max(self.times_s)
+            told += f" by the {self.judged_by[0]}, median {median_s:.2f} s, p99 {_p99(self.times_s):.2f} s"
+            told += f", worst {most_s:.2f} s"
+        causes = " and ".join(f"{self.left_out[cause]} for {cause}" for cause in (MACHINE, OTHER_BLOWS))
+        return f"{told}; {self.left_out.total()} left out: {causes}"
+
+
 class Soak:
     """One run. `run` answers with what was broken."""
 
     def __init__(self, folder: Path, *, seed: int, minutes: float, tasks: int, say: Callable[[str], None]) -> None:
         self.cluster = DagCluster(folder, WORKERS, CORES)
         self.blows: list[Blow] = []
-        self.restarts_s: dict[str, list[float]] = {"core": [], "worker": []}
+        self.restarts: list[Restarts] = []
         self.stale = 0
         self._seed = seed
         self._rng = Random(seed)
@@ -104,6 +154,7 @@ class Soak:
                 cluster.wait_for_lines(job=self._blocking)
             self._strike_until(begun_at + self._minutes * 60)
             took_s = time.monotonic() - begun_at
+            self._strike_in_calm()
             self._settle()
             broken = self._compare()
         finally:
@@ -112,6 +163,22 @@ class Soak:
         return broken
 
     # Work
+
+    def _measured(self) -> list[Restarts]:
+        began, ended = self._began_and_ended()
+        stalls_ns = [round(event["at"] * 1e9) for _, event in self.cluster.said("stepped-down")]
+        return restarts_of(self.blows, began, ended, stalls_ns)
+
+    def _began_and_ended(self) -> tuple[dict[tuple[str, str], list[Line]], Counter[int]]:
+        """By job and task, and by fence."""
+        began: dict[tuple[str, str], list[Line]] = {}
+        ended: Counter[int] = Counter()
+        for line in self.cluster.ledger():
+            if line.word == "began":
+                began.setdefault((line.job, line.task), []).append(line)
+            else:
+                ended[line.fence] += 1
+        return began, ended
 
     def _strike_until(self, over_at: float) -> None:
         next_at = time.monotonic() + PAUSE_S[0]
@@ -224,6 +291,31 @@ class Soak:
         struck = [one for blow in self.blows if blow.kind == "core" for one in blow.victims]
         return sum((one.job, one.task) == (line.job, line.task) for one in struck) >= DEATHS_AT_MOST
 
+    def _strike_in_calm(self) -> None:
+        """Where every blow of a kind met another one, which in a minute is likely, or the machine."""
+        for number in range(CALM_TRIES):
+            for one in self._measured():
+                if one.blows and not one.times_s:
+                    self._strike_alone(one.kind, f"calm-{one.kind}-{number}")
+
+    def _strike_alone(self, kind: str, gate: str) -> None:
+        """With a task of its own, when all others have long been struck for the last time."""
+        cluster = self.cluster
+        cluster.listen(AFTERMATH_NS / 1e9)
+        job = cluster.dag(gate, {"id": "held", "handler": "until", "config": gate})
+        self._jobs.append(job)
+        self._expected[job] = 1
+        (line,) = cluster.wait_for_lines(job=job, word="began")
+        name = cluster.tasks(job)["held"]["worker"]
+        if kind == "core":
+            self._kill_core(line.pid)
+        else:
+            self._note(kind, self._running_on(name), lambda: cluster.kill(name))
+        cluster.wait_for_lines(2, job=job, word="began")
+        cluster.open_gate(gate)
+        if kind == "worker":
+            cluster.start_worker(name)
+
     def _strike_worker(self) -> None:
         name = self._victim()
         if name:
@@ -293,13 +385,7 @@ class Soak:
 
     def _compare(self) -> list[str]:
         stored = self.cluster.stored()
-        began: dict[tuple[str, str], list[Line]] = {}
-        ended: Counter[int] = Counter()
-        for line in self.cluster.ledger():
-            if line.word == "began":
-                began.setdefault((line.job, line.task), []).append(line)
-            else:
-                ended[line.fence] += 1
+        began, ended = self._began_and_ended()
         broken = self._lost(stored)
         check = self.cluster.talka("store", "check", "--store", self.cluster.url)
         if check.code:
@@ -315,7 +401,8 @@ class Soak:
         self._count_refused(late)
         if self.stale < late:
             broken.append(f"{late} reports at least came too late, and {self.stale} were counted")
-        return broken + self._too_slow(began, ended)
+        self.restarts = self._measured()
+        return broken + [text for one in self.restarts for text in one.broken()]
 
     def _count_refused(self, late: int) -> None:
         """A worker that stood still reports when it goes on, maybe after the last job has ended."""
@@ -352,54 +439,54 @@ class Soak:
             if found.get(job) != Counter(completed=number)
         ]
 
-    def _too_slow(self, began: dict[tuple[str, str], list[Line]], ended: Counter[int]) -> list[str]:
-        for blow in self.blows:
-            if blow.kind not in self.restarts_s:
-                continue
-            for victim in blow.victims:
-                if ended[victim.fence]:
-                    continue  # it was done a moment before the blow
-                later = [line.at_ns for line in began[victim.job, victim.task] if line.fence > victim.fence]
-                if later and not self._is_disturbed(blow, min(later)):
-                    took_s = (min(later) - blow.at_ns) / 1e9
-                    self.restarts_s[blow.kind].append(took_s)
-                    if took_s > LIMITS_S[blow.kind]:
-                        name = f"{victim.job}/{victim.task}"
-                        self._say(f"{blow.kind} killed at {blow.at_ns}: {name} ran again after {took_s:.2f} s")
-        told = []
-        for kind, limit_s in LIMITS_S.items():
-            times = sorted(self.restarts_s[kind])
-            # Of a few the worst says more of the machine than of the product.
-            word, judged_s = ("p99", _p99(times)) if len(times) >= LEAST_TIMES[kind] else ("median", _median(times))
-            if judged_s > limit_s:
-                told.append(
-                    f"{kind} killed: its tasks ran again after {judged_s:.2f} s ({word}), and {limit_s:g} s are "
-                    "promised"
-                )
-        return told
-
-    def _is_disturbed(self, blow: Blow, until_ns: int) -> bool:
-        """Whether somebody else had been struck when this one's tasks were given out again; or the machine, so that the
-        manager stood still and had to be elected anew."""
-        stalls_ns = [round(event["at"] * 1e9) for _, event in self.cluster.said("stepped-down")]
-        return any(blow.at_ns - AFTERMATH_NS <= at_ns <= until_ns for at_ns in stalls_ns) or any(
-            other is not blow
-            and other.at_ns <= until_ns
-            and other.at_ns >= blow.at_ns - (0 if other.kind == "core" else AFTERMATH_NS)
-            for other in self.blows
-        )
-
     def _tell(self, took_s: float) -> None:
         kinds = Counter(blow.kind for blow in self.blows)
         self._say(f"{self._submitted} tasks in {len(self._jobs)} jobs, {took_s:.0f} s of blows: {dict(kinds)}")
-        for kind, times in self.restarts_s.items():
-            if times:
-                self._say(
-                    f"{kind} killed, its tasks running again: n {len(times)},"
-                    f" median {_median(times):.2f} s, p99 {_p99(times):.2f} s,"
-                    f" worst {max(times):.2f} s"
-                )
+        for one in self.restarts:
+            for text in (*one.slow, one.text()):
+                self._say(text)
         self._say(f"late reports refused: {self.stale}")
+
+
+def restarts_of(
+    blows: list[Blow], began: dict[tuple[str, str], list[Line]], ended: Counter[int], stalls_ns: list[int]
+) -> list[Restarts]:
+    """What the ledger says of each kind. `stalls_ns`: when the manager stood still, and had to be elected anew."""
+    found = {kind: Restarts(kind) for kind in LIMITS_S}
+    for blow in blows:
+        if blow.kind not in found:
+            continue
+        one = found[blow.kind]
+        one.blows += 1
+        one.idle += not blow.victims
+        for victim in blow.victims:
+            if ended[victim.fence]:
+                continue  # it was done a moment before the blow
+            later = [line.at_ns for line in began[victim.job, victim.task] if line.fence > victim.fence]
+            if not later:
+                continue  # it is told as lost
+            if cause := _disturbed_by(blow, min(later), blows, stalls_ns):
+                one.left_out[cause] += 1
+                continue
+            took_s = (min(later) - blow.at_ns) / 1e9
+            one.times_s.append(took_s)
+            if took_s > LIMITS_S[blow.kind]:
+                name = f"{victim.job}/{victim.task}"
+                one.slow.append(f"{blow.kind} killed at {blow.at_ns}: {name} ran again after {took_s:.2f} s")
+    return list(found.values())
+
+
+def _disturbed_by(blow: Blow, until_ns: int, blows: list[Blow], stalls_ns: list[int]) -> str:
+    """Whether somebody else had been struck when this one's tasks were given out again; or else the machine, so that
+    the manager stood still and had to be elected anew."""
+    if any(
+        other is not blow
+        and other.at_ns <= until_ns
+        and other.at_ns >= blow.at_ns - (0 if other.kind == "core" else AFTERMATH_NS)
+        for other in blows
+    ):
+        return OTHER_BLOWS
+    return MACHINE if any(blow.at_ns - AFTERMATH_NS <= at_ns <= until_ns for at_ns in stalls_ns) else ""
 
 
 def _wrong_with(
@@ -433,10 +520,6 @@ def _wrong_with(
 
 def _p99(times: list[float]) -> float:
     return sorted(times)[min(len(times) - 1, int(len(times) * 0.99))]
-
-
-def _median(times: list[float]) -> float:
-    return statistics.median(times) if times else 0.0
 
 
 def _lives(pid: int) -> bool:

@@ -17,22 +17,34 @@ PROCESSES: Final = Path("/proc")
 
 
 class Tally(msgspec.Struct):
-    """Of all that was judged in this process."""
+    """Of all that was judged in this process, and of what was forgiven unjudged."""
 
     judged: int = 0
     fired: int = 0
     """How many of these held only because the machine had kept somebody from running."""
     longest_s: float = 0.0
     """The most of such time that one of them needed."""
+    asked_again: dict[int, int] = {}
+    """How often an API was asked once more, by the status that it had answered with."""
 
     def add(self, judged: int, fired: int, longest_s: float) -> None:
         self.judged += judged
         self.fired += fired
         self.longest_s = max(self.longest_s, longest_s)
 
+    def add_asked(self, status: int, number: int = 1) -> None:
+        self.asked_again[status] = self.asked_again.get(status, 0) + number
+
+    def add_all(self, other: "Tally") -> None:
+        self.add(other.judged, other.fired, other.longest_s)
+        for status, number in other.asked_again.items():
+            self.add_asked(status, number)
+
     def text(self) -> str:
         needed = f", which needed up to {self.longest_s:.2f} s" if self.fired else ""
-        return f"{self.fired} of {self.judged} times were judged by when the machine let processes run{needed}"
+        judged = f"{self.fired} of {self.judged} times were judged by when the machine let processes run{needed}"
+        by_status = ", ".join(f"{number} × {status}" for status, number in sorted(self.asked_again.items()))
+        return f"{judged}; asked again {sum(self.asked_again.values())} times" + (f": {by_status}" if by_status else "")
 
 
 TALLY: Final = Tally()

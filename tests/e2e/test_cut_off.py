@@ -14,8 +14,6 @@ from tests.e2e.job_cluster import until
 from tests.e2e.networks import Relay, part
 
 LEASE = ("--lease", "2s")
-HELD_S = 10.0
-"""How long the leader waits when most workers are silent."""
 HELD = "too many workers are silent at once, so none is given up yet"
 PLAIN = Path(__file__).parent / "workflows" / "plain.py"
 
@@ -79,9 +77,10 @@ def test_workers_stop_when_their_only_manager_is_cut_off_from_them(whole: DagClu
     one_after_the_other(cluster.ledger(job=job, word="alive"))
 
 
-def test_when_most_workers_fall_silent_at_once_none_is_given_up_for_ten_seconds(whole: DagCluster) -> None:
+def test_when_most_workers_fall_silent_at_once_the_leader_suspects_the_network_and_says_so(whole: DagCluster) -> None:
+    """That it waits for ten seconds is shown by `tests/control/jobs/workers/test_fleet.py`, on a clock of its own."""
     cluster, manager = whole, whole.up["m1"]
-    held, lost = len(manager.said("eviction-held")), len(manager.said("worker-lost"))
+    held = len(manager.said("eviction-held"))
     job = cluster.dag("silent", {"id": "t", "handler": "go-on", "config": "gate-silent"})
     cluster.wait_for_lines(job=job, word="alive")
 
@@ -93,15 +92,12 @@ def test_when_most_workers_fall_silent_at_once_none_is_given_up_for_ten_seconds(
     until(
         lambda: HELD in str(cluster.ask_api("GET", f"/v1/jobs/{job}/tasks/t/why").good()), cluster, SOON_S, "the reason"
     )
-    # Judged while all are silent: once some are heard again, whoever is later is silent alone, and may be given up.
-    given_up = manager.said("worker-lost")[lost:]
     for name in cluster.workers:
         cluster.continue_process(name)
     cluster.open_gate("gate-silent")
 
     assert cluster.wait_for_end(job)["counts"] == {"completed": 1}
     assert told["names"] == "w1, w2, w3"
-    assert all(event["at"] - told["at"] >= HELD_S for event in given_up), cluster.story()
 
 
 def test_without_a_majority_of_managers_workers_stop_and_the_api_answers_503(make_jobs, job_server) -> None:

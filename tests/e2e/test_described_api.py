@@ -2,7 +2,8 @@
 with a store and a worker: none may bring it down, the answers must be as described, and who may do what is as the table
 says.
 
-Half of what is named in paths is there: a dag job that has ended, its task, a dead letter, a worker, a schedule.
+Half of what is named in paths is there: a dag job and a load job that have ended, a task, a dead letter, a worker, a
+schedule.
 """
 
 import json
@@ -97,14 +98,32 @@ def described(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Described]:
         tokens = Tokens(read_keys(str(key), "key"), "default")
         with requests.Session() as session:
             found = Described(cluster, url, tokens, count(), {}, session)
-            answer = session.post(f"{url}/v1/jobs?wait=60s", json=JOB, headers=found.headers("submitter"), timeout=90)
-            assert answer.status_code == 201 and answer.json()["state"] == "partial", answer.text
+            dag = session.post(f"{url}/v1/jobs?wait=60s", json=JOB, headers=found.headers("submitter"), timeout=90)
+            assert dag.status_code == 201 and dag.json()["state"] == "partial", dag.text
+            load = submit_load(found)
+            assert load.status_code == 201 and load.json()["state"] == "completed", load.text
             plan = JOB | {"name": "yearly", "schedule": "0 0 1 1 *"}
             answer = session.put(f"{url}/v1/schedules", json=plan, headers=found.headers("operator"), timeout=60)
             assert answer.status_code == 200, answer.text
-            job = session.get(f"{url}/v1/jobs", headers=found.headers("viewer"), timeout=60).json()["items"][0]["id"]
-            found.names.update({"id": (job,), "task": ("good", "bad"), "name": (*cluster.workers, "yearly")})
+            found.names.update(
+                {
+                    "id": (dag.json()["id"], load.json()["id"]),
+                    "task": ("good", "bad"),
+                    "name": (*cluster.workers, "yearly"),
+                }
+            )
             yield found
+
+
+def submit_load(described: Described) -> requests.Response:
+    """One request, of which the end is waited for."""
+    options = OrderOptions(overrides=Overrides(vus=1, iterations=1), cores=1)
+    return described.session.post(
+        f"{described.url}/v1/jobs?wait=60s",
+        data=msgspec.json.encode(submission_of_url(f"{described.url}/livez", options).order),
+        headers={"content-type": "application/json"} | described.headers("submitter"),
+        timeout=90,
+    )
 
 
 @schemathesis.serializer("application/x-ndjson")
@@ -202,14 +221,6 @@ def test_what_drawn_requests_seldom_are_right_for_is_answered_as_described_from_
 
 
 def test_a_load_job_is_waited_for_by_whoever_may_submit_it(described: Described) -> None:
-    options = OrderOptions(overrides=Overrides(vus=1, iterations=1), cores=1)
-    order = submission_of_url(f"{described.url}/livez", options).order
-
-    answer = described.session.post(
-        f"{described.url}/v1/jobs?wait=60s",
-        data=msgspec.json.encode(order),
-        headers={"content-type": "application/json"} | described.headers("submitter"),
-        timeout=90,
-    )
+    answer = submit_load(described)
 
     assert (answer.status_code, answer.json()["state"]) == (201, "completed"), answer.text

@@ -19,7 +19,7 @@ from talka.control.tasks.store_effects import CallAnswered, Commit, DagEffect, D
 from talka.control.tasks.worker_link import ToKeeper, ToWorker, WorkerBeat
 from talka.control.tasks.worker_room import CoresForTasks
 from talka.control.worker import handlers_filling, handlers_outbox, handlers_pool, handlers_room
-from talka.control.worker.effects import HandlerEffect, HandlersLoaded, StartHandlers, TellHandlers
+from talka.control.worker.effects import ExitFacts, HandlerEffect, HandlersLoaded, StartHandlers, TellHandlers
 from talka.control.worker.handlers_outbox import AGAIN_NS
 from talka.control.worker.handlers_pool import HandlerPool
 from talka.control.worker.writes import WorkerWrites
@@ -61,7 +61,7 @@ SUM = DagSpec(
 class OneProcess:
     """A keeper whose store takes everything at once, and pools whose cores run a handler as soon as they are let."""
 
-    def __init__(self, *workers: str) -> None:
+    def __init__(self, *workers: str, cores: int = 2) -> None:
         self.now = 100 * SECOND
         self.keeper = DagKeeper(epoch=1, next_number=1, rng=Random(7), wall_offset_ns=0)
         self.links: dict[str, DirectLink] = {}
@@ -75,7 +75,7 @@ class OneProcess:
         self._pools: dict[str, HandlerPool] = {}
         self._beats = 0
         for name in workers:
-            pool = HandlerPool(name, 2, {}, boot=BOOT, files=("sums.py",), writes=WorkerWrites())
+            pool = HandlerPool(name, cores, {}, boot=BOOT, files=("sums.py",), writes=WorkerWrites())
             pool.lease_granted(1)
             self._pools[name] = pool
             self.links[name] = DirectLink(self.now, self.keeper, name, pool)
@@ -125,9 +125,9 @@ class OneProcess:
         self._beats += 1
         for name in self.present:
             pool = self._pools[name]
-            facts = WorkerFacts(2, folder=5, handlers=pool.room.handlers, plain=pool.room.plain)
+            facts = WorkerFacts(pool.room.cores.limit, folder=5, handlers=pool.room.handlers, plain=pool.room.plain)
             obeyed = pool.obeyed()
-            beat = WorkerBeat(name, BOOT, self._beats, facts, 2, "healthy", obeyed.epoch, obeyed.life)
+            beat = WorkerBeat(name, BOOT, self._beats, facts, facts.cores, "healthy", obeyed.epoch, obeyed.life)
             self.do(KEEPER, self.keeper.on_beat(self.now, beat))
 
     def pass_time(self, seconds: int) -> None:
@@ -142,8 +142,12 @@ class OneProcess:
                 self.do(KEEPER, self.keeper.tick(self.now))
             self.beat()
 
-    def submit(self) -> None:
-        self.do(KEEPER, self.keeper.submit(self.now, 1, SUM))
+    def submit(self, spec: DagSpec = SUM) -> None:
+        self.do(KEEPER, self.keeper.submit(self.now, 1, spec))
+
+    def kill_core(self, worker: str, core: int) -> None:
+        self._held = [held for held in self._held if held[:2] != (worker, core)]
+        self.do(worker, self._pools[worker].on_handlers_exit(self.now, core, ExitFacts("SIGKILL", signal="SIGKILL")))
 
     def lose(self, name: str) -> None:
         """Its machine is gone, with all that ran there."""
@@ -187,6 +191,20 @@ def test_what_a_lost_worker_had_runs_on_another() -> None:
     assert process.has_completed
     assert {worker for worker, _ in process.ran} == {"w2"}
     assert had <= {task for _, task in process.ran}
+
+
+def test_the_task_of_a_core_that_died_is_in_the_one_that_takes_its_place_before_time_passes() -> None:
+    """So that it is the start of a process alone that takes time: no tick, no beat and no backoff is waited for."""
+    process = OneProcess("w", cores=1)
+    process.is_held = True
+    process.submit(DagSpec(name="one", tasks=(TaskSpec(id="all", handler="one"),)))
+    before = process._held
+
+    process.kill_core("w", 1)
+
+    assert [(core, [task.id for task in tasks]) for _, core, tasks in before] == [(1, ["all"])]
+    assert [(core, [task.id for task in tasks]) for _, core, tasks in process._held] == [(2, ["all"])]
+    assert process._held[0][2][0].fence > before[0][2][0].fence
 
 
 def test_tasks_that_never_came_are_handed_again() -> None:

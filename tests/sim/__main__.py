@@ -28,21 +28,20 @@ def replay(kind: str, seed: int, is_quiet: bool) -> int:
     world: World = KINDS[kind].run(seed, verbose=None if is_quiet else print)
     for violation in world.violations:
         print(f"VIOLATED {violation.invariant} at {violation.time / SECOND:.3f} s: {violation.text}")
-    for line in faults_text(world.struck, world.met_nothing):
+    for line in faults_text(world.struck, world.met_nothing, world.drawn_again):
         print(line)
     print(f"trace hash: {world.trace_hash()}")
     return 1 if world.violations else 0
 
 
-def faults_text(struck: Mapping[str, int], met_nothing: Mapping[str, int]) -> list[str]:
-    """How many had an effect, and how many had none."""
-
-    def told(counts: Mapping[str, int]) -> str:
-        return ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items())) or "none"
-
+def faults_text(struck: Mapping[str, int], met_nothing: Mapping[str, int], drawn_again: Mapping[str, int]) -> list[str]:
+    """How many had an effect, how many had none, and of these in the place of how many another was drawn."""
+    had = ", ".join(f"{name} {count:,}" for name, count in sorted(struck.items()))
+    none = ", ".join(f"{name} {count:,} ({drawn_again.get(name, 0):,})" for name, count in sorted(met_nothing.items()))
+    number, again = sum(met_nothing.values()), sum(drawn_again.values())
     return [
-        f"faults that struck: {told(struck)}",
-        f"faults that met nothing, in whose place others were drawn: {told(met_nothing)}",
+        f"{sum(struck.values()):,} faults struck" + (f": {had}" if had else ""),
+        f"{number:,} met nothing, {again:,} of them drawn again" + (f": {none}" if none else ""),
     ]
 
 
@@ -55,12 +54,15 @@ class Ran(NamedTuple):
     """What was violated."""
     struck: dict[str, int]
     met_nothing: dict[str, int]
+    drawn_again: dict[str, int]
 
 
 def one(kind: str, seed: int) -> Ran:
     world: World = KINDS[kind].run(seed)
     told = [f"{violation.invariant}: {violation.text}" for violation in world.violations]
-    return Ran(kind, seed, len(world.hosts) * world.now // SECOND, told, world.struck, world.met_nothing)
+    return Ran(
+        kind, seed, len(world.hosts) * world.now // SECOND, told, world.struck, world.met_nothing, world.drawn_again
+    )
 
 
 def commit() -> str:
@@ -84,6 +86,7 @@ def long(seconds: float, first: int) -> int:
     node_seconds = 0
     struck: Counter[str] = Counter()
     met_nothing: Counter[str] = Counter()
+    drawn_again: Counter[str] = Counter()
     failures = 0
     todo = work(first)
     cores = os.cpu_count() or 1
@@ -100,6 +103,7 @@ def long(seconds: float, first: int) -> int:
                 node_seconds += ran.node_seconds
                 struck.update(ran.struck)
                 met_nothing.update(ran.met_nothing)
+                drawn_again.update(ran.drawn_again)
                 for text in ran.told:
                     failures += 1
                     print(f"{ran.kind} seed {ran.seed}: {text}\n  make sim SEED={ran.seed} KIND={ran.kind}")
@@ -108,7 +112,7 @@ def long(seconds: float, first: int) -> int:
     elapsed = time.monotonic() - started
     print(", ".join(f"{count} seeds of {kind}" for kind, count in counts.items()) + f" in {elapsed:.0f} s")
     print(f"{node_seconds} simulated node-seconds, {node_seconds / elapsed:.0f} per second on {cores} cores")
-    for line in faults_text(struck, met_nothing):
+    for line in faults_text(struck, met_nothing, drawn_again):
         print(line)
     print("clean" if not failures else f"{failures} violations")
     return 1 if failures else 0

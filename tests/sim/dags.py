@@ -408,17 +408,19 @@ class Story:
         """Faults end when all is well; one that found nothing to strike until then may strike once."""
         return self.world.now >= (CALM_FROM if fault in self.world.struck else LATE_UNTIL)
 
-    def _kill_core(self, rng: Random) -> None:
+    def _kill_core(self, rng: Random, *, is_again: bool = False) -> None:
         if self._is_over(CORE_DIES):
             return
         has_met = self.cores.strike(rng)
-        self.world.count_fault(CORE_DIES, has_met=has_met)
-        self.world.after(int(rng.expovariate(1.0) * 4 * SECOND) + MILLISECOND, partial(self._kill_core, rng))
+        self.world.count_fault(CORE_DIES, has_met=has_met, is_again=is_again)
+        gap_ns = 4 * SECOND if has_met else SECOND // 4
+        again = partial(self._kill_core, rng, is_again=not has_met)
+        self.world.after(int(rng.expovariate(1.0) * gap_ns) + MILLISECOND, again)
 
     def _lose_tail(self, rng: Random) -> None:
         """Waits for a write, and strikes within it."""
         world = self.world
-        if world.now >= CALM_FROM:
+        if self._is_over(TAIL_LOST):
             return
         if not self.shell.is_writing or self.manager.state == "down":
             world.after(MILLISECOND // 2, partial(self._lose_tail, rng))
@@ -454,20 +456,22 @@ class Story:
     def _bring_back(self) -> None:
         self.manager.start()
 
-    def _move_clock(self, rng: Random) -> None:
+    def _move_clock(self, rng: Random, *, is_again: bool = False) -> None:
         # Where nobody has looked at a wrong clock so far, there may be another one when all is well.
         if self.world.now >= (CALM_FROM if CLOCK_MOVED in self.world.struck else RIGHT_FROM - WRONG_MOST_NS):
             return
         self.shell.wall_shift_ns = rng.choice((-1, 1)) * rng.choice((HOUR, 30 * 24 * HOUR))
         wrong_ns = rng.randrange(500 * MILLISECOND, WRONG_MOST_NS, MILLISECOND)
         rest_ns = rng.randrange(6000, 15_000) * MILLISECOND - wrong_ns
-        self.world.after(wrong_ns, partial(self._put_clock_right, rng, rest_ns, self.shell.misread))
+        put_right = partial(self._put_clock_right, rng, rest_ns, self.shell.misread, is_again=is_again)
+        self.world.after(wrong_ns, put_right)
 
-    def _put_clock_right(self, rng: Random, rest_ns: int, misread: int) -> None:
+    def _put_clock_right(self, rng: Random, rest_ns: int, misread: int, *, is_again: bool) -> None:
         self.shell.wall_shift_ns = 0
         has_met = self.shell.misread > misread
-        self.world.count_fault(CLOCK_MOVED, has_met=has_met)
-        self.world.after(rest_ns if has_met else SECOND // 4, partial(self._move_clock, rng))
+        self.world.count_fault(CLOCK_MOVED, has_met=has_met, is_again=is_again)
+        again = partial(self._move_clock, rng, is_again=not has_met)
+        self.world.after(rest_ns if has_met else SECOND // 4, again)
 
     def _take_store(self, rng: Random) -> None:
         if self._is_over(STORE_TAKEN):

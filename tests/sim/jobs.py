@@ -346,25 +346,26 @@ class Story:
                 world.violate("plan", f"the fault {name!r} of the plan never struck")
         return world
 
-    def _kill_core(self, rng: Random) -> None:
+    def _kill_core(self, rng: Random, *, is_again: bool = False) -> None:
         # Where nothing ran while all went wrong, it strikes the first that runs then.
         if self.world.now >= (CALM_FROM if CORE_DIES in self.world.struck else LATE_UNTIL):
             return
-        gap_ns = 3 * SECOND
         has_met = self.cores.strike(rng)
-        self.world.count_fault(CORE_DIES, has_met=has_met)
-        if not has_met and CORE_DIES not in self.world.struck:
-            gap_ns = SECOND // 4  # it is to strike, also where there is little to strike at
-        self.world.after(int(rng.expovariate(1.0) * gap_ns) + MILLISECOND, partial(self._kill_core, rng))
+        self.world.count_fault(CORE_DIES, has_met=has_met, is_again=is_again)
+        # It is to strike, also where there is little to strike at.
+        gap_ns = 3 * SECOND if has_met else SECOND // 4
+        again = partial(self._kill_core, rng, is_again=not has_met)
+        self.world.after(int(rng.expovariate(1.0) * gap_ns) + MILLISECOND, again)
 
-    def _block_core(self, rng: Random) -> None:
+    def _block_core(self, rng: Random, *, is_again: bool = False) -> None:
         if self.world.now >= (CALM_FROM if CORE_BLOCKED in self.world.struck else LATE_UNTIL):
             return
         for_ns = HOUR if rng.randrange(2) else rng.randrange(3, 40) * SECOND
         has_met = self.cores.block(rng, for_ns, is_computing=rng.randrange(3) == 0)
-        self.world.count_fault(CORE_BLOCKED, has_met=has_met)
+        self.world.count_fault(CORE_BLOCKED, has_met=has_met, is_again=is_again)
         gap_ns = 6 * SECOND if has_met else SECOND // 4
-        self.world.after(int(rng.expovariate(1.0) * gap_ns) + MILLISECOND, partial(self._block_core, rng))
+        again = partial(self._block_core, rng, is_again=not has_met)
+        self.world.after(int(rng.expovariate(1.0) * gap_ns) + MILLISECOND, again)
 
     def _calm(self) -> None:
         self.faults.stop()

@@ -177,7 +177,7 @@ class Story:
                 world.violate("plan", f"the fault {name!r} of the plan never struck")
         return world
 
-    def _leave(self, host: Host, away_ns: int) -> None:
+    def _leave(self, host: Host, away_ns: int, *, is_again: bool = False) -> None:
         """Say good-bye, end, and come back as another life."""
         node, membership = host.node, membership_of(host)
         if (
@@ -185,11 +185,11 @@ class Story:
             or membership is None
             or not host.act(lambda now: node.act(now, list(membership.leave(now))))
         ):
-            self.world.count_fault("leave", has_met=False)
+            self.world.count_fault("leave", has_met=False, is_again=is_again)
             if self.world.now < self.plan.calm_from - LEAVES_WITHIN_NS - AWAY_LIMIT_NS - SECOND:
-                self.world.after(SECOND, partial(self._leave, host, away_ns))
+                self.world.after(SECOND, partial(self._leave, host, away_ns, is_again=True))
             return
-        self.world.count_fault("leave")
+        self.world.count_fault("leave", is_again=is_again)
         self.world.after(LEAVES_WITHIN_NS, partial(self._end, host, host.boot, away_ns))
 
     def _end(self, host: Host, boot: int, away_ns: int) -> None:

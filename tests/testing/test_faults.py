@@ -9,6 +9,7 @@ from talka.testing.faults import (
     NETWORK_FAULTS,
     FaultLimits,
     Faults,
+    FrozenWorkers,
     link_profile,
     missing,
 )
@@ -216,6 +217,98 @@ def test_a_crash_of_a_host_that_is_down_is_made_up_for() -> None:
 
     assert world.met_nothing["crash"] > 5
     assert world.struck["crash"] > 10
+
+
+def seldom(world: World, name: str) -> Faults:
+    """One fault of this class on the first host, by the caller, and before the end no other but in its place."""
+    limits = FaultLimits(gap_ns=1000 * UNTIL, cut_ns=(SECOND // 10, SECOND // 5))
+    faults = Faults(world, NAMES[:1], (name,), limits=limits)
+    faults.begin(UNTIL)
+    faults._blow(name)
+    return faults
+
+
+def test_in_a_quiet_time_what_is_drawn_again_is_put_off_and_not_dropped() -> None:
+    world = world_of()
+    world.hosts["a"].crash()
+    faults = seldom(world, "crash")
+    faults._quiet_until = 10 * SECOND
+
+    world.run_until(faults._quiet_until - 1)
+    assert (world.met_nothing, world.drawn_again) == ({"crash": 1}, {})
+    world.hosts["a"].start()
+    world.run_until(faults._quiet_until + SECOND)
+
+    assert (world.struck, world.met_nothing, world.drawn_again) == ({"crash": 1}, {"crash": 1}, {"crash": 1})
+
+
+@pytest.mark.parametrize("name", ["crash", "one-way cut"])
+def test_a_fault_that_meets_nothing_again_and_again_is_drawn_again_eight_times(name: str) -> None:
+    """Whether it is known at once that it met nothing, or only when it is over."""
+    world = World(1)
+    for host in NAMES:
+        world.add_host(host, Mute).start()
+    world.hosts["a"].crash()
+
+    seldom(world, name)
+    world.run_until(UNTIL // 2)
+
+    assert (world.struck, world.met_nothing, world.drawn_again) == ({}, {name: 9}, {name: 8})
+
+
+def test_a_disk_that_was_rolled_back_in_the_place_of_one_that_could_not_is_counted_as_drawn_again() -> None:
+    world = World(1)
+    for host in NAMES:
+        world.add_host(host, Mute).start()
+    faults = Faults(world, NAMES, ("disk rolled back",), may_lose_disk=lambda name: True)
+
+    faults.begin(UNTIL + LAST_CALL_NS)
+    world.run_until(UNTIL)
+
+    assert 0 < world.drawn_again["disk rolled back"] <= world.met_nothing["disk rolled back"]
+
+
+def test_a_disk_that_was_not_rolled_back_before_faults_ended_is_not_drawn_again() -> None:
+    world = World(1)
+    for host in NAMES:
+        world.add_host(host, Mute).start()
+    faults = Faults(world, NAMES, ("disk rolled back",), may_lose_disk=lambda name: True)
+    faults.begin(UNTIL)
+    while not faults._is_image_kept:
+        world.run_until(world.now + SECOND // 10)
+    before = dict(world.drawn_again)
+    faults._quiet_until = world.now + SECOND // 10
+    faults.stop()
+
+    world.run_until(world.now + 20 * SECOND)
+
+    assert world.met_nothing["disk rolled back"] > 0 and world.drawn_again == before
+
+
+class Busy:
+    """Whom a frozen worker is to be drawn from."""
+
+    def __init__(self, world: World) -> None:
+        self.names: list[str] = []
+        self.frozen = FrozenWorkers(world, lambda: self.names, UNTIL)
+
+
+def test_where_nobody_is_busy_nobody_is_drawn_to_be_frozen_and_nothing_is_counted() -> None:
+    world = world_of()
+    busy = Busy(world)
+    busy.frozen.strike()
+    world.run_until(10 * SECOND)
+    assert not (world.struck or world.met_nothing or world.drawn_again)
+
+    world.hosts["b"].crash()
+    busy.names = ["b"]
+    world.run_until(11 * SECOND)
+    assert world.met_nothing[FrozenWorkers.NAME] == world.drawn_again[FrozenWorkers.NAME] + 1 > 5
+    world.hosts["b"].start()
+    world.run_until(12 * SECOND)
+
+    assert world.struck == {FrozenWorkers.NAME: 1}
+    assert world.drawn_again == world.met_nothing
 
 
 def test_a_clock_that_is_set_to_the_rate_it_has_was_not_struck() -> None:

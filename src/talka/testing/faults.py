@@ -2,7 +2,8 @@
 
 Each class counts in `World.struck` when it had an effect, not when it was tried. A fault that met nothing, as a crash
 of a host that is down or a cut where nobody spoke, counts in `World.met_nothing`, and another is drawn in its place: of
-the same class, by randomness of its own.
+the same class, by randomness of its own, up to `REDRAWS` times and not once faults have ended or make way for others.
+That it was drawn counts in `World.drawn_again`.
 """
 
 from collections.abc import Callable, Sequence
@@ -74,6 +75,7 @@ class FrozenWorkers:
         self._busy = busy
         self._until = until
         self._rng = world.rng(self.NAME)
+        self._is_again = False
 
     def strike(self) -> None:
         world, rng = self._world, self._rng
@@ -85,7 +87,8 @@ class FrozenWorkers:
         delay_ns = int(rng.expovariate(1.0) * 6 * SECOND)
         has_met = bool(names) and world.hosts[rng.choice(names)].freeze(rng.randrange(3, 12) * SECOND)
         if names:
-            world.count_fault(self.NAME, has_met=has_met)
+            world.count_fault(self.NAME, has_met=has_met, is_again=self._is_again)
+            self._is_again = not has_met
         if not has_met:
             delay_ns = SECOND // 20  # it is to strike, also where there is little to strike at
         world.after(delay_ns + MILLISECOND, self.strike)
@@ -94,12 +97,13 @@ class FrozenWorkers:
 class Blow:
     """A fault that lasts, and may yet turn out to have met nothing."""
 
-    __slots__ = ("_before", "_count", "at", "name")
+    __slots__ = ("_before", "_count", "at", "name", "redraws")
 
-    def __init__(self, name: str, at: int, count: Callable[[], int]) -> None:
-        """`count` grows when it has an effect."""
+    def __init__(self, name: str, at: int, count: Callable[[], int], redraws: int) -> None:
+        """`count` grows when it has an effect; if it does not, so many others may be drawn one after the other."""
         self.name = name
         self.at = at
+        self.redraws = redraws
         self._count = count
         self._before = count()
 
@@ -135,6 +139,8 @@ class Faults:
         self._rng = world.rng("fault")
         self._again_rng = world.rng("fault again")
         """Of what is drawn in the place of others: the rest of the history goes on as it would."""
+        self._redraws = REDRAWS
+        """So many may be drawn in the place of what is drawn just now."""
         self._blows: list[Blow] = []
         """Those that last, and have had no effect when it was last looked."""
         self._hosts = list(hosts)
@@ -226,26 +232,30 @@ class Faults:
     def _blow(self, name: str) -> None:
         self._count(name, self._actions[name]())
 
-    def _count(self, name: str, has_met: bool | None, redraws: int = REDRAWS) -> None:
+    def _count(self, name: str, has_met: bool | None, redraws: int = REDRAWS, *, is_again: bool = False) -> None:
         """What came of a fault. In the place of one that met nothing another is drawn, up to so many times."""
         if has_met is None:
             return
-        self._world.count_fault(name, has_met=has_met)
+        self._world.count_fault(name, has_met=has_met, is_again=is_again)
         if not has_met and redraws:
             pause_ns = self._again_rng.randrange(*REDRAWN_AFTER_NS)
             self._later(pause_ns, lambda: self._draw_again(name, redraws - 1))
 
     def _draw_again(self, name: str, redraws: int) -> None:
-        if self.is_quiet:
+        if self._is_over:
+            return
+        if self.is_quiet:  # put off, not dropped
+            self._later(self._quiet_until - self._world.now, lambda: self._draw_again(name, redraws))
             return
         self._rng, own = self._again_rng, self._rng
+        self._redraws = redraws
         has_met = self._actions[name]()
-        self._rng = own
-        self._count(name, has_met, redraws)
+        self._rng, self._redraws = own, REDRAWS
+        self._count(name, has_met, redraws, is_again=True)
 
     def _lasts(self, name: str, duration: int, count: Callable[[], int]) -> None:
         """It counts as struck; that is taken back when it is over and `count` has not grown."""
-        blow = Blow(name, self._world.now, count)
+        blow = Blow(name, self._world.now, count, self._redraws)
         self._blows.append(blow)
         self._later(duration, lambda: self._settle(blow))
 
@@ -259,7 +269,7 @@ class Faults:
         struck[blow.name] -= 1
         if not struck[blow.name]:
             del struck[blow.name]
-        self._count(blow.name, False, REDRAWS if is_drawn_again else 0)
+        self._count(blow.name, False, blow.redraws if is_drawn_again else 0)
 
     def _is_last_call(self) -> bool:
         """Whether a fault of a disk has not struck yet, or shortly before the end any other: then everything else
@@ -415,17 +425,18 @@ class Faults:
         host = self._world.hosts[name]
         host.disk.snapshot()
         self._is_image_kept = True
+        is_again, redraws = self._rng is self._again_rng, self._redraws
 
         def put_back() -> None:
             self._is_image_kept = False
             if self._is_over or not host.disk.has_changed or not self._is_calm() or not self._may_lose_disk(name):
-                self._count("disk rolled back", has_met=False)
+                self._count("disk rolled back", False, redraws, is_again=is_again)
                 return
             host.crash()
             host.disk.roll_back()
             host.start()
             self._quiet_until = max(self._quiet_until, self._world.now + 3 * SECOND)
-            self._world.count_fault("disk rolled back")
+            self._world.count_fault("disk rolled back", is_again=is_again)
 
         self._world.after(self._between((SECOND, 4 * SECOND)), put_back)
 

@@ -148,7 +148,7 @@ class RunListener:
 
 class SimulatedHandlerCores(Observer):
     """Runs what workers ask for with StartHandlers, TellHandlers and EndHandlers. A core dies with its host, and goes
-    on while the agent beside it stands still, until the end that it was told of last."""
+    on while the worker's process beside it stands still, until the end that it was told of last."""
 
     def __init__(self, world: World, ledger: HandlerLedger) -> None:
         self.ledger = ledger
@@ -329,7 +329,7 @@ class SimulatedHandlerCores(Observer):
         self._exit(core, ExitFacts(signal, signal=signal))
 
     def _exit(self, core: _Core, facts: ExitFacts) -> None:
-        """Its process is gone; the agent hears of it a moment later."""
+        """Its process is gone; the worker's process hears of it a moment later."""
         if not core.is_alive:
             return
         self._bury(core, "died")

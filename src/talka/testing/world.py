@@ -111,7 +111,9 @@ class World:
         self.struck: dict[str, int] = {}
         """How often each class of fault struck."""
         self.met_nothing: dict[str, int] = {}
-        """How often each class of fault was to strike and had no effect. Another one was drawn in its place."""
+        """How often each class of fault was to strike and had no effect."""
+        self.drawn_again: dict[str, int] = {}
+        """How many of each class were drawn in the place of one that met nothing."""
         self.events_handled = 0
         self.trace = Trace(verbose)
         self.heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -122,10 +124,13 @@ class World:
         self._boot_rng = self.rng("boot")
         self.push(SECOND, self._end_second, ())
 
-    def count_fault(self, name: str, *, has_met: bool = True) -> None:
-        """A fault of this class had an effect, or met nothing."""
+    def count_fault(self, name: str, *, has_met: bool = True, is_again: bool = False) -> None:
+        """A fault of this class had an effect, or met nothing. `is_again`: it was drawn in the place of one that met
+        nothing."""
         counts = self.struck if has_met else self.met_nothing
         counts[name] = counts.get(name, 0) + 1
+        if is_again:
+            self.drawn_again[name] = self.drawn_again.get(name, 0) + 1
 
     def rng(self, stream: str, entity: str = "") -> Random:
         """A source of randomness that no other stream or entity draws from."""

@@ -30,8 +30,9 @@ ERROR_LIMIT: Final = 8192
 Number = Annotated[int, msgspec.Meta(ge=0)]
 Word = Annotated[str, msgspec.Meta(max_length=200)]
 Outcome: TypeAlias = Literal["completed", "failed", "died", "timeout", "cancelled", "refused"]
-"""`failed`: the handler raised, or its command ended badly. `died`: its process did. `refused`: this worker cannot run
-it at all; another may."""
+"""`failed`: the handler raised, or its command ended badly. `died`: its process did; the task is tried again until the
+table of endings gives it up. `refused`: this worker cannot run it at all; another may, unless it is refused again and
+again."""
 
 
 class HandedTask(msgspec.Struct, frozen=True, array_like=True):

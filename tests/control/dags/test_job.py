@@ -325,6 +325,15 @@ def test_skip_dependents_skips_all_that_follows_and_nothing_else() -> None:
     )
 
 
+def test_one_task_that_is_skipped_or_run_again_is_told_as_one() -> None:
+    story = Story({"a": "", "b": "a"}, retry=ONCE, on_failure="skip_dependents")
+    story.fail("a")
+    story.take(story.job.rerun(story.now, ["b"]))
+    story.take(story.job.rerun(story.now, ["a"]))
+    assert [event.text for event in story.events("skipped")] == ["1 task that waits for it is skipped"]
+    assert [event.text for event in story.events("rerun")] == ["1 task is run again", "2 tasks are run again"]
+
+
 def test_a_task_that_was_refused_or_took_too_long_failed_after_no_attempt_that_counts() -> None:
     story = Story({"a": ""})
     for _ in range(REFUSALS_LIMIT + 1):

@@ -983,6 +983,20 @@ def test_the_only_task_of_a_core_that_dies_is_told_as_alone() -> None:
     assert rig.count("handler_cores_died_total") == 1
 
 
+def test_the_death_of_a_core_is_told_and_another_is_started_in_the_same_input() -> None:
+    rig = Rig(1, loads=False)
+    rig.loaded(1)
+    rig.hand(task(1))
+    rig.forget()
+
+    rig.exit(1)
+
+    assert rig.started == [2] and rig.outcomes == [(1, "died", "SIGSEGV")]
+    rig.hand(task(2, attempt=2))
+    rig.loaded(2)
+    assert rig.inside(2) == [2], "it was handed before there was a core, and begins as soon as one is there"
+
+
 def test_several_tasks_of_a_core_that_dies_are_not_told_as_alone() -> None:
     rig = Rig(1)
     rig.hand(task(1), task(2), task(3))

@@ -548,7 +548,7 @@ async def test_core_that_cannot_be_started_is_told_as_ended(owner: Owner, monkey
     assert facts.cause == "start" and "Resource temporarily unavailable" in facts.text
 
 
-async def test_killed_core_is_replaced_within_a_second(owner: Owner) -> None:
+async def test_after_a_core_was_killed_the_next_one_runs_tasks(owner: Owner) -> None:
     pid = await owner.start()
     owner.hand("wait")
     os.kill(pid, signal.SIGKILL)

@@ -306,7 +306,7 @@ def test_the_longest_id_that_a_for_each_begins_with_is_meant() -> None:
         (fan("extract..x"), "for_each", 'has an empty name in its path: write "TASK.path.to.list"'),
         (fan("extract."), "for_each", "has an empty name in its path"),
         (fan("", max_parallel=2), "max_parallel", "max_parallel is for a task with for_each: leave it out"),
-        (fan("extract", key="k"), "key", "for_each and key exclude each other"),
+        (fan("extract", key="k"), "key", "since a key stands for one output: leave key out"),
         (fan("", "bad[7]"), "id", "is an id of an element of task bad, which is fanned out: name it otherwise"),
     ],
 )

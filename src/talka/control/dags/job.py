@@ -305,7 +305,8 @@ class DagJob(FanBook):
         if self.has_ended:
             self.state, self.reason = begin_again(self.state), ""
             step.changes.append(MoveJob(self._number, self.state, self._clock(now)))
-        self._event(now, step, "rerun", text=f"{len(again)} tasks are run again")
+        text = "1 task is run again" if len(again) == 1 else f"{len(again)} tasks are run again"
+        self._event(now, step, "rerun", text=text)
         return self._go_on(now, step)
 
     # -- tasks that are fanned out
@@ -503,7 +504,8 @@ class DagJob(FanBook):
                     skipped += 1
                     open_ones.append(index)
         if skipped:
-            self._event(now, step, "skipped", failed.index, f"{skipped} tasks that wait for it are skipped")
+            which = "1 task that waits for it is" if skipped == 1 else f"{skipped} tasks that wait for it are"
+            self._event(now, step, "skipped", failed.index, f"{which} skipped")
 
     def _stop(self, now: int, step: DagStep, state: JobState, reason: str) -> None:
         self.state, self.reason = move(self.state, state), reason

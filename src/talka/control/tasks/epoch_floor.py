@@ -18,8 +18,11 @@ STEP_LIMIT: Final = 1024
 beats."""
 PAUSE_NS: Final = SECOND
 """Between two: who tells of ever higher ones, all the time, has used them up after weeks of alarms."""
-TOO_OLD: Final = "it gets no tasks: its version does not tell whose attempts it tells of, so update it"
-TOO_HIGH: Final = "it gets no tasks until the store has a higher epoch than the one that it remembers"
+TOO_OLD: Final = "it gets no tasks: its version is too old to say to which store its attempts belong: update it"
+TOO_HIGH: Final = (
+    "it obeyed a later epoch of this store than the store has, as after a restored copy: it gets tasks once the store"
+    " has a higher one, usually within seconds"
+)
 EPOCH_LIMIT: Final = (1 << 31) - 1
 """A fence has 63 bits, 32 of which count within an epoch."""
 

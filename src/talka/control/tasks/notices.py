@@ -29,7 +29,7 @@ DELIVERY, TIMESTAMP, SIGNATURE = "talka-delivery", "talka-timestamp", "talka-sig
 
 class NoticeLimits(NamedTuple):
     tries: int = 16
-    """With these waits: for about six hours in which a manager runs."""
+    """With these waits: for three to six hours in which a manager runs, as jitter has it."""
     first_ms: int = 5_000
     cap_ms: int = 3_600_000
     at_once: int = 8

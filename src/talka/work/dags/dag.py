@@ -454,7 +454,7 @@ def _fanned_over(
     if not task.for_each:
         return task.depends_on, [("max_parallel", "max_parallel is for a task with for_each: leave it out")]
     if task.key:
-        text = "for_each and key exclude each other: which element would have the key? Let the handler look itself"
+        text = "for_each and key exclude each other, since a key stands for one output: leave key out"
         texts.append(("key", text))
     if "${" in task.for_each:
         return task.depends_on, [*texts, ("for_each", _placeholder_in("for_each", task.for_each))]
