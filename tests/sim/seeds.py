@@ -41,6 +41,7 @@ ONCE_BROKEN: Final = (
     Stored("elections", 486, "whoever starts with a disk that was rolled back seems to have a vote in the calm"),
     Stored("elections", 58169190466, "links flap between those that do not speak with each other"),
     Stored("elections", 58169190813, "leadership is handed to a voter that loses it again and again"),
+    Stored("jobs", 77685, "a core goes on while its worker stands still, and what it says is heard in its order"),
     Stored("jobs", 58169190015, "a manager leads a job again after another, and nobody stored what it had counted"),
     Stored("fans", 8835045075, "a clock is wrong by a month when a task begins its delay that is fanned out later"),
     Stored("blocked", 58169190068, "a core is blocked that could not say that it turns, as its host stood still"),

@@ -3,16 +3,19 @@
 from talka.stats.windows import Window
 from talka.testing.host import Host
 from talka.testing.journeys import JourneyCounts, Journeys, Manner
+from talka.testing.line import CallLine
 from talka.wire.shards import Arm, Go
 
 
 class CoreProcess:
     """A core process of a host. While its event loop is blocked its shards wait, and what they are told does too."""
 
-    def __init__(self, host: Host, number: int) -> None:
+    def __init__(self, host: Host, number: int, line: CallLine) -> None:
         self.host = host
         self.boot = host.boot
         self.number = number
+        self.line = line
+        """To its worker: what is said on one connection is heard in its order."""
         self.runs: dict[int, CoreRun] = {}
         """Those in it that live."""
         self.blocked_at = 0

@@ -21,6 +21,7 @@ from talka.stats.windows import WINDOW_NS, Window
 from talka.testing.core_runs import CoreProcess, CoreRun, Ledger
 from talka.testing.host import Host
 from talka.testing.journeys import ITERATION_NS, JOURNEY_NS, rows_of, totals_of
+from talka.testing.line import CallLine
 from talka.testing.world import Observer, World
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.jobs import (
@@ -211,11 +212,13 @@ class Cores(Observer):
         worker, number = worker_of(host), effect.attempt
         owner, arm = worker.shards.pool.owner_of(number), worker.shards.arm_for(number)
         if owner is None or arm is None:  # it was given up in the same step
-            self._tell_exit(host, host.boot, number, "was given up before it started")
+            self._tell_exit(CallLine(self._world, host), host, number, "was given up before it started")
             return
         process = self._processes.get((host.name, effect.process))
         if process is None:
-            process = self._processes[host.name, effect.process] = CoreProcess(host, effect.process)
+            process = self._processes[host.name, effect.process] = CoreProcess(
+                host, effect.process, CallLine(self._world, host)
+            )
         run = process.runs[number] = CoreRun(host, number, owner[1], arm, process)
         self._runs.setdefault(host.name, {})[number] = run
         self.ledger.add(run)
@@ -381,7 +384,8 @@ class Cores(Observer):
 
     def _say(self, run: CoreRun, message: FromCore) -> None:
         if run.is_alive:
-            worker_act(self._world, run.host, run.boot, partial(_hear_core, attempt=run.number, message=message))
+            call = partial(_hear_core, attempt=run.number, message=message)
+            run.process.line.put(_Hearing(run.host, run.boot, call))
 
     def _end(self, run: CoreRun, how: str) -> None:
         """Its process is gone; the worker hears of it a moment later."""
@@ -390,12 +394,13 @@ class Cores(Observer):
         self._bury(run, how)
         self._runs.get(run.host.name, {}).pop(run.number, None)
         cause = "was killed by a signal" if how in ("killed", "died") else "ended"
-        self._tell_exit(run.host, run.boot, run.number, cause)
+        self._tell_exit(run.process.line, run.host, run.number, cause)
 
-    def _tell_exit(self, host: Host, boot: int, number: int, cause: str) -> None:
+    def _tell_exit(self, line: CallLine, host: Host, number: int, cause: str) -> None:
+        """Behind all that it said."""
         delay = self._rng(host).randrange(1, 20) * MILLISECOND
-        tell = partial(_hear_exit, attempt=number, cause=cause)
-        self._world.after(delay, partial(worker_act, self._world, host, boot, tell))
+        hearing = _Hearing(host, host.boot, partial(_hear_exit, attempt=number, cause=cause))
+        self._world.after(delay, partial(line.put, hearing))
 
     def _bury(self, run: CoreRun, how: str) -> None:
         run.is_alive = False

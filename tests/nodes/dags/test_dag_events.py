@@ -54,9 +54,8 @@ from talka.work.lifecycle import JobState
         ),
         (
             too_old_event("w2"),
-            "worker w2 is of a version that does not tell whose attempts it tells of, and is given no tasks of dag "
-            "jobs:"
-            " update it",
+            "the version of worker w2 is too old to say to which store its attempts belong, and it is given no tasks of"
+            " dag jobs: update it",
         ),
         ({"event": "store-back"}, "the store can be written again: dag jobs go on"),
     ],

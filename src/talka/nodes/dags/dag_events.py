@@ -44,8 +44,8 @@ def raised_event(place: str, wanted: RaiseEpoch) -> Event:
 
 def too_old_event(worker: str) -> Event:
     text = (
-        f"worker {worker} is of a version that does not tell whose attempts it tells of, and is given no tasks of dag"
-        " jobs: update it"
+        f"the version of worker {worker} is too old to say to which store its attempts belong, and it is given no tasks"
+        " of dag jobs: update it"
     )
     return {"event": "alarm", "kind": "workers", "worker": worker, "text": text}
 
