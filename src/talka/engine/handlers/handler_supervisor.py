@@ -16,7 +16,6 @@ from talka.engine.core_stack import CoreLook, last_calls
 from talka.engine.exit_facts import KillCount, facts_of, memory_kills
 from talka.engine.handlers import handler_run
 from talka.engine.handlers.handler_core import framed_message, new_deframer
-from talka.engine.handlers.short_wait import ShortWait
 from talka.engine.waits import within
 from talka.errors import Untrusted
 from talka.wire.tasks import FromHandlers, RunTasks, ToHandlers, decode_from_handlers
@@ -45,7 +44,6 @@ class HandlerProcess(asyncio.Protocol):
         self._deframer = new_deframer()
         self._transport: asyncio.Transport | None = None
         self._unsent: list[bytes] = []
-        self._wait = ShortWait()
         self._doing = ""
         self._peak_bytes = 0
 
@@ -58,7 +56,6 @@ class HandlerProcess(asyncio.Protocol):
         self._unsent.clear()
 
     def data_received(self, data: bytes) -> None:
-        self._wait.end()
         try:
             for frame in self._deframer.feed(data):
                 self._on_message(decode_from_handlers(frame))
@@ -75,7 +72,6 @@ class HandlerProcess(asyncio.Protocol):
         data = framed_message(message)
         if self._transport is not None:
             self._transport.write(data)
-            self._wait.begin()
         elif not self.silent.is_set():
             self._unsent.append(data)
 
