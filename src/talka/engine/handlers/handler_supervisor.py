@@ -16,6 +16,7 @@ from talka.engine.core_stack import CoreLook, last_calls
 from talka.engine.exit_facts import KillCount, facts_of, memory_kills
 from talka.engine.handlers import handler_run
 from talka.engine.handlers.handler_core import framed_message, new_deframer
+from talka.engine.handlers.short_wait import ShortWait
 from talka.engine.waits import within
 from talka.errors import Untrusted
 from talka.wire.tasks import FromHandlers, RunTasks, ToHandlers, decode_from_handlers
@@ -44,6 +45,7 @@ class HandlerProcess(asyncio.Protocol):
         self._deframer = new_deframer()
         self._transport: asyncio.Transport | None = None
         self._unsent: list[bytes] = []
+        self._wait = ShortWait()
         self._doing = ""
         self._peak_bytes = 0
 
@@ -56,6 +58,7 @@ class HandlerProcess(asyncio.Protocol):
         self._unsent.clear()
 
     def data_received(self, data: bytes) -> None:
+        self._wait.end()
         try:
             for frame in self._deframer.feed(data):
                 self._on_message(decode_from_handlers(frame))
@@ -72,6 +75,8 @@ class HandlerProcess(asyncio.Protocol):
         data = framed_message(message)
         if self._transport is not None:
             self._transport.write(data)
+            if isinstance(message, RunTasks) and len(message.tasks) == 1:
+                self._wait.begin()  # where there are more, somebody has something to do anyway
         elif not self.silent.is_set():
             self._unsent.append(data)
 
