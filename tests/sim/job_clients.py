@@ -133,9 +133,19 @@ class Clients(Observer):
 
     def begin(self) -> None:
         for job in self.jobs:
-            self._world.at(job.errand.at_ns, partial(self._act, job))
-            if job.errand.cancel_at_ns:
-                self._world.at(job.errand.cancel_at_ns, partial(self._want_cancel, job))
+            self._begin(job)
+
+    def _begin(self, job: Job) -> None:
+        self._world.at(job.errand.at_ns, partial(self._act, job))
+        if job.errand.cancel_at_ns:
+            self._world.at(job.errand.cancel_at_ns, partial(self._want_cancel, job))
+
+    def once_more(self) -> None:
+        """The first errand again, now, and to its end."""
+        key = f"{self.jobs[0].errand.key} again"
+        errand = msgspec.structs.replace(self.jobs[0].errand, key=key, at_ns=self._world.now, cancel_at_ns=0)
+        self.jobs.append(Job(errand))
+        self._begin(self.jobs[-1])
 
     def _want_cancel(self, job: Job) -> None:
         job.is_cancel_wanted = True

@@ -368,6 +368,8 @@ class Story:
         self.world.after(int(rng.expovariate(1.0) * gap_ns) + MILLISECOND, again)
 
     def _calm(self) -> None:
+        if CORE_BLOCKED in self.plan.classes and CORE_BLOCKED not in self.world.struck:
+            self.clients.once_more()  # every job ended before it began: there was no core to block
         self.faults.stop()
         self.world.network.default = LinkProfile()
         self.ends.begin(self.world)
