@@ -262,7 +262,9 @@ class DagCluster(JobCluster):
     def wait_until_loaded(self, within_s: float = SOON_S) -> None:
         def is_so() -> bool:
             self.hear(0.05)
-            return self.ask_api_once("GET", "/readyz").status == 200
+            with suppress(ConnectionRefusedError):  # it speaks with others before it listens for clients
+                return self.ask_api_once("GET", "/readyz").status == 200
+            return False
 
         self.wait(is_so, within_s, f"{self.managers[0]} to be ready")
 
