@@ -21,7 +21,7 @@ SHELL := /bin/sh
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 
-.PHONY: help demo test test-waiting test-computing test-fast test-all check fix sizes bench-truth bench-compare bench-load bench-wheels bench-cluster bench-journey bench-members bench-jobs bench-tasks bench-million fuzz sim sim-long ablation mutants chaos soak-tasks docs clean
+.PHONY: help demo test test-waiting test-computing test-fast test-all check fix sizes bench-truth bench-compare bench-load bench-wheels bench-cluster bench-journey bench-members bench-jobs bench-tasks bench-million fuzz sim sim-long ablation mutants chaos nft soak-tasks docs clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,7 +84,7 @@ test-fast: $(READY) ## the pure half only, for the inner loop
 # Two runs at a time: all tests from the sources (the native engine, uvloop, fresh histories); and from the built wheel those
 # of `make test` that do more than compute, with the engine in Python, the loop of asyncio, and processes that are started
 # by their name.
-test-all: $(READY) ## everything, fresh histories, both engines, both event loops, and the built wheel
+test-all: $(READY) nft ## everything, fresh histories, both engines, both event loops, and the built wheel
 	@rm -rf build/wheel && mkdir -p build/wheel
 	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/wheel .
 	@$(PYTHON) -m venv build/wheel/venv
@@ -150,12 +150,18 @@ bench-tasks: $(READY) ## what does a task cost? beside Celery, Dramatiq, Taskiq,
 bench-million: $(READY) ## a job of a million tasks: streamed, killed in the middle, started again (about 2 minutes)
 	@$(BIN)/python benchmarks/million.py
 
-chaos: $(READY) ## kill, stop and cut off processes of a real cluster, job after job: MINUTES=25, SEED=n
+chaos: $(READY) nft ## kill, stop and cut off processes of a real cluster, job after job: MINUTES=25, SEED=n
 	@$(BIN)/python -m tests.e2e.chaos --minutes $(MINUTES) --seed $(SEED)
 
 soak-tasks: MINUTES = 10
 soak-tasks: $(READY) ## kill manager, workers and cores while 100,000 tasks run; store and ledger compared: MINUTES=10, SEED=n
 	@$(BIN)/python -m tests.e2e.soak --minutes $(MINUTES) --seed $(SEED)
+
+# Silent cuts need Debian's nftables. Whoever cannot have it is told what is left out.
+nft:
+	@command -v nft > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null \
+	 && { apt-get install -y nftables || { apt-get update && apt-get install -y nftables; }; } > /dev/null 2>&1; } \
+	 || echo "nft is not here and cannot be installed: cuts of the network are left out"
 
 fuzz: $(READY) ## a million frames through every decoder, a million answers through both engines: FRAMES=n, ANSWERS=n, SEED=n
 	@$(BIN)/python -m tests.wire.fuzz --frames $(FRAMES) --seed $(SEED)
