@@ -141,9 +141,18 @@ def _starts_alike(environment: Mapping[str, str]) -> bool:
     )
 
 
+def _network() -> str:
+    """The namespace that this process is in: what is forked is in that of who forks."""
+    try:
+        return os.readlink("/proc/self/ns/net")
+    except OSError:  # there are none
+        return ""
+
+
 class _Zygote:
     def __init__(self) -> None:
         self.owner = os.getpid()
+        self.network = _network()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 21)
         with theirs:
@@ -165,7 +174,9 @@ _present: list[_Zygote] = []
 
 
 def _zygote() -> _Zygote:
-    """Of this process: made when the first command is run."""
-    if not _present or _present[0].owner != os.getpid():
-        _present[:] = [_Zygote()]
-    return _present[0]
+    """Of this process, in the network in which it is now: made when the first command is run there."""
+    for one in _present:
+        if one.owner == os.getpid() and one.network == _network():
+            return one
+    _present.append(_Zygote())
+    return _present[-1]

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from tests.processes import LIMIT_S, ROOT
 
 FORKED = """
@@ -32,4 +34,33 @@ for descriptor in opened:
 def test_what_is_left_of_the_process_it_was_forked_from_closes_nothing_that_a_process_opens() -> None:
     ended = subprocess.run([sys.executable, "-c", FORKED], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
 
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+MOVED = """
+import ctypes
+import os
+import subprocess
+
+from tests import processes
+
+processes.run([*processes.TALKA, "--version"], stdout=subprocess.DEVNULL, check=True, timeout=60)
+if ctypes.CDLL(None).unshare(0x40000000):  # CLONE_NEWNET
+    raise SystemExit(77)
+server = processes.Popen([*processes.TALKA, "demo-server", "--port", "0"], stdout=subprocess.PIPE, text=True)
+try:
+    assert server.stdout.readline()
+    assert os.readlink(f"/proc/{server.pid}/ns/net") == os.readlink("/proc/self/ns/net")
+finally:
+    server.kill()
+    server.wait(60)
+"""
+
+
+def test_a_process_is_in_the_network_that_whoever_starts_it_has_moved_to() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", MOVED], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    if ended.returncode == 77:
+        pytest.skip("no namespace can be made here")
     assert (ended.returncode, ended.stderr) == (0, "")
