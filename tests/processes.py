@@ -175,8 +175,10 @@ _present: list[_Zygote] = []
 
 def _zygote() -> _Zygote:
     """Of this process, in the network in which it is now: made when the first command is run there."""
+    # A copy of another process's would keep its socket open, and it would not see that its owner ended.
+    _present[:] = [one for one in _present if one.owner == os.getpid()]
     for one in _present:
-        if one.owner == os.getpid() and one.network == _network():
+        if one.network == _network():
             return one
     _present.append(_Zygote())
     return _present[-1]

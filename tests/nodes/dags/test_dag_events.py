@@ -54,8 +54,7 @@ from talka.work.lifecycle import JobState
         ),
         (
             too_old_event("w2"),
-            "the version of worker w2 is too old to say to which store its attempts belong, and it is given no tasks of"
-            " dag jobs: update it",
+            "worker w2: it gets no tasks: its version is too old to say to which store its attempts belong: update it",
         ),
         ({"event": "store-back"}, "the store can be written again: dag jobs go on"),
     ],

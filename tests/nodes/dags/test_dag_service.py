@@ -1659,7 +1659,7 @@ async def test_an_epoch_that_a_worker_remembers_is_passed_through_the_store(node
     assert node.events[-1]["text"] == "worker w held 3 attempts and 1 result of store 1, life 2: dropped"
     nameless = WorkerBeat("v", 1, 0, WORKER, 4, "healthy", 0, NOWHERE, names=False)
     node.perform(node.keeper.on_beat(boottime_ns(), nameless))
-    assert "the version of worker v is too old to say" in node.events[-1]["text"]
+    assert "worker v: it gets no tasks: its version is too old to say" in node.events[-1]["text"]
 
 
 async def test_an_epoch_that_the_store_cannot_take_now_is_asked_for_again(

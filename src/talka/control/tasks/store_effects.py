@@ -57,7 +57,7 @@ class WorkerDropped(msgspec.Struct, frozen=True, gc=False):
 
 
 class WorkerTooOld(msgspec.Struct, frozen=True, gc=False):
-    """News, once for each: a worker does not tell whose attempts are that it tells of, and is given none."""
+    """News, once for each: a worker does not say to which store its attempts belong, and is given none."""
 
     worker: str
 

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from talka.control.tasks.epoch_floor import TOO_OLD
 from talka.control.tasks.store_effects import RaiseEpoch
 from talka.nodes.member_events import WORDS, Event
 from talka.report.text import counted_text
@@ -43,11 +44,7 @@ def raised_event(place: str, wanted: RaiseEpoch) -> Event:
 
 
 def too_old_event(worker: str) -> Event:
-    text = (
-        f"the version of worker {worker} is too old to say to which store its attempts belong, and it is given no tasks"
-        " of dag jobs: update it"
-    )
-    return {"event": "alarm", "kind": "workers", "worker": worker, "text": text}
+    return {"event": "alarm", "kind": "workers", "worker": worker, "text": f"worker {worker}: {TOO_OLD}"}
 
 
 def dropped_event(worker: str, dropped: Dropped) -> Event:

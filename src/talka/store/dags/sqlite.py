@@ -150,7 +150,7 @@ class SqliteRecords:
         changed: list[int] = []
         for query, rows, sizes, ranges in steps:
             count = connection.executemany(self._queries[query], rows).rowcount if rows else 0
-            if query is SET_ASIDE:
+            if query == SET_ASIDE:
                 self._clear(connection)
             if sizes is None:
                 sizes = ranges or [1] * len(rows)
@@ -164,7 +164,7 @@ class SqliteRecords:
         for query, rows, sizes, _ in steps:
             sql = self._queries[query]
             counts = [connection.execute(sql, row).rowcount for row in rows]
-            if query is SET_ASIDE:
+            if query == SET_ASIDE:
                 self._clear(connection)
             if sizes is None:
                 changed += counts
