@@ -17,7 +17,8 @@ import msgspec
 
 from talka.control.dags.commits import Commits
 from talka.control.dags.fan_outs import FanOuts
-from talka.control.dags.job import NOTHING, DagJob, DagStep, job_of
+from talka.control.dags.flow import NOTHING, DagStep
+from talka.control.dags.job import DagJob, job_of
 from talka.control.dags.job_timers import JobTimers
 from talka.control.dags.keeper_limits import KEEPER_LIMITS, KeeperLimits
 from talka.control.dags.shelf import DagShelf

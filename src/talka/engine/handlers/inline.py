@@ -20,7 +20,8 @@ from typing import Any, Final, TypeVar, TypeVarTuple
 import msgspec
 
 from talka.clock import monotonic_ns
-from talka.control.dags.job import DagJob, DagStep
+from talka.control.dags.flow import DagStep
+from talka.control.dags.job import DagJob
 from talka.control.dags.rows import no_list_text
 from talka.control.tasks.task import DagTask
 from talka.engine.handlers.command_run import run_command
