@@ -271,6 +271,7 @@ class Delivery:
             fed,
             item,
             in_list,
+            policy.on_timeout,
         )
         needs = task.needs
         bundle = task.job.bundle if needs is not None and needs.bundle else None

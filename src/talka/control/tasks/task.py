@@ -13,6 +13,7 @@ import msgspec
 from talka.wire.output_tail import StreamTail
 from talka.work.dags.dag import CodeBundle, Limit, TaskSpec
 from talka.work.dags.records import Change, JobRow
+from talka.work.deadlines import OnTimeout
 from talka.work.lifecycle import TaskState
 from talka.work.retry import RetryPolicy
 
@@ -53,6 +54,8 @@ class Policy(msgspec.Struct, frozen=True):
     attempt_ns: int
     total_ns: int
     delay_ns: int
+    on_timeout: OnTimeout = "kill"
+    """What follows once an attempt was warned that its time is over."""
 
 
 class TaskOwner(Protocol):
