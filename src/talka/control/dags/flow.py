@@ -184,6 +184,7 @@ class DagFlow(FanBook):
     def _after_attempt(self, now: int, task: DagTask, verdict: RetryVerdict, result: TaskResult) -> DagStep:
         step = DagStep()
         self._kept.over(task.fence)
+        self._times.over(task.fence)
         at_ms = self._clock(now)
         started_ms = self._clock(now - result.took_us * 1000 if result.took_us else task.started_at or now)
         step.changes.append(attempt_of(self._number, task, result, started_ms, at_ms))
@@ -211,8 +212,18 @@ class DagFlow(FanBook):
             self._timers.wake(task)
         else:
             self._backlog.appendleft(task)  # it has waited its turn already
+        if verdict.pauses:
+            self._put_aside(now, step, verdict.error)
+            return
         kind = "lost" if verdict.cause == "lost" else "retry"
         self._event(now, step, kind, task.index, again_text(task, verdict))
+
+    def _put_aside(self, now: int, step: DagStep, reason: str) -> None:
+        """A task waits until somebody resumes the job."""
+        if self.state is JobState.RUNNING:
+            self.state, self.reason = move(self.state, JobState.PAUSED), reason
+            self._unqueue_all(step)
+            self._tell(now, step, "paused")
 
     def _overdue(self, now: int, step: DagStep, task: DagTask, error: str) -> None:
         """A task has waited too long, or runs too long."""

@@ -14,6 +14,7 @@ from talka.control.dags.book import STOPPING
 from talka.control.dags.ends import end_of, stopped
 from talka.control.dags.fans import Fan
 from talka.control.dags.flow import NOTHING, DagFlow, DagStep
+from talka.control.dags.kept_times import put_aside_text
 from talka.control.dags.rows import done
 from talka.control.tasks.notices import notices_of
 from talka.control.tasks.retries import STOPPED, RetryVerdict, ending_of_result, judged, longest_wait_ns
@@ -133,6 +134,7 @@ class DagJob(DagFlow):
             fence, started_ms = task.fence, at_ms - took_us // 1000
         change = done(self._number, task, fence, (started_ms, at_ms), output, blob, memory_bytes)
         self._move(task, TaskState.COMPLETED)
+        self._times.over(task.fence)
         task.worker = task.recall = ""
         task.output_kib = len(output) >> 10
         return [change]
@@ -154,7 +156,10 @@ class DagJob(DagFlow):
         if verdict is None:
             # A result may be here before the spec was read again: the job's own rules hold then.
             policy = task.policy or self._terms.usual
-            verdict = judged(task, policy, result, self._rng)
+            if result.outcome == "timeout" and policy.on_timeout == "pause":
+                verdict = RetryVerdict(None, "timeout", put_aside_text(task, result), pauses=True)
+            else:
+                verdict = judged(task, policy, result, self._rng)
             is_suspect = result.outcome == "died" and ending_of_result(result) is not TOLD_TO_STOP
             if is_suspect and verdict.state is None:
                 self._terms.isolate(task)
@@ -188,7 +193,7 @@ class DagJob(DagFlow):
             return NOTHING
         self._check_goes_on("resumed")
         step = DagStep()
-        self.state = move(self.state, JobState.RUNNING)
+        self.state, self.reason = move(self.state, JobState.RUNNING), ""
         self._backlog.clear()
         self._backlog.extend([task for task in self.tasks if task.state is _PENDING and not task.waits_for])
         self._tell(now, step, "resumed")

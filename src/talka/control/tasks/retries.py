@@ -40,6 +40,8 @@ class RetryVerdict(msgspec.Struct, frozen=True):
     cause: str
     error: str
     wait_ns: int = 0
+    pauses: bool = False
+    """Its job is paused: it is tried again once that is resumed."""
 
 
 def policy_of(spec: TaskSpec, settings: DagSettings) -> Policy:
