@@ -144,6 +144,7 @@ from talka.wire.tasks import (
     Held,
     Load,
     Loaded,
+    MoreTime,
     Ran,
     Recall,
     ResultsStored,
@@ -155,6 +156,12 @@ from talka.wire.tasks import (
     TaskLine,
     TaskProgress,
     TaskResult,
+    TellTime,
+    TimeAnswer,
+    TimeAnswers,
+    TimeTold,
+    TimeWanted,
+    WarnTasks,
 )
 from talka.wire.views import (
     ClusterView,
@@ -484,6 +491,7 @@ TASK = HandedTask(
     3,
     b'{"part":3}',
     3,
+    "pause",
 )
 FAILED = TaskResult(
     TASK_FENCE,
@@ -504,7 +512,8 @@ FAILED = TaskResult(
 WROTE = Wrote(TASK_FENCE, (StreamTail("stderr", b"slow\n", 5),))
 DIED = TaskResult(TASK_FENCE + 1, "died", error="it was killed", cause="SIGSEGV", signal="SIGSEGV", alone=True)
 LINE = TaskLine(TASK_FENCE, 1_760_000_000_123, "row 7 of 9 – fertig")
-PROGRESS = HandlerProgress(TASK_FENCE, b'{"row":7}')
+PROGRESS = HandlerProgress(TASK_FENCE, b'{"row":7}', 3)
+MORE_TIME = MoreTime(TASK_FENCE, 2, 25_000, 3, "the index is large – später", 30_000, True)
 
 TASKS: dict[str, tasks.TaskMessage] = {
     "hand": AssignTasks(7, (TASK,), 0xB007, 41, LIFE, HandedBundle(DIGEST, 70_000, ("etl.py",), bytes(range(100)))),
@@ -513,20 +522,23 @@ TASKS: dict[str, tasks.TaskMessage] = {
     "took": ResultsStored(7, (TASK_FENCE, TASK_FENCE + 1), LIFE),
     "which": AskHeld(7, LIFE),
     "feed": TaskInputs(7, TASK_FENCE, {"fetch": b'"a.png"'}, 0xB007, LIFE),
+    "more-time": TimeAnswers(7, (TimeAnswer(TASK_FENCE, 2, 15_000, 4, "it has not advanced"),), LIFE),
     "done": Done((FAILED, DIED, TaskResult(TASK_FENCE + 2, "completed", b"[1]")), LIFE),
-    "underway": TaskProgress((TASK_FENCE,), (PROGRESS,), (LINE,), LIFE, (WROTE,)),
+    "underway": TaskProgress((TASK_FENCE,), (PROGRESS,), (LINE,), LIFE, (WROTE,), (MORE_TIME,)),
     "holding": Held(7, (TASK_FENCE, TASK_FENCE + 1), 1, 2, LIFE, (Dropped(0x5706E, 0x11FE, 3, 2),)),
 }
 TO_HANDLERS: dict[str, tasks.ToHandlers] = {
     "load": Load(("etl.py", "more.py"), 2, "w1", BundleSource("/b", DIGEST, "etl.py", "/f", {})),
     "run": RunTasks((TASK,)),
     "stop": StopTasks((TASK_FENCE,), "timeout"),
+    "warn": WarnTasks((TASK_FENCE,)),
+    "tell-time": TellTime((TimeTold(TASK_FENCE, 1, 15_000, 4, "it has not advanced"),)),
 }
 FROM_HANDLERS: dict[str, tasks.FromHandlers] = {
     "loaded": Loaded(4711, ("resize", "fetch"), plain=("resize",)),
     "loaded-with-a-problem": Loaded(4711, problem="etl.py:3: SyntaxError: invalid syntax"),
     "ran": Ran((FAILED, DIED)),
-    "said": Said((PROGRESS,), (LINE,), (WROTE,)),
+    "said": Said((PROGRESS,), (LINE,), (WROTE,), (TimeWanted(TASK_FENCE, 1, 3, "rows", 30_000),), (TASK_FENCE,)),
     "spent": Spent(3),
 }
 

@@ -55,6 +55,7 @@ from talka.wire.shards import Gap
 from talka.wire.tasks import (
     AssignTasks,
     HandedTask,
+    HandlerProgress,
     Said,
     TaskProgress,
     TaskResult,
@@ -68,6 +69,13 @@ GOLDEN = Path(__file__).parent / "golden" / "protocol-1"
 OLDER = GOLDEN / "older" / "jobs"
 quick = settings(deadline=None, derandomize=True, max_examples=200)
 
+BEFORE_TIME: dict[tuple[type, str], Any] = {
+    (HandedTask, "on_timeout"): "kill",
+    (HandlerProgress, "done"): 0,
+    (TaskProgress, "more_time"): (),
+    (Said, "wanted"): (),
+    (Said, "heeding"): (),
+}
 BEFORE_LOADING: dict[tuple[type, str], Any] = {(WorkerFacts, "is_loading"): False}
 BEFORE_WORKERS: dict[tuple[type, str], Any] = {
     **BEFORE_LOADING,
@@ -94,6 +102,7 @@ OLDER_FIELDS: dict[tuple[type, str], Any] = {
     (WorkerFacts, "accepts_code"): False,
 }
 BEFORE_PARTITIONS: dict[tuple[type, str], Any] = {
+    **BEFORE_TIME,
     (HandedTask, "item"): b"",
     (HandedTask, "place"): -1,
     **BEFORE_WORKERS,
@@ -105,7 +114,7 @@ BEFORE_PARTITIONS: dict[tuple[type, str], Any] = {
     (TaskResult, "tails"): (),
     (TaskProgress, "wrote"): (),
 }
-BEFORE_ITEM: dict[tuple[type, str], Any] = {(HandedTask, "item"): b"", (HandedTask, "place"): -1}
+BEFORE_ITEM: dict[tuple[type, str], Any] = {**BEFORE_TIME, (HandedTask, "item"): b"", (HandedTask, "place"): -1}
 BEFORE_CODE: dict[tuple[type, str], Any] = {
     **BEFORE_ITEM,
     **BEFORE_WORKERS,
@@ -196,9 +205,19 @@ def test_what_tells_no_output_is_read_as_of_attempts_that_wrote_nothing(name: st
     golden = bytes.fromhex((OLDER.parent / "before-output" / f"{name}.hex").read_text())
     message = {**TASKS, **FROM_HANDLERS}[name]
     read = decode_from_handlers if name in FROM_HANDLERS else decode
-    fields = {(TaskResult, "tails"): (), (TaskProgress, "wrote"): (), (Said, "wrote"): ()}
+    fields = {**BEFORE_TIME, (TaskResult, "tails"): (), (TaskProgress, "wrote"): (), (Said, "wrote"): ()}
 
     assert read(golden) == older(message, fields) != message
+
+
+@pytest.mark.parametrize("name", ["hand", "hand-of-few-words", "run", "said", "underway"])
+def test_what_tells_nothing_of_time_is_of_attempts_that_end_at_their_timeout(name: str) -> None:
+    golden = bytes.fromhex((OLDER.parent / "before-time" / f"{name}.hex").read_text())
+    message = {**TASKS, **TO_HANDLERS, **FROM_HANDLERS}[name]
+    read = {"run": decode_to_handlers, "said": decode_from_handlers}.get(name, decode)
+
+    assert golden != encode(message)
+    assert read(golden) == older(message, BEFORE_TIME)
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (OLDER.parent / "before-workers").glob("*.hex")))

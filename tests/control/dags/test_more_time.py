@@ -7,7 +7,7 @@ import pytest
 
 from talka.control.tasks.attempt_time import decoded_time
 from talka.units import SECOND
-from talka.wire.tasks import HandlerProgress, Held, MoreTime, TaskProgress, TimeAnswer, TimeAnswers
+from talka.wire.tasks import HandlerProgress, MoreTime, TaskProgress, TimeAnswer, TimeAnswers
 from talka.work.dags.dag import Retry, Timeouts
 from talka.work.dags.records import EventRow, PutTime
 from talka.work.lifecycle import JobState, TaskState
