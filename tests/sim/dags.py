@@ -336,8 +336,9 @@ class Story:
             world.observers.append(Duties(world))
         if plan.is_refused:
             world.observers.append(self.refusals)
+        self.resumer = Resumer(self.manager)
         if plan.has_late:
-            world.observers.append(Resumer(self.manager))
+            world.observers.append(self.resumer)
         self.rival = StoreRival(world, self.shell)
         self.chores = StoreChores(world, self.manager, self.shell, SCHEDULED, KEPT_NS // MILLISECOND)
         if plan.rare == CLOCK_MOVED:
