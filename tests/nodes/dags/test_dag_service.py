@@ -49,7 +49,7 @@ from talka.nodes.dags.dag_reading import ReadingLimits
 from talka.nodes.dags.dag_service import DagService, ServiceLimits
 from talka.nodes.dags.dag_views import spec_of
 from talka.nodes.dags.notice_sender import NO_NOTICES
-from talka.nodes.dags.store_upkeep import KEPT_S, UpkeepLimits
+from talka.nodes.dags.store_upkeep import KEPT, UpkeepLimits
 from talka.store.dags.memory import StoreMemory
 from talka.store.dags.records import RecordsUnavailable, StoreGone, StoreLost, StoreTaken
 from talka.store.dags.sqlite import SqliteRecords
@@ -57,6 +57,7 @@ from talka.store.dags.sqlite_file import FileLimits
 from talka.store.dags.sqlite_store import SqliteStore
 from talka.store.dags.sqlite_thread import ThreadLimits
 from talka.store.files.blobs import Blobs
+from talka.units import MILLISECOND, NEVER
 from talka.wire.attempts import NOWHERE, Dropped, StoreLife
 from talka.wire.jobs import WorkerFacts
 from talka.wire.task_views import BackfillRequest, DagFacts, RetryRequest, SkipRequest, TaskWants, TaskWorkers
@@ -74,9 +75,11 @@ from talka.wire.tasks import (
 from talka.work.dags.dag import BadDag, CodeBundle, DagHead, DagSettings, DagSpec, Limit, Param, Retry, TaskSpec
 from talka.work.dags.records import Change, PutJob, PutSchedule, ScheduleRow
 from talka.work.lifecycle import JobState, TaskState, is_final
+from talka.work.retention import Keep, Retention
 
 ONCE = DagSettings(retry=Retry(max=0))
 MONTH_NS = 30 * 86_400 * 10**9
+FOR_EVER = Retention(Keep(NEVER, 99), Keep(NEVER, 99))
 RARELY = "0 0 29 2 *"
 """Hardly at the moment of a test."""
 
@@ -1714,9 +1717,9 @@ async def test_old_jobs_and_their_files_are_swept(node_of: NodeOf) -> None:
         ids.append(facts.id)
         await node.jobs.sweep()  # sees this end
         if name == "a":
-            node.records.sweep(1000, KEPT_S * 1000, 99, 99)
+            node.records.sweep(1000, Retention(KEPT, KEPT), 99)
     assert len(node.blobs.digests()) == 2
-    assert node.records.sweep(KEPT_S * 1000 - 1000, 1 << 60, 99, 99) == 0  # only grows older
+    assert node.records.sweep(KEPT.age_ns // MILLISECOND - 1000, FOR_EVER, 99) == 0  # only grows older
     await node.jobs.sweep()
     with pytest.raises(NoSuchJob):
         await node.jobs.dag(ids[0])
@@ -1724,7 +1727,7 @@ async def test_old_jobs_and_their_files_are_swept(node_of: NodeOf) -> None:
 
 
 async def test_all_jobs_above_those_that_are_kept_are_swept_however_many_and_all_that_they_had(node_of: NodeOf) -> None:
-    node = await node_of(upkeep=UpkeepLimits(kept_jobs=1, swept_at_once=1))
+    node = await node_of(upkeep=UpkeepLimits(Retention(Keep(NEVER, 1), Keep(NEVER, 1)), swept_at_once=1))
     node.beat()
     ids = []
     for number in range(4):
@@ -1756,7 +1759,7 @@ async def test_a_clock_that_is_a_month_ahead_for_a_moment_drops_no_ended_job_and
     await node.jobs.sweep()
     await node.jobs.sweep()
     assert (await node.jobs.dag(facts.id)).state is JobState.COMPLETED
-    node.jobs._upkeep._limits = UpkeepLimits(kept_s=0)
+    node.jobs._upkeep._limits = UpkeepLimits(Retention(Keep(0, 9), Keep(0, 9)))
     await node.jobs.sweep()
     with pytest.raises(NoSuchJob):
         await node.jobs.dag(facts.id)
