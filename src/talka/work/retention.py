@@ -6,10 +6,11 @@ from typing import Final
 import msgspec
 
 from talka.errors import Invalid
-from talka.units import NEVER
+from talka.units import HOUR, NEVER
 from talka.work.durations import format_duration, parse_duration, shown
 
-LONGEST_NS: Final = 3650 * 86_400 * 10**9
+DAY_NS: Final = 24 * HOUR
+LONGEST_NS: Final = 3650 * DAY_NS
 """Ten years."""
 MOST_KEPT: Final = 10_000_000
 NUMBER: Final = re.compile(r"[0-9]{1,20}")
@@ -30,6 +31,9 @@ class Keep(msgspec.Struct, frozen=True):
         return f"{self.count}" if self.age_ns == NEVER else f"{format_duration(self.age_ns)},{self.count}"
 
 
+WEEK: Final = Keep(7 * DAY_NS, 10_000)
+
+
 class Retention(msgspec.Struct, frozen=True):
     completed: Keep
     failed: Keep
@@ -37,6 +41,19 @@ class Retention(msgspec.Struct, frozen=True):
 
     def of(self, *, is_completed: bool) -> Keep:
         return self.completed if is_completed else self.failed
+
+
+class ManagerKeeps(msgspec.Struct, frozen=True):
+    """What a manager keeps of what has ended."""
+
+    jobs: Retention = Retention(WEEK, WEEK)
+    output: Retention = Retention(WEEK, WEEK)
+    """What attempts of dag jobs wrote and logged; it goes with its job at the latest."""
+    blobs: Keep = WEEK
+    """Bundles and results that nothing names any more."""
+
+
+MANAGER_KEEPS: Final = ManagerKeeps()
 
 
 def parse_keep(value: object, default: Keep, *, what: str) -> Keep:

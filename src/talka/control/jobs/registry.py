@@ -28,6 +28,7 @@ from talka.control.jobs.effects import (
 )
 from talka.control.jobs.entries import EntryBook
 from talka.control.jobs.forwarding import forwarded
+from talka.control.jobs.job_checkpoint import open_workflows
 from talka.control.jobs.job_view import facts_of
 from talka.control.jobs.orders import check_order
 from talka.control.jobs.queue import JobQueue, QueueFull, no_workers_text, waiting_reason
@@ -92,6 +93,7 @@ class Registry:
         wall_offset_ns: int,
         managers: Callable[[], tuple[ManagerAt, ...]],
         signer: bytes = b"",
+        datacenter: str = "",
         heard: HeardLives | None = None,
         tasks: TasksSeen | None = None,
         slots: int = SLOTS,
@@ -111,6 +113,7 @@ class Registry:
         self.next_tick_at = now
         self.refused: Counter[str] = Counter()
         self._me = me
+        self._datacenter = datacenter
         self._grants_limit = grants_limit
         self._voter = voter
         self._rng = rng
@@ -252,7 +255,13 @@ class Registry:
             raise QueueFull(self.book.slots)
         self.queue.push(now, job, order.priority, number)
         entry = JobEntry(
-            job=job, key=key, order=order, state=JobState.QUEUED, number=number, submitted_ms=self._wall_ms(now)
+            job=job,
+            key=key,
+            order=order,
+            state=JobState.QUEUED,
+            number=number,
+            submitted_ms=self._wall_ms(now),
+            datacenter=self._datacenter,
         )
         self._signers.add(order.bundle.word)
         answer = _answer(sender, call, calls.JobTold(self.facts(entry)))
@@ -268,9 +277,11 @@ class Registry:
         reason = asked.reason or "cancelled"
         if entry.state in WAITING_STATES:
             self.queue.remove(entry.job)
-            cancelled = msgspec.structs.replace(entry, cancel=reason)
+            cancelled = msgspec.structs.replace(entry, cancel=reason, stopped=open_workflows(entry))
             return self._end_unstarted(now, cancelled, JobState.CANCELLED, reason, answer_to=(sender, call))
-        entry = msgspec.structs.replace(entry, cancel=reason, state=move(entry.state, JobState.CANCELLING))
+        entry = msgspec.structs.replace(
+            entry, cancel=reason, stopped=open_workflows(entry), state=move(entry.state, JobState.CANCELLING)
+        )
         answer = _answer(sender, call, calls.JobTold(self.facts(entry)))
         return self.book.put(now, entry, answer, *self._lead(now, entry))
 

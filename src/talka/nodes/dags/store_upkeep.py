@@ -9,20 +9,17 @@ from talka.control.tasks.clock_watch import ClockWatch
 from talka.control.tasks.partition import LEASE
 from talka.store.dags.records import Store
 from talka.units import MILLISECOND, SECOND
-from talka.work.retention import Keep, Retention
+from talka.work.retention import MANAGER_KEEPS, ManagerKeeps
 
 Answer = TypeVar("Answer")
 
-KEPT: Final = Keep(7 * 86_400 * SECOND, 10_000)
 SWEPT_AT_ONCE: Final = 100
 BLOBS_KEPT_S: Final = 3600.0
 """A file is there before the row that names it. One that is older than this and not named belongs to nothing."""
 
 
 class UpkeepLimits(NamedTuple):
-    jobs: Retention = Retention(KEPT, KEPT)
-    output: Retention = Retention(KEPT, KEPT)
-    """Of what attempts wrote and logged; it goes with its job at the latest."""
+    keeps: ManagerKeeps = MANAGER_KEEPS
     swept_at_once: int = SWEPT_AT_ONCE
     blobs_kept_s: float = BLOBS_KEPT_S
 
@@ -57,7 +54,7 @@ class StoreUpkeep:
         while swept:
             swept = await self._swept(0)
             await self._clear()
-        while await self._paced(self._store.sweep_output(limits.output, LEASE)):
+        while await self._paced(self._store.sweep_output(limits.keeps.output, LEASE)):
             pass
         # Files are as old as the clock of the day says: not after it was set.
         if self._has_files and self._clock.is_steady(now, round(limits.blobs_kept_s * SECOND)):
@@ -66,7 +63,7 @@ class StoreUpkeep:
 
     async def _swept(self, grown_ms: int) -> int:
         limits = self._limits
-        swept = await self._paced(self._store.sweep(grown_ms, limits.jobs, limits.swept_at_once, LEASE))
+        swept = await self._paced(self._store.sweep(grown_ms, limits.keeps.jobs, limits.swept_at_once, LEASE))
         self._has_files |= bool(swept)
         return swept
 
