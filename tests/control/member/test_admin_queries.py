@@ -147,6 +147,7 @@ def test_members_are_told_with_all_that_programs_want_to_know() -> None:
                 "reason": "no answer",
                 "datagrams": True,
                 "self": False,
+                "protocol": "1.0",
             },
             {
                 "name": "b",
@@ -162,6 +163,7 @@ def test_members_are_told_with_all_that_programs_want_to_know() -> None:
                 "reason": "",
                 "datagrams": True,
                 "self": True,
+                "protocol": "1.0",
             },
             {
                 "name": "c",
@@ -177,6 +179,7 @@ def test_members_are_told_with_all_that_programs_want_to_know() -> None:
                 "reason": "",
                 "datagrams": True,
                 "self": False,
+                "protocol": "1.0",
             },
         ],
         "next": "",
