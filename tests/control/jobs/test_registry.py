@@ -24,7 +24,7 @@ from talka.control.jobs.effects import (
     WorkerLost,
     WorkerRegistered,
 )
-from talka.control.jobs.queue import QUEUE_LIMIT, QUEUE_TIMEOUT_NS, JobQueue
+from talka.control.jobs.queue import QUEUE_LIMIT, QUEUE_TIMEOUT_NS
 from talka.control.jobs.registry import LEAD_AGAIN_NS, OWNER_SILENCE_NS, SETTLE_NS, Registry
 from talka.control.jobs.workers.fleet import Fleet, NotFree
 from talka.control.tasks.epoch_floor import TOO_OLD
@@ -321,8 +321,8 @@ def test_keys_are_what_makes_the_same_submission_one_job(cabinet_of: CabinetOf, 
     assert office.submit(order_of(), "k").id != office.submit(order_of(), "k").id
 
 
+@pytest.mark.parametrize("office", [{"queue_limit": 1}], indirect=True)
 def test_a_full_queue_is_busy(office: Office, order_of: OrderOf) -> None:
-    office.registry.queue = JobQueue(1)
     office.submit(order_of())
 
     (answer,) = answers(office.ask(SubmitJob(order_of())))
