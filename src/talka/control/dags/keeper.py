@@ -149,7 +149,6 @@ class DagKeeper(KeeperEnd[DagEffect]):
         self.jobs[job].restore_fans(fans)
 
     def restore_times(self, job: int, times: Sequence[TimeRow]) -> None:
-        """Likewise."""
         self.jobs[job].restore_times(times)
 
     def restored(self, now: int) -> list[DagEffect]:
