@@ -106,7 +106,7 @@ fix: $(READY) ## format, and mend what the linter can mend
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-sim: $(READY) ## replay one simulated history, verbosely: SEED=n, KIND=elections, membership, jobs or dags
+sim: $(READY) ## replay one simulated history, verbosely: SEED=n, KIND=elections, membership, jobs, dags …
 	@$(BIN)/python -m tests.sim replay $(SEED) --kind $(KIND)
 
 sim-long: $(READY) ## new seeds for SECONDS=600, and a thousand members once
