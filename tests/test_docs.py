@@ -244,9 +244,8 @@ PROTOCOLS = {
     "led_job losses orders queue registry remote_load take_over",
     "control/jobs/workers": "fleet granted_workers lease_rule sharing standing worker_life",
     "control/load": "allocation core_effects load_job shard_group shard_run",
-    "control/member": "admission composite key_distribution owner replay_guard ring_guard role_check send_queue "
-    "signers "
-    "token_bucket voter metrics_table",
+    "control/member": "admission agreements composite key_distribution metrics_table owner replay_guard ring_guard "
+    "role_check send_queue signers token_bucket voter",
     "control/tasks": "attempts clock_watch delivery dispatch dispatch_workers epoch_floor limits partition quarantine "
     "ready_queues "
     "retries schedules "
