@@ -37,7 +37,7 @@ from talka.control.jobs.workers.fleet import Fleet, Leaves
 from talka.control.jobs.workers.lease_rule import LeaseRule
 from talka.control.jobs.workers.sharing import SHARING_LIMITS, NoTasks, SharingLimits, TasksSeen
 from talka.control.jobs.workers.worker_life import HeardLives
-from talka.control.jobs.workers.worker_views import view_of
+from talka.control.jobs.workers.worker_views import views_of
 from talka.control.load.allocation import demand
 from talka.control.member.signers import SignersNamed
 from talka.control.member.voter import Voter
@@ -187,8 +187,8 @@ class Registry:
                 return [self._told(sender, call, job)]
             case calls.CancelJob() as asked:
                 return self._cancel(now, sender, call, asked)
-            case calls.ListWorkers():
-                return [_answer(sender, call, calls.WorkersTold(tuple(self.workers(now))))]
+            case calls.ListWorkers(worker=name):
+                return [_answer(sender, call, calls.WorkersTold(tuple(self.workers(now, name))))]
             case calls.DrainWorker() | calls.UndrainWorker() as asked:
                 return self._drain(now, sender, call, asked)
             case calls.GetLease():
@@ -553,8 +553,8 @@ class Registry:
             cores_usable=self.fleet.total(),
         )
 
-    def workers(self, now: int) -> list[WorkerView]:
-        return [view_of(life, now, self.wall_offset_ns) for life in self.fleet.lives()]
+    def workers(self, now: int, name: str = "") -> list[WorkerView]:
+        return views_of(self.fleet.lives(), now, self.wall_offset_ns, name)
 
 
 def _answer(sender: str, call: calls.ManagerCall, answer: calls.LeaderAnswer) -> Send[JobMessage]:
