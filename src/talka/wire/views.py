@@ -60,6 +60,9 @@ class JobFacts(msgspec.Struct, frozen=True):
     submitted_by: str = ""
     cancel: str = ""
     """Why it is to stop; empty when nobody asked."""
+    expected_start: str = ""
+    """When a queued job is expected to start, by the plans of those that run: RFC 3339, UTC. Empty: that is not
+    known."""
 
 
 class JobsPage(msgspec.Struct, frozen=True, omit_defaults=True):
