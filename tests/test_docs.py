@@ -264,8 +264,8 @@ PROTOCOLS = {
     "store/dags": "memory opening records sqlite sqlite_life sqlite_store sqlite_thread",
     "store/files": "blobs keyring shelf signing_key voter_file",
     "web": "crowd tls_listener",
-    "wire": "asking attempts core_end entries framing greeting jobs leadership leases manager_calls machines membership "
-    "packets shards tasks versions",
+    "wire": "asking attempts core_end entries framing greeting jobs leadership leases manager_calls machines "
+    "membership packets shards tasks versions",
     "wire/security": "access bundles envelopes keys permissions replay roles sealing",
 }
 """Files that are part of a protocol, or that a decision explains, by folder."""
