@@ -176,10 +176,11 @@ class Manager:
 
     def _hear(self, now: int, sender: str, boot: int, source: str, message: JobMessage) -> Sequence[ManagerEffect]:
         match message:
-            case Beat(facts=facts):
+            case Beat(facts=facts, seeks=seeks):
                 self._keys.heard(sender, boot, facts.sealing)
                 if self.registry is None:
-                    return [Send(CHANNEL, sender, Elsewhere(self.leader), Lane.CONTROL)]
+                    elsewhere = Elsewhere(self.leader, self._managers() if seeks else ())
+                    return [Send(CHANNEL, sender, elsewhere, Lane.CONTROL)]
                 return self._on_beat(now, sender, boot, source, message)
             case Done() | TaskProgress() | Held():
                 # Also of a worker that this manager has not met again since it started.

@@ -124,6 +124,10 @@ class WorkerView(msgspec.Struct, frozen=True):
     """Cores that tasks keep busy."""
     load_cores: int = 0
     """Cores that load jobs have."""
+    zone: str = ""
+    """Where it stands, as far as it was said."""
+    datacenter: str = ""
+    region: str = ""
 
 
 class ManagerView(msgspec.Struct, frozen=True):
@@ -136,6 +140,10 @@ class ManagerView(msgspec.Struct, frozen=True):
     """It leads the cluster."""
     jobs: int = 0
     """That it leads."""
+    zone: str = ""
+    """Where it stands, as far as it was said."""
+    datacenter: str = ""
+    region: str = ""
 
 
 class LeaseView(msgspec.Struct, frozen=True):

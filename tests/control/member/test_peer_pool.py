@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.member.peer_pool import Place, PeerPool, PoolConfig, PooledPeer, Tier, tier_of
+from talka.control.member.peer_pool import PeerPool, Place, PoolConfig, PooledPeer, Tier, tier_of
 from talka.errors import Invalid
 from talka.units import MILLISECOND, NEVER, SECOND
 

@@ -1,5 +1,5 @@
-"""Which of several peers that can all do the same a node asks: a near one, the quicker of two, the same one as long as it
-does well, and not the one that all its neighbours ask.
+"""Which of several peers that can all do the same a node asks: a near one, the quicker of two, the same one as long as
+it does well, and not the one that all its neighbours ask.
 
 Power of two choices: Mitzenmacher 2001.
 Decision: docs/decisions/0062-peers-are-remembered-and-near-ones-preferred.md.

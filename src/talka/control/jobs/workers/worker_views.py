@@ -40,4 +40,7 @@ def view_of(life: WorkerLife, now: int, wall_offset_ns: int) -> WorkerView:
         tasks_waiting=life.tasks.waiting,
         task_cores=life.busy_cores,
         load_cores=life.used,
+        zone=facts.zone if facts else "",
+        datacenter=facts.datacenter if facts else "",
+        region=facts.region if facts else "",
     )
