@@ -23,8 +23,8 @@ from talka.control.blobs.replicated_blobs import BlobFailed, BlobKept, BlobReady
 from talka.control.clients.overload import is_shed
 from talka.control.clients.rate_limits import RateLimits
 from talka.control.jobs.effects import Updated, WatchFailed
-from talka.control.member.admin_queries import metrics_text
 from talka.control.member.leader_calls import CallEnded
+from talka.control.member.metrics import metrics_text
 from talka.errors import Invalid, TalkaError, Unavailable
 from talka.wire.manager_calls import (
     CancelJob,
