@@ -61,14 +61,20 @@ from talka.wire.tasks import (
     decode_from_handlers,
     decode_to_handlers,
 )
-from talka.wire.views import ClusterView, WorkerView
+from talka.wire.views import ClusterView, ManagerView, WorkerView
 from tests.wire.samples import DIGEST, FENCE, FROM_HANDLERS, JOBS, TASKS, TO_HANDLERS, WORKER
 
 GOLDEN = Path(__file__).parent / "golden" / "protocol-1"
 OLDER = GOLDEN / "older" / "jobs"
 quick = settings(deadline=None, derandomize=True, max_examples=200)
 
-BEFORE_LOADING: dict[tuple[type, str], Any] = {(WorkerFacts, "is_loading"): False}
+BEFORE_PLACES: dict[tuple[type, str], Any] = {
+    (Beat, "seeks"): False,
+    **{(kind, name): "" for kind in (ManagerAt, ManagerView) for name in ("zone", "datacenter", "region")},
+    **{(WorkerFacts, name): "" for name in ("zone", "region")},
+    **{(WorkerView, name): "" for name in ("zone", "datacenter", "region")},
+}
+BEFORE_LOADING: dict[tuple[type, str], Any] = {**BEFORE_PLACES, (WorkerFacts, "is_loading"): False}
 BEFORE_WORKERS: dict[tuple[type, str], Any] = {
     **BEFORE_LOADING,
     (Beat, "quiet"): (),
@@ -143,8 +149,8 @@ def older(part: Any, fields: dict[tuple[type, str], Any] = OLDER_FIELDS) -> Any:
         later = {name: value for (kind, name), value in fields.items() if kind is type(part)}
         inner = {name: older(getattr(part, name), fields) for name in part.__struct_fields__ if name not in later}
         return msgspec.structs.replace(part, **inner, **later)
-    if type(part) is tuple:
-        return tuple([older(one, fields) for one in part])
+    if isinstance(part, tuple | list):
+        return type(part)([older(one, fields) for one in part])
     return part
 
 
@@ -161,6 +167,14 @@ def test_a_result_whose_rows_had_no_outcomes_is_still_read() -> None:
 
     assert golden != encode_result(a_result())
     assert decode_result(golden) == a_result()
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (OLDER.parent / "before-places").glob("*.hex")))
+def test_who_does_not_say_where_it_stands_is_still_read(name: str) -> None:
+    golden = bytes.fromhex((OLDER.parent / "before-places" / f"{name}.hex").read_text())
+
+    assert golden != encode(JOBS[name])
+    assert decode(golden) == older(JOBS[name], BEFORE_PLACES)
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (OLDER.parent / "before-partitions").glob("*.hex")))

@@ -635,6 +635,7 @@ def test_a_manager_that_does_not_lead_tells_where_the_others_are() -> None:
     named = (ManagerAt("m1", "a:1"), ManagerAt("m3", "c:1"))
     rig.later(SECOND // 2, renew=False)
     rig.forget()
+    rig.disk_waits = True
 
     rig.hear(Elsewhere("m1", named), "m2")
     rig.take(rig.worker.tick(rig.now))
@@ -644,6 +645,7 @@ def test_a_manager_that_does_not_lead_tells_where_the_others_are() -> None:
     rig.forget()
     rig.hear(Elsewhere("m1", named), "m2")
     assert rig.news == [], "it knows that already"
+    rig.write()
     assert Rig(rig.disk, managers=(), lease=False).worker.search.remembered == named
 
 
@@ -671,7 +673,7 @@ def test_a_bundle_is_fetched_from_a_near_manager_and_from_a_far_one_when_that_is
     rig.hear(assign(), "m1")
     asked = [to for to, message in rig.spoken() if isinstance(message, WantBlob)]
     assert asked == ["m4"]
-    rig.later(2 * SECOND)
+    rig.later(3 * SECOND // 2)
 
     assert [to for to, message in rig.spoken() if isinstance(message, WantBlob)][1] != "m4"
     counts = rig.worker.counts_of_peers()

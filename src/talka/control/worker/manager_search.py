@@ -54,6 +54,8 @@ class ManagerSearch:
         self._found: tuple[str, ...] = ()
         config = PoolConfig(rests=PAUSES, peers_limit=FOUND_LIMIT)
         self._pool = PeerPool(PooledPeer(name, place), "managers", rng, config)
+        self._tries: dict[str, int] = {}
+        """Greetings of each address since it began to seek."""
         self._asked: dict[str, int] = {}
         """Addresses that were greeted, and when."""
         self._met: dict[str, int] = {}
@@ -136,8 +138,8 @@ class ManagerSearch:
         self.is_seeking = True
         self._has_heard = False
         self.searches += 1
-        self._asked.clear()
-        self._met.clear()
+        for kept in (self._asked, self._met, self._tries):
+            kept.clear()
         self._plan(now)
 
     def rest(self) -> None:
@@ -153,11 +155,13 @@ class ManagerSearch:
                 del self._asked[address]
                 self._pool.failed(now, address, asked_at)
         effects: list[GreetManager] = []
-        for address in self._pool.due(now):
+        # Near ones first, and nobody again before everybody was greeted as often.
+        for address in sorted(self._pool.due(now), key=lambda address: self._tries.get(address, 0)):
             if len(self._asked) >= self._at_once:
                 break
             if address not in self._asked and not self._is_met(now, address):
                 self._asked[address] = now
+                self._tries[address] = self._tries.get(address, 0) + 1
                 effects.append(GreetManager(address))
         self.greetings += len(effects)
         self._plan(now)
@@ -182,7 +186,7 @@ class ManagerSearch:
     def _gather(self, now: int) -> None:
         addresses = self._addresses()
         self._pool.set_peers(PooledPeer(address, place) for address, place in addresses.items())
-        for kept in (self._asked, self._met):
+        for kept in (self._asked, self._met, self._tries):
             for address in [address for address in kept if address not in addresses]:
                 del kept[address]
         if len(self._names) > 2 * FOUND_LIMIT:
