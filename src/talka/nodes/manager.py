@@ -25,7 +25,7 @@ from talka.control.jobs.entries import PREFIX
 from talka.control.jobs.job_checkpoint import closed_of
 from talka.control.manager import Manager, PassedOn
 from talka.control.member.admin_queries import STATES
-from talka.control.member.announcement import standing_of
+from talka.control.member.announcement import standing_of, zone_of
 from talka.control.member.composite import JobsPart, MemberEffect, QuestionAsked, ToNeighbour
 from talka.control.member.leader_calls import CallEnded
 from talka.control.member.voter import Voter
@@ -470,4 +470,5 @@ def _where(member: Member) -> ManagerAt:
     said = standing_of(member)
     if said is None:
         return ManagerAt(member.name, member.address)
-    return ManagerAt(member.name, member.address, said.zone, said.datacenter, said.region)
+    zone = zone_of(member.zone, said.datacenter)
+    return ManagerAt(member.name, member.address, zone, said.datacenter, said.region)

@@ -149,7 +149,7 @@ class MemberNode(Generic[PartEffect]):
             admission=runtime.admission,
         )
         if self.member.announcer is not None:
-            self.member.announcer.zone, self.member.announcer.region = options.zone, options.region
+            self.member.announcer.region = options.region
 
     @property
     def failure(self) -> TalkaError | None:

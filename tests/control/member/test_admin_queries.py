@@ -61,7 +61,7 @@ def asked(member: ClusterMember, question: Question, now: int = 0, **more: Any) 
 
 def test_members_are_told_with_all_that_programs_want_to_know() -> None:
     member = member_of()
-    standing = msgspec.msgpack.encode(Announcement("digest", "gate", "1.0", "west", "0.2"))
+    standing = msgspec.msgpack.encode(Announcement("digest", "gate", "1.0", "west", "0.2", region="r9"))
     hear(
         member,
         Alive("c", 3, 2, "10.0.0.2:7", "z2"),
@@ -88,6 +88,7 @@ def test_members_are_told_with_all_that_programs_want_to_know() -> None:
                 "reason": "no answer",
                 "datagrams": True,
                 "self": False,
+                "region": "",
             },
             {
                 "name": "b",
@@ -103,6 +104,7 @@ def test_members_are_told_with_all_that_programs_want_to_know() -> None:
                 "reason": "",
                 "datagrams": True,
                 "self": True,
+                "region": "",
             },
             {
                 "name": "c",
@@ -118,6 +120,7 @@ def test_members_are_told_with_all_that_programs_want_to_know() -> None:
                 "reason": "",
                 "datagrams": True,
                 "self": False,
+                "region": "r9",
             },
         ],
         "next": "",

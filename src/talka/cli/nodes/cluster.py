@@ -9,7 +9,7 @@ import click
 from talka.cli.command import CommandEntry, LazyGroup, command, options
 from talka.cli.connection import api_options, asked, json_option
 from talka.cli.nodes.secret import Seconds, checked_id, cluster_option, environment_option, read_secrets
-from talka.cli.output import facts_rows, json_of, say, table, tell
+from talka.cli.output import PLACE, facts_rows, json_of, place_of, say, table, tell
 from talka.errors import Invalid
 
 if TYPE_CHECKING:
@@ -72,10 +72,10 @@ def status(as_json: bool, **where: Any) -> int:
     say(facts_rows(rows))
     if view.managers:
         managers = [
-            (one.name, one.state, one.api, str(one.jobs), "leads" if one.leads else "")
+            (one.name, one.state, *place_of(one), one.api, str(one.jobs), "leads" if one.leads else "")
             for one in sorted(view.managers, key=lambda one: one.name)
         ]
-        say("\n" + table(("MANAGER", "STATE", "API", "JOBS", "NOTE"), managers))
+        say("\n" + table(("MANAGER", "STATE", *PLACE, "API", "JOBS", "NOTE"), managers))
     return 0
 
 
@@ -100,10 +100,10 @@ def members(as_json: bool, **where: Any) -> int:
 
     found = ask(where, collect)
     rows = [
-        (each.name, each.state, each.address, each.role, each.datacenter, note_of(each))
+        (each.name, each.state, each.address, each.role, *place_of(each), note_of(each))
         for each in sorted(found, key=lambda each: each.name)
     ]
-    headings = ("NAME", "STATE", "ADDRESS", "ROLE", "DATACENTER", "NOTE")
+    headings = ("NAME", "STATE", "ADDRESS", "ROLE", *PLACE, "NOTE")
     say(json_of(found) if as_json else table(headings, rows))
     return 0
 

@@ -12,7 +12,7 @@ from talka.work.durations import format_duration, parse_duration, shown
 if TYPE_CHECKING:
     from talka.cluster.leadership.lease_terms import OwnLease
 
-WHERE: Final = ("cluster", "environment", "datacenter", "secret_file", "certs", "data_dir")
+WHERE: Final = ("cluster", "environment", "zone", "datacenter", "region", "secret_file", "certs", "data_dir")
 NOTIFY: Final = ("notify_secret", "allow_private_notify")
 KNOWN: Final = {
     "up": ("name", "port", "cores", "data_dir", "lease", "accept_code", *NOTIFY),

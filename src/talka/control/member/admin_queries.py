@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from talka.cluster.membership.members import Status
-from talka.control.member.announcement import standing_of
+from talka.control.member.announcement import standing_of, zone_of
 from talka.control.member.composite import ClusterMember
 from talka.control.member.key_distribution import KeyDistribution, KeyEffect
 from talka.control.member.metrics import Counted, metrics_text
@@ -52,6 +52,7 @@ class MemberFacts(msgspec.Struct, frozen=True):
     """Whether datagrams reach it from here; without them it is probed over the stream."""
     self: bool = False
     """Whether it is the member that answers."""
+    region: str = ""
 
 
 class MembersPage(msgspec.Struct, frozen=True):
@@ -154,11 +155,12 @@ def _members(member: ClusterMember[Any], after: str, page_limit: int) -> Members
             me.address,
             str(me.boot),
             me.incarnation,
-            me.zone,
+            zone_of(me.zone, mine.datacenter if mine else ""),
             mine.role if mine else "",
             mine.datacenter if mine else "",
             mine.software if mine else "",
             self=True,
+            region=member.announcer.region if member.announcer else "",
         )
     ]
     for other in membership.members():
@@ -171,13 +173,14 @@ def _members(member: ClusterMember[Any], after: str, page_limit: int) -> Members
                 other.address,
                 str(other.boot),
                 other.incarnation,
-                other.zone,
+                zone_of(other.zone, standing.datacenter if standing else ""),
                 standing.role if standing else "",
                 standing.datacenter if standing else "",
                 standing.software if standing else "",
                 other.accuser if is_accused else "",
                 other.reason if is_accused else "",
                 not other.blocked,
+                region=standing.region if standing else "",
             )
         )
     later = sorted((fact for fact in facts if fact.name > after), key=lambda fact: fact.name)

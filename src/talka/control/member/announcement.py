@@ -21,7 +21,6 @@ class Announcement(msgspec.Struct, frozen=True, array_like=True):
     """The term it leads in; 0 when it does not. A hint: who must be sure asks the voters."""
     api: Annotated[str, Meta(max_length=300)] = ""
     """Where clients reach its API."""
-    zone: Annotated[str, Meta(max_length=64)] = ""
     region: Annotated[str, Meta(max_length=64)] = ""
 
 
@@ -38,6 +37,11 @@ def standing_of(member: Member) -> Announcement | None:
         return None
 
 
+def zone_of(zone: str, datacenter: str) -> str:
+    """What a member said of its zone, by what membership has: the datacenter counts as one where no zone was said."""
+    return "" if zone == datacenter else zone
+
+
 class Announcer:
     """Keeps what this member says of itself up to date."""
 
@@ -46,7 +50,6 @@ class Announcer:
         self._membership = membership
         self._leads = 0
         self.api = ""
-        self.zone = ""
         self.region = ""
 
     def tell(self, now: int, *, spread: bool) -> None:
@@ -60,7 +63,6 @@ class Announcer:
             me.software,
             self._leads,
             self.api,
-            self.zone,
             self.region,
         )
         self._membership.set_state(now, msgspec.msgpack.encode(standing), spread=spread)
