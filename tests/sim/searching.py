@@ -257,7 +257,11 @@ class Story:
 
     def _restart(self, name: str) -> None:
         host = self.world.hosts[name]
-        self.world.count_fault(RESTART, has_met=host.crash())
+        if not host.crash():
+            # It is down by another fault: it is to be restarted all the same.
+            self.world.after(SECOND // 2, partial(self._restart, name))
+            return
+        self.world.count_fault(RESTART)
         self.world.after(self._rng.randrange(50, 500) * MILLISECOND, partial(_start, host))
 
     def _cut_zones(self) -> None:
