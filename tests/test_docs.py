@@ -18,11 +18,11 @@ from talka.control.dags.keeper_limits import KEEPER_LIMITS
 from talka.control.tasks.known_workers import KNOWN_LIMITS
 from talka.control.worker.handlers_outbox import HANDLER_LIMITS, WROTE_BYTES
 from talka.nodes.dags.runnable import SETTLE_NS
-from talka.nodes.manager import KEPT_S
 from talka.units import SECOND
 from talka.wire.output_tail import STREAM_LIMIT_BYTES
 from talka.work.dags.dag import OUTPUT_LIMIT_BYTES
 from talka.work.dags.endings import ENDINGS
+from talka.work.retention import MANAGER_KEEPS
 from tests import processes
 from tests.processes import TALKA
 
@@ -39,7 +39,7 @@ TIMES = {
     "end after a minute without work": HANDLER_LIMITS.idle_ns,
     "those that were here in the last ten minutes": KNOWN_LIMITS.remembered_ns,
     "says so for five seconds": SETTLE_NS,
-    "and a week after it was submitted last": KEPT_S * SECOND,
+    "and a week after it was submitted last": MANAGER_KEEPS.blobs.age_ns,
 }
 """What the page of pipelines says in words."""
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -244,16 +244,15 @@ PROTOCOLS = {
     "led_job losses orders queue registry remote_load take_over",
     "control/jobs/workers": "fleet granted_workers lease_rule sharing standing worker_life",
     "control/load": "allocation core_effects load_job shard_group shard_run",
-    "control/member": "admission composite key_distribution owner replay_guard ring_guard role_check send_queue "
-    "signers "
-    "token_bucket voter",
+    "control/member": "admission agreements composite key_distribution metrics_table owner replay_guard ring_guard "
+    "role_check send_queue signers token_bucket voter",
     "control/tasks": "attempts clock_watch delivery dispatch dispatch_workers epoch_floor limits partition quarantine "
     "ready_queues "
     "retries schedules "
     "store_effects store_hold task worker_room",
     "control/worker": "bundles composite core_pool core_turns fences handlers_attempt handlers_cores handlers_outbox "
     "handlers_partition handlers_pool "
-    "handlers_room held_shards lease obeyed_epoch reporter shards",
+    "handlers_room held_shards lease machine_told obeyed_epoch reporter shards",
     "engine": "bundle containment core_stack exit_facts guard own_end",
     "engine/clients": "connection cookies",
     "engine/handlers": "handler_core",
@@ -265,7 +264,7 @@ PROTOCOLS = {
     "store/dags": "memory opening records sqlite sqlite_life sqlite_store sqlite_thread",
     "store/files": "blobs keyring shelf signing_key voter_file",
     "web": "crowd tls_listener",
-    "wire": "asking attempts core_end entries framing greeting jobs leadership leases manager_calls membership "
+    "wire": "asking attempts core_end entries framing greeting jobs leadership leases manager_calls machines membership "
     "packets shards tasks versions",
     "wire/security": "access bundles envelopes keys permissions replay roles sealing",
 }

@@ -90,6 +90,7 @@ from talka.wire.leadership import (
     VoterWelcome,
 )
 from talka.wire.leases import AcquireLease, CommandAnswer, LeaseAnswer, LeaseCommand, ReleaseLease
+from talka.wire.machines import GpuFacts, GpuView, MachineView, WorkerMachine
 from talka.wire.manager_calls import CallAnswer, ListJobs, ManagerCall
 from talka.wire.membership import (
     Alive,
@@ -245,7 +246,7 @@ GREETING: dict[str, greeting.GreetingMessage] = {
     "hello-of-few-words": GreetingHello(Self("shop", "staging", "worker", "1.0"), A),
     "welcome": GreetingWelcome(NODE, A, B),
     "challenge": Challenge(B),
-    "proof": Proof(B, 300),
+    "proof": Proof(B, 300, "1.1", ["keyring", "one-life"]),
     "refusal": GreetingRefusal(A, "cluster", "'a' is of cluster 'shop', not of 'bank'"),
     "share-ring": ShareRing(b"\x92\x90\x92\x00\xa0"),
 }
@@ -294,6 +295,10 @@ WORKER = WorkerFacts(
     sealing=bytes(range(34)),
     accepts_code=True,
     is_loading=True,
+    machine=WorkerMachine(
+        *("host1", 4711, "Debian GNU/Linux 12, Linux 6.1", "x86_64", "Xeon", ("avx", "sse2"), 8, "CPython 3.11.2"),
+        *(1 << 40, 1 << 38, (GpuFacts("T4", 16 << 30),), (("rack", "7"), ("spare", ""))),
+    ),
     zone="z1",
     region="r1",
 )
@@ -326,7 +331,7 @@ CALLS: dict[str, manager_calls.LeaderCall] = {
     "order": manager_calls.GetOrder("b4k7"),
     "result": manager_calls.GetResult("b4k7"),
     "cancel": manager_calls.CancelJob("b4k7", "enough"),
-    "workers": manager_calls.ListWorkers(),
+    "workers": manager_calls.ListWorkers("w1"),
     "drain": manager_calls.DrainWorker("w1"),
     "cluster": manager_calls.DescribeCluster(),
     "lease": manager_calls.GetLease(),
@@ -353,6 +358,11 @@ WORKER_VIEW = WorkerView(
     1,
     2,
     4,
+    93,
+    "2026-09-21T14:13:20.007Z",
+    "2026-09-21T14:13:21.007Z",
+    ["extract", "load"],
+    MachineView("host1", 4711, cpu_flags=["avx"], gpus=[GpuView("T4", 16 << 30)], tags={"rack": "7"}),
     "z1",
     "d1",
     "r1",

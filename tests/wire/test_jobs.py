@@ -49,7 +49,7 @@ from talka.wire.jobs import (
     encode,
     encode_result,
 )
-from talka.wire.manager_calls import GetJob, ManagerCall, SetLease
+from talka.wire.manager_calls import GetJob, ListWorkers, ManagerCall, SetLease
 from talka.wire.orders import BundleFacts
 from talka.wire.shards import Gap
 from talka.wire.tasks import (
@@ -74,7 +74,16 @@ BEFORE_PLACES: dict[tuple[type, str], Any] = {
     **{(WorkerFacts, name): "" for name in ("zone", "region")},
     **{(WorkerView, name): "" for name in ("zone", "datacenter", "region")},
 }
-BEFORE_LOADING: dict[tuple[type, str], Any] = {**BEFORE_PLACES, (WorkerFacts, "is_loading"): False}
+BEFORE_MACHINE: dict[tuple[type, str], Any] = {
+    **BEFORE_PLACES,
+    (WorkerFacts, "machine"): None,
+    (ListWorkers, "worker"): "",
+    (WorkerView, "load_percent"): 0,
+    **{(WorkerView, name): "" for name in ("registered_at", "heard_at")},
+    (WorkerView, "handlers"): [],
+    (WorkerView, "machine"): None,
+}
+BEFORE_LOADING: dict[tuple[type, str], Any] = {**BEFORE_MACHINE, (WorkerFacts, "is_loading"): False}
 BEFORE_WORKERS: dict[tuple[type, str], Any] = {
     **BEFORE_LOADING,
     (Beat, "quiet"): (),
@@ -221,6 +230,14 @@ def test_what_tells_nothing_of_quiet_cores_tasks_and_decisions_is_still_read(nam
 
     assert golden != encode(JOBS[name])
     assert decode(golden) == older(JOBS[name], BEFORE_WORKERS)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (OLDER.parent / "before-machine").glob("*.hex")))
+def test_what_tells_nothing_of_a_machine_is_still_read(name: str) -> None:
+    golden = bytes.fromhex((OLDER.parent / "before-machine" / f"{name}.hex").read_text())
+
+    assert golden != encode(JOBS[name])
+    assert decode(golden) == older(JOBS[name], BEFORE_MACHINE)
 
 
 @pytest.mark.parametrize("name", ["beat", "beat-of-few-words"])

@@ -115,10 +115,10 @@ def members(as_json: bool, **where: Any) -> int:
 
     found = ask(where, collect)
     rows = [
-        (each.name, each.state, each.address, each.role, *place_of(each), note_of(each))
+        (each.name, each.state, each.address, each.role, *place_of(each), each.protocol, note_of(each))
         for each in sorted(found, key=lambda each: each.name)
     ]
-    headings = ("NAME", "STATE", "ADDRESS", "ROLE", *PLACE, "NOTE")
+    headings = ("NAME", "STATE", "ADDRESS", "ROLE", *PLACE, "PROTOCOL", "NOTE")
     say(json_of(found) if as_json else table(headings, rows))
     return 0
 

@@ -52,6 +52,8 @@ class MemberFacts(msgspec.Struct, frozen=True):
     """Whether datagrams reach it from here; without them it is probed over the stream."""
     self: bool = False
     """Whether it is the member that answers."""
+    protocol: str = ""
+    """The version that the member that answers speaks with it; of itself, its own. Empty: it is not there."""
     region: str = ""
 
 
@@ -160,6 +162,7 @@ def _members(member: ClusterMember[Any], after: str, page_limit: int) -> Members
             mine.datacenter if mine else "",
             mine.software if mine else "",
             self=True,
+            protocol=str(member.agreements.mine.version),
             region=member.announcer.region if member.announcer else "",
         )
     ]
@@ -180,6 +183,7 @@ def _members(member: ClusterMember[Any], after: str, page_limit: int) -> Members
                 other.accuser if is_accused else "",
                 other.reason if is_accused else "",
                 not other.blocked,
+                protocol="" if other.status > Status.SUSPECT else str(member.agreements.of(other.name).version),
                 region=standing.region if standing else "",
             )
         )
