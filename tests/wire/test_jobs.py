@@ -63,7 +63,7 @@ from talka.wire.tasks import (
     decode_from_handlers,
     decode_to_handlers,
 )
-from talka.wire.views import ClusterView, JobFacts, WorkerView
+from talka.wire.views import ClusterView, JobFacts, ManagerView, WorkerView
 from tests.wire.samples import DIGEST, FENCE, FROM_CORE, FROM_HANDLERS, JOBS, TASKS, TO_HANDLERS, WORKER
 
 GOLDEN = Path(__file__).parent / "golden" / "protocol-1"
@@ -77,7 +77,14 @@ BEFORE_TIME: dict[tuple[type, str], Any] = {
     (Said, "wanted"): (),
     (Said, "heeding"): (),
 }
+BEFORE_PLACES: dict[tuple[type, str], Any] = {
+    (Beat, "seeks"): False,
+    **{(kind, name): "" for kind in (ManagerAt, ManagerView) for name in ("zone", "datacenter", "region")},
+    **{(WorkerFacts, name): "" for name in ("zone", "region")},
+    **{(WorkerView, name): "" for name in ("zone", "datacenter", "region")},
+}
 BEFORE_MACHINE: dict[tuple[type, str], Any] = {
+    **BEFORE_PLACES,
     (WorkerFacts, "machine"): None,
     (ListWorkers, "worker"): "",
     (WorkerView, "load_percent"): 0,
@@ -187,6 +194,14 @@ def test_a_result_whose_rows_had_no_outcomes_is_still_read() -> None:
 
     assert golden != encode_result(a_result())
     assert decode_result(golden) == a_result()
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (OLDER.parent / "before-places").glob("*.hex")))
+def test_who_does_not_say_where_it_stands_is_still_read(name: str) -> None:
+    golden = bytes.fromhex((OLDER.parent / "before-places" / f"{name}.hex").read_text())
+
+    assert golden != encode(JOBS[name])
+    assert decode(golden) == older(JOBS[name], BEFORE_PLACES)
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (OLDER.parent / "before-partitions").glob("*.hex")))

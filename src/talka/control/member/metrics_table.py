@@ -141,6 +141,18 @@ GROUPS: Final = (
             _gauge("worker_tasks_armed", "Parts of load jobs that wait for the instant to start at."),
             _gauge("worker_tasks_running", "Parts of load jobs that run."),
             _gauge("worker_tasks_ended", "Parts of load jobs that ended and whose result was not taken yet."),
+            _gauge("worker_manager_addresses", "Addresses at which managers may be, remembered and configured."),
+            _counter("worker_manager_searches_total", "Times this worker began to look for managers."),
+            _counter("worker_manager_greetings_total", "Greetings to addresses at which managers may be."),
+            _counter("worker_manager_greetings_failed_total", "Greetings that were not answered in time."),
+            _gauge("worker_bundle_sources", "Managers that bundles can be fetched from."),
+            _counter("worker_bundle_source_failures_total", "Managers that were silent when a bundle was fetched."),
+            _counter("worker_bundle_source_slow_total", "Managers that were left for being slow beside another."),
+            _counter("worker_bundle_source_switches_total", "Times bundles came from another manager than before."),
+            _gauge(
+                "worker_bundle_source_latency_seconds",
+                "Mean time until the manager that bundles come from has answered.",
+            ),
             _counter("worker_attempts_total", "Attempts of tasks that ended here, by outcome.", "outcome"),
             _counter(
                 "worker_task_messages_refused_total",
