@@ -292,9 +292,11 @@ class JobCluster(Cluster):
         started.result = result
         return started
 
-    def submit(self, target: str | Path, *options: str, timeout_s: float = SOON_S) -> "Ended":
+    def submit(
+        self, target: str | Path, *options: str, timeout_s: float = SOON_S, env: dict[str, str] | None = None
+    ) -> "Ended":
         """`talka submit` to its end."""
-        return self.start_submit(target, *options).ended(timeout_s)
+        return self.start_submit(target, *options, env=env).ended(timeout_s)
 
 
 class Started:

@@ -24,7 +24,7 @@ from talka.web.server import WHOLE, listen, serve
 from talka.wire.orders import BundleFacts, JobOrder, WorkflowOrder
 from talka.wire.security.access import Asker
 from talka.wire.shards import Settings
-from talka.wire.views import ClusterView, JobFacts, JobsPage, JobUpdate, ManagerView, WorkerView
+from talka.wire.views import CertificateView, ClusterView, JobFacts, JobsPage, JobUpdate, ManagerView, WorkerView
 from talka.work.lifecycle import JobState
 from talka.work.load import Plan, Segment
 
@@ -62,6 +62,7 @@ class FakeControl:
         self.asked: list[tuple[str, ...]] = []
         self.askers: list[Asker] = []
         self.managers: list[ManagerView] = []
+        self.certificates: list[CertificateView] = []
         self.undrained = WorkerView("w1", "healthy")
         self.not_ready = ""
         self.hold: asyncio.Event | None = None
@@ -200,7 +201,7 @@ class FakeControl:
 
     async def cluster(self) -> ClusterView:
         await self._note("cluster")
-        return ClusterView("shop", "m1", 3, self.managers, 1, 4, 2)
+        return ClusterView("shop", "m1", 3, self.managers, 1, 4, 2, certificates=self.certificates)
 
     def is_ready(self) -> str:
         return self.not_ready
