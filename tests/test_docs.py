@@ -244,15 +244,15 @@ PROTOCOLS = {
     "led_job losses orders queue registry remote_load take_over",
     "control/jobs/workers": "fleet granted_workers lease_rule sharing standing worker_life",
     "control/load": "allocation core_effects load_job shard_group shard_run",
-    "control/member": "admission agreements composite key_distribution owner replay_guard ring_guard role_check "
-    "send_queue signers token_bucket voter",
+    "control/member": "admission agreements composite key_distribution metrics_table owner replay_guard ring_guard "
+    "role_check send_queue signers token_bucket voter",
     "control/tasks": "attempts clock_watch delivery dispatch dispatch_workers epoch_floor limits partition quarantine "
     "ready_queues "
     "retries schedules "
     "store_effects store_hold task worker_room",
     "control/worker": "bundles composite core_pool core_turns fences handlers_attempt handlers_cores handlers_outbox "
     "handlers_partition handlers_pool "
-    "handlers_room held_shards lease obeyed_epoch reporter shards",
+    "handlers_room held_shards lease machine_told obeyed_epoch reporter shards",
     "engine": "bundle containment core_stack exit_facts guard own_end",
     "engine/clients": "connection cookies",
     "engine/handlers": "handler_core",
@@ -264,8 +264,8 @@ PROTOCOLS = {
     "store/dags": "memory opening records sqlite sqlite_life sqlite_store sqlite_thread",
     "store/files": "blobs keyring shelf signing_key voter_file",
     "web": "crowd tls_listener",
-    "wire": "asking attempts core_end entries framing greeting jobs leadership leases manager_calls membership "
-    "packets shards tasks versions",
+    "wire": "asking attempts core_end entries framing greeting jobs leadership leases manager_calls machines "
+    "membership packets shards tasks versions",
     "wire/security": "access bundles envelopes keys permissions replay roles sealing",
 }
 """Files that are part of a protocol, or that a decision explains, by folder."""

@@ -37,6 +37,7 @@ from talka.wire.jobs import (
     Assign,
     Beat,
     CheckpointStored,
+    CoresBack,
     Elsewhere,
     Finished,
     Goodbye,
@@ -55,6 +56,7 @@ from talka.wire.jobs import (
     Report,
     ResultAccepted,
     Running,
+    SpareCores,
     Stale,
     Start,
     StoreCheckpoint,
@@ -90,6 +92,7 @@ from talka.wire.leadership import (
     VoterWelcome,
 )
 from talka.wire.leases import AcquireLease, CommandAnswer, LeaseAnswer, LeaseCommand, ReleaseLease
+from talka.wire.machines import GpuFacts, GpuView, MachineView, WorkerMachine
 from talka.wire.manager_calls import CallAnswer, ListJobs, ManagerCall
 from talka.wire.membership import (
     Alive,
@@ -157,6 +160,7 @@ from talka.wire.tasks import (
     TaskResult,
 )
 from talka.wire.views import (
+    CertificateView,
     ClusterView,
     JobFacts,
     JobsPage,
@@ -294,6 +298,10 @@ WORKER = WorkerFacts(
     sealing=bytes(range(34)),
     accepts_code=True,
     is_loading=True,
+    machine=WorkerMachine(
+        *("host1", 4711, "Debian GNU/Linux 12, Linux 6.1", "x86_64", "Xeon", ("avx", "sse2"), 8, "CPython 3.11.2"),
+        *(1 << 40, 1 << 38, (GpuFacts("T4", 16 << 30),), (("rack", "7"), ("spare", ""))),
+    ),
 )
 
 ASKER = Asker("submit", "submitter", "ada", "t1", "10.0.0.7")
@@ -324,14 +332,23 @@ CALLS: dict[str, manager_calls.LeaderCall] = {
     "order": manager_calls.GetOrder("b4k7"),
     "result": manager_calls.GetResult("b4k7"),
     "cancel": manager_calls.CancelJob("b4k7", "enough"),
-    "workers": manager_calls.ListWorkers(),
+    "workers": manager_calls.ListWorkers("w1"),
     "drain": manager_calls.DrainWorker("w1"),
     "cluster": manager_calls.DescribeCluster(),
     "lease": manager_calls.GetLease(),
     "change-lease": manager_calls.SetLease(2 * SECOND, "talka cluster lease"),
     "undrain": manager_calls.UndrainWorker("w1"),
 }
-SHOWN = JobFacts("b4k7", "shop", JobState.QUEUED, position=2, workers=["w1"])
+SHOWN = JobFacts(
+    "b4k7",
+    "shop",
+    JobState.QUEUED,
+    position=2,
+    workers=["w1"],
+    expected_start="2026-09-21T14:13:20.007Z",
+    stopped=2,
+    datacenter="fra1",
+)
 WORKER_VIEW = WorkerView(
     "w1",
     "draining",
@@ -351,6 +368,11 @@ WORKER_VIEW = WorkerView(
     1,
     2,
     4,
+    93,
+    "2026-09-21T14:13:20.007Z",
+    "2026-09-21T14:13:21.007Z",
+    ["extract", "load"],
+    MachineView("host1", 4711, cpu_flags=["avx"], gpus=[GpuView("T4", 16 << 30)], tags={"rack": "7"}),
 )
 ANSWERS: dict[str, manager_calls.LeaderAnswer] = {
     "job": manager_calls.JobTold(SHOWN),
@@ -360,7 +382,10 @@ ANSWERS: dict[str, manager_calls.LeaderAnswer] = {
     "workers": manager_calls.WorkersTold((WORKER_VIEW,)),
     "worker": manager_calls.WorkerTold(WORKER_VIEW),
     "cluster": manager_calls.ClusterTold(
-        ClusterView("prod", "m1", 7, [ManagerView("m1", "active", "10.0.0.1:7701", True, 3)], 5, 40, 8, 1, 36)
+        ClusterView(
+            *("prod", "m1", 7, [ManagerView("m1", "active", "10.0.0.1:7701", True, 3)], 5, 40, 8, 1, 36),
+            [CertificateView("w1", "worker", "2030-05-06T07:08:09Z", 12, "ends soon")],
+        )
     ),
     "lease": manager_calls.LeaseTold(LeaseView(5000, 2000, 300, "talka cluster lease")),
 }
@@ -449,8 +474,21 @@ JOBS: dict[str, jobs.JobMessage] = {
     "keep-blob": KeepBlob(DIGEST, 0, 2, b"\x00\xff"),
     "kept": Kept(DIGEST, 2),
     "kept-with-a-problem": Kept(DIGEST, 0, "it is not what its digest says"),
-    "lead": Lead(b"\x81\xa3job\xa4b4k7"),
-    "account": StoreCheckpoint("b4k7", FENCE, 9, "completed", b"\x80", "it is done", DIGEST, 3, ("w1", "w2"), 2**61),
+    "lead": Lead(b"\x81\xa3job\xa4b4k7", True),
+    "account": StoreCheckpoint(
+        "b4k7",
+        FENCE,
+        9,
+        "completed",
+        b"\x80",
+        "it is done",
+        DIGEST,
+        3,
+        ("w1", "w2"),
+        2**61,
+        (SpareCores("w1", 2**60, 4, 3),),
+        (CoresBack(3, 10**9, 2 * 10**9, 40 * 10**9), CoresBack(1, 0)),
+    ),
     "accounted": CheckpointStored("b4k7", FENCE, 9, True, 2**61),
     "leaderless": Leaderless("b4k7", FENCE),
     **{f"call-{name}": ManagerCall(2**40, call, ASKER) for name, call in CALLS.items()},

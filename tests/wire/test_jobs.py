@@ -49,9 +49,10 @@ from talka.wire.jobs import (
     encode,
     encode_result,
 )
-from talka.wire.manager_calls import GetJob, ManagerCall, SetLease
+from talka.wire.manager_calls import GetJob, ListWorkers, ManagerCall, SetLease
 from talka.wire.orders import BundleFacts
-from talka.wire.shards import Gap
+from talka.wire.shards import Gap, decode_from_core
+from talka.wire.shards import encode as encode_to_owner
 from talka.wire.tasks import (
     AssignTasks,
     HandedTask,
@@ -61,14 +62,22 @@ from talka.wire.tasks import (
     decode_from_handlers,
     decode_to_handlers,
 )
-from talka.wire.views import ClusterView, WorkerView
-from tests.wire.samples import DIGEST, FENCE, FROM_HANDLERS, JOBS, TASKS, TO_HANDLERS, WORKER
+from talka.wire.views import ClusterView, JobFacts, WorkerView
+from tests.wire.samples import DIGEST, FENCE, FROM_CORE, FROM_HANDLERS, JOBS, TASKS, TO_HANDLERS, WORKER
 
 GOLDEN = Path(__file__).parent / "golden" / "protocol-1"
 OLDER = GOLDEN / "older" / "jobs"
 quick = settings(deadline=None, derandomize=True, max_examples=200)
 
-BEFORE_LOADING: dict[tuple[type, str], Any] = {(WorkerFacts, "is_loading"): False}
+BEFORE_MACHINE: dict[tuple[type, str], Any] = {
+    (WorkerFacts, "machine"): None,
+    (ListWorkers, "worker"): "",
+    (WorkerView, "load_percent"): 0,
+    **{(WorkerView, name): "" for name in ("registered_at", "heard_at")},
+    (WorkerView, "handlers"): [],
+    (WorkerView, "machine"): None,
+}
+BEFORE_LOADING: dict[tuple[type, str], Any] = {**BEFORE_MACHINE, (WorkerFacts, "is_loading"): False}
 BEFORE_WORKERS: dict[tuple[type, str], Any] = {
     **BEFORE_LOADING,
     (Beat, "quiet"): (),
@@ -79,6 +88,7 @@ BEFORE_WORKERS: dict[tuple[type, str], Any] = {
     (WorkerView, "quiet_cores"): [],
     **{(WorkerView, name): 0 for name in ("tasks", "tasks_waiting", "task_cores", "load_cores")},
     (ClusterView, "cores_usable"): 0,
+    (ClusterView, "certificates"): [],
 }
 OLDER_FIELDS: dict[tuple[type, str], Any] = {
     **BEFORE_WORKERS,
@@ -104,6 +114,14 @@ BEFORE_PARTITIONS: dict[tuple[type, str], Any] = {
     (AssignTasks, "bundle"): None,
     (TaskResult, "tails"): (),
     (TaskProgress, "wrote"): (),
+}
+BEFORE_SPARE: dict[tuple[type, str], Any] = {
+    (Lead, "asks"): False,
+    (StoreCheckpoint, "spare"): (),
+    (StoreCheckpoint, "back"): (),
+    (JobFacts, "expected_start"): "",
+    (JobFacts, "stopped"): None,
+    (JobFacts, "datacenter"): "",
 }
 BEFORE_ITEM: dict[tuple[type, str], Any] = {(HandedTask, "item"): b"", (HandedTask, "place"): -1}
 BEFORE_CODE: dict[tuple[type, str], Any] = {
@@ -143,8 +161,8 @@ def older(part: Any, fields: dict[tuple[type, str], Any] = OLDER_FIELDS) -> Any:
         later = {name: value for (kind, name), value in fields.items() if kind is type(part)}
         inner = {name: older(getattr(part, name), fields) for name in part.__struct_fields__ if name not in later}
         return msgspec.structs.replace(part, **inner, **later)
-    if type(part) is tuple:
-        return tuple([older(one, fields) for one in part])
+    if type(part) in (tuple, list):
+        return type(part)([older(one, fields) for one in part])
     return part
 
 
@@ -209,12 +227,37 @@ def test_what_tells_nothing_of_quiet_cores_tasks_and_decisions_is_still_read(nam
     assert decode(golden) == older(JOBS[name], BEFORE_WORKERS)
 
 
+@pytest.mark.parametrize("name", sorted(path.stem for path in (OLDER.parent / "before-machine").glob("*.hex")))
+def test_what_tells_nothing_of_a_machine_is_still_read(name: str) -> None:
+    golden = bytes.fromhex((OLDER.parent / "before-machine" / f"{name}.hex").read_text())
+
+    assert golden != encode(JOBS[name])
+    assert decode(golden) == older(JOBS[name], BEFORE_MACHINE)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (OLDER.parent / "before-spare").glob("*.hex")))
+def test_what_tells_nothing_of_cores_that_come_back_is_still_read(name: str) -> None:
+    golden = bytes.fromhex((OLDER.parent / "before-spare" / f"{name}.hex").read_text())
+    message = {**JOBS, **FROM_CORE}[name]
+    read, write = (decode_from_core, encode_to_owner) if name in FROM_CORE else (decode, encode)
+
+    assert golden != write(message)
+    assert read(golden) == older(message, BEFORE_SPARE)
+
+
 @pytest.mark.parametrize("name", ["beat", "beat-of-few-words"])
 def test_what_tells_nothing_of_loading_is_of_a_worker_whose_handlers_are_known(name: str) -> None:
     golden = bytes.fromhex((OLDER.parent / "before-loading" / f"{name}.hex").read_text())
 
     assert golden != encode(JOBS[name])
     assert decode(golden) == older(JOBS[name], BEFORE_LOADING)
+
+
+def test_an_answer_about_the_cluster_that_tells_no_certificates_is_still_read() -> None:
+    golden = bytes.fromhex((OLDER.parent / "before-certificates" / "answer-cluster.hex").read_text())
+
+    assert golden != encode(JOBS["answer-cluster"])
+    assert decode(golden) == older(JOBS["answer-cluster"], {(ClusterView, "certificates"): []})
 
 
 def test_golden_bytes_of_a_result_are_read_as_it_and_written_from_it() -> None:

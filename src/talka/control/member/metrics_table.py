@@ -3,7 +3,7 @@
 What is counted is not shown unless it has a line here; `docs/metrics.md` is written from these lines. Names stand
 without `talka_`.
 
-Decision: docs/decisions/0065-metrics-are-a-table.md.
+Decision: docs/decisions/0065-what-a-node-tells-of-itself.md.
 """
 
 from typing import Final, Literal, NamedTuple
