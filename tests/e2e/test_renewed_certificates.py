@@ -14,9 +14,9 @@ from talka.net.certificates import describe, issue, make_authority, renew
 from talka.units import SECOND
 from tests.e2e.cluster import SOON_S
 from tests.e2e.conftest import Server
-from tests.e2e.job_cluster import JobCluster, until
+from tests.e2e.job_cluster import NEXT, JobCluster, until
 
-STAGES = Path(__file__).parent / "next_version" / "stages.py"
+STAGES = NEXT.with_name("stages.py")
 STAGE_COUNT, ARRIVALS = 6, 100
 LIFE_S = 75.0
 """Of the first certificates: until then everything must have started and been renewed."""
