@@ -167,6 +167,7 @@ from talka.wire.tasks import (
     WarnTasks,
 )
 from talka.wire.views import (
+    CertificateView,
     ClusterView,
     JobFacts,
     JobsPage,
@@ -394,7 +395,9 @@ ANSWERS: dict[str, manager_calls.LeaderAnswer] = {
     "worker": manager_calls.WorkerTold(WORKER_VIEW),
     "cluster": manager_calls.ClusterTold(
         ClusterView(
-            "prod", "m1", 7, [ManagerView("m1", "active", "10.0.0.1:7701", True, 3, "z1", "d1", "r1")], 5, 40, 8, 1, 36
+            *("prod", "m1", 7, [ManagerView("m1", "active", "10.0.0.1:7701", True, 3, "z1", "d1", "r1")]),
+            *(5, 40, 8, 1, 36),
+            [CertificateView("w1", "worker", "2030-05-06T07:08:09Z", 12, "ends soon")],
         )
     ),
     "lease": manager_calls.LeaseTold(LeaseView(5000, 2000, 300, "talka cluster lease")),

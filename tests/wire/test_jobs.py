@@ -78,6 +78,7 @@ BEFORE_TIME: dict[tuple[type, str], Any] = {
     (Said, "heeding"): (),
 }
 BEFORE_PLACES: dict[tuple[type, str], Any] = {
+    (ClusterView, "certificates"): [],
     (Beat, "seeks"): False,
     **{(kind, name): "" for kind in (ManagerAt, ManagerView) for name in ("zone", "datacenter", "region")},
     **{(WorkerFacts, name): "" for name in ("zone", "region")},
@@ -103,6 +104,7 @@ BEFORE_WORKERS: dict[tuple[type, str], Any] = {
     (WorkerView, "quiet_cores"): [],
     **{(WorkerView, name): 0 for name in ("tasks", "tasks_waiting", "task_cores", "load_cores")},
     (ClusterView, "cores_usable"): 0,
+    (ClusterView, "certificates"): [],
 }
 OLDER_FIELDS: dict[tuple[type, str], Any] = {
     **BEFORE_WORKERS,
@@ -284,6 +286,13 @@ def test_what_tells_nothing_of_loading_is_of_a_worker_whose_handlers_are_known(n
 
     assert golden != encode(JOBS[name])
     assert decode(golden) == older(JOBS[name], BEFORE_LOADING)
+
+
+def test_an_answer_about_the_cluster_that_tells_no_certificates_is_still_read() -> None:
+    golden = bytes.fromhex((OLDER.parent / "before-certificates" / "answer-cluster.hex").read_text())
+
+    assert golden != encode(JOBS["answer-cluster"])
+    assert decode(golden) == older(JOBS["answer-cluster"], BEFORE_PLACES)
 
 
 def test_golden_bytes_of_a_result_are_read_as_it_and_written_from_it() -> None:

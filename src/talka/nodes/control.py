@@ -272,7 +272,8 @@ class ManagerControl:
             )
             for name, state in states.items()
         ]
-        return msgspec.structs.replace(view, name=node.options.cluster, managers=managers)
+        certificates = node.certificates()
+        return msgspec.structs.replace(view, name=node.options.cluster, managers=managers, certificates=certificates)
 
     def is_ready(self) -> str:
         return self._node.why_not_ready()

@@ -64,7 +64,7 @@ from talka.wire.entries import JobEntry, decode_checkpoint, decode_entry
 from talka.wire.jobs import ManagerAt
 from talka.wire.orders import JobOrder
 from talka.wire.security.bundles import sign_for_earlier
-from talka.wire.views import instant_text
+from talka.wire.views import CertificateView, instant_text
 from talka.work.dags.dag import CodeBundle
 from talka.work.lifecycle import JobState
 from talka.work.retention import MANAGER_KEEPS, Keep, ManagerKeeps
@@ -172,6 +172,8 @@ class ManagerNode(MemberNode[PassedOn]):
         self._blobs = Blobs(self.folder / "blobs")
         options = self.options
         self._trust = ManagerTrust(options, self.folder)
+        if self.runtime.certificates is not None:
+            self.runtime.certificates.on_renewed.append(self._trust.use)
         self.manager = Manager(
             name=options.name,
             boot=self.runtime.boot,
@@ -450,6 +452,16 @@ class ManagerNode(MemberNode[PassedOn]):
                 states[other.name] = STATES[other.status].replace("alive", "active")
         own = "draining" if self.manager.is_draining else "syncing" if self.why_not_ready() else "active"
         return states | {self.options.name: own}
+
+    def certificates(self) -> list[CertificateView]:
+        """Of the cluster, as far as this manager knows them."""
+        watch = self.runtime.certificates
+        if watch is None:
+            return []
+        from talka.nodes.shown_certificates import certificates_of
+
+        told = self._trust.keys.told()
+        return certificates_of(watch, self.options.name, self._membership.members(), told, realtime_ns())
 
     def counts(self) -> Counts:
         counts = super().counts()

@@ -123,7 +123,9 @@ class WorkerNode:
             raise Invalid(f"cores = {cores} means that nothing would run: give at least 1")
         memory_bytes = psutil.virtual_memory().total
         share_bytes = int(memory_bytes * MEMORY_SHARE) // cores
-        trust = WorkerTrust(options, runtime.boot)
+        self._trust = trust = WorkerTrust(options, runtime.boot)
+        if runtime.certificates is not None:
+            runtime.certificates.on_renewed += [trust.use, self._seal_again]
         facts = WorkerFacts(
             cores=cores,
             memory_bytes=memory_bytes,
@@ -209,6 +211,7 @@ class WorkerNode:
             self.runtime.tell({"event": "alarm", "kind": "cores", "text": self._confinement.alarm})
         for chore in (self._cores.obey(), self._search(), self._measure(), self._find_machine()):
             self.runtime.spawn(chore)
+        self.runtime.follow_certificates()
         try:
             self.runtime.act(self.worker.start(boottime_ns()))
             await self.runtime.stopped()
@@ -415,6 +418,9 @@ class WorkerNode:
             self._handlers.supervisor.look()
             load = min(100, round(psutil.cpu_percent()))
             self.worker.set_facts(msgspec.structs.replace(self.worker.facts, load_percent=load))
+
+    def _seal_again(self, *_: object) -> None:
+        self.worker.set_facts(msgspec.structs.replace(self.worker.facts, sealing=self._trust.sealing))
 
     def _look_at_disk(self) -> None:
         self.worker.machine.look_at_disk(disk_of(self.runtime.folder.path)[1])

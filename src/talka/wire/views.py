@@ -175,6 +175,21 @@ class LeaseView(msgspec.Struct, frozen=True):
     """Where it comes from."""
 
 
+class CertificateView(msgspec.Struct, frozen=True):
+    """Of a node, as the manager that was asked knows it."""
+
+    name: str
+    """Of the node; of an authority, that of the manager that has it."""
+    role: str
+    """Of the node, or authority."""
+    until: str
+    """RFC 3339, in UTC."""
+    days: int
+    """That are left; below 0: it has ended."""
+    note: str = ""
+    """ends soon (within 30 days), ended."""
+
+
 class ClusterView(msgspec.Struct, frozen=True):
     name: str
     leader: str = ""
@@ -189,6 +204,8 @@ class ClusterView(msgspec.Struct, frozen=True):
     """Jobs that wait for cores."""
     cores_usable: int = 0
     """Cores of workers that may be given work: what shares by priority are shares of."""
+    certificates: list[CertificateView] = []
+    """Those that end first. Empty where there are none."""
 
 
 class WorkflowUpdate(msgspec.Struct, frozen=True):

@@ -81,6 +81,9 @@ def status(as_json: bool, **where: Any) -> int:
             for one in sorted(view.managers, key=lambda one: one.name)
         ]
         say("\n" + table(("MANAGER", "STATE", *PLACE, "API", "JOBS", "NOTE"), managers))
+    if view.certificates:
+        ends = [(one.name, one.role, one.until, str(one.days), one.note) for one in view.certificates]
+        say("\n" + table(("CERTIFICATE", "ROLE", "UNTIL", "DAYS", "NOTE"), ends))
     return 0
 
 
