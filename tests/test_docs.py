@@ -239,7 +239,7 @@ PROTOCOLS = {
     "control": "manager",
     "control/blobs": "fetching replicated_blobs",
     "control/clients": "connections",
-    "control/dags": "book commits job keeper keepers rows shelf spec_reading turns",
+    "control/dags": "book commits handler_counts job keeper keepers rows shelf spec_reading turns",
     "control/jobs": "attempt_results bundle_rights checkpoints commands entries forwarding "
     "led_job losses orders queue registry remote_load take_over",
     "control/jobs/workers": "fleet granted_workers lease_rule sharing standing worker_life",
@@ -264,8 +264,8 @@ PROTOCOLS = {
     "store/dags": "memory opening records sqlite sqlite_life sqlite_store sqlite_thread",
     "store/files": "blobs keyring shelf signing_key voter_file",
     "web": "crowd tls_listener",
-    "wire": "asking attempts core_end entries framing greeting jobs leadership leases manager_calls machines membership "
-    "packets shards tasks versions",
+    "wire": "asking attempts core_end entries framing greeting jobs leadership leases machines manager_calls "
+    "membership packets shards tasks versions",
     "wire/security": "access bundles envelopes keys permissions replay roles sealing",
 }
 """Files that are part of a protocol, or that a decision explains, by folder."""

@@ -16,6 +16,7 @@ import msgspec
 from talka.control.dags.book import ENDED, FAILED, OUTPUT_BYTES, STOPPING
 from talka.control.dags.ends import end_of, stopped
 from talka.control.dags.fans import Fan, FanBook
+from talka.control.dags.handler_counts import HandlerCounts
 from talka.control.dags.rows import (
     again_text,
     attempt_of,
@@ -79,9 +80,10 @@ class DagJob(FanBook):
         partition: int = 0,
         at_once: int = AT_ONCE,
         output_bytes: int = OUTPUT_BYTES,
+        handlers: HandlerCounts | None = None,
     ) -> None:
         """`partition`: the number of that which the job is in."""
-        super().__init__(row, settings, clock, partition, output_bytes)
+        super().__init__(row, settings, clock, partition, output_bytes, handlers)
         self.next_tick_at = NEVER
         self._number = row.number
         self._rng = rng
@@ -118,7 +120,7 @@ class DagJob(FanBook):
             if task.worker:
                 step.load.append(task)
             elif task.ready_at > now:
-                self._timers.wake(task)
+                self._wake(task)
                 if task.ready_at - now > STOPPED.cap_ns:
                     step.load.append(task)  # its spec tells whether that can be, or a clock was wrong
             else:
@@ -142,7 +144,7 @@ class DagJob(FanBook):
         latest = now + longest_wait_ns(task.policy or self._terms.usual)
         if task.state is _PENDING and task.ready_at > latest:
             task.ready_at = latest
-            self._timers.wake(task)
+            self._wake(task)
         if task.state is _READY:
             self._move(task, _PENDING)
             self._enter(now, step, task)
@@ -196,6 +198,7 @@ class DagJob(FanBook):
         if task.worker:
             fence, started_ms = task.fence, at_ms - took_us // 1000
         change = done(self._number, task, fence, (started_ms, at_ms), output, blob, memory_bytes)
+        self._handlers.row(task.handler).ended(now)
         self._move(task, TaskState.COMPLETED)
         task.worker = task.recall = ""
         task.output_kib = len(output) >> 10
@@ -332,7 +335,7 @@ class DagJob(FanBook):
         """There is no room for its elements now."""
         self._fans[task.index].asked = 0
         task.ready_at = now + wait_ns
-        self._timers.wake(task)
+        self._wake(task)
         return self._go_on(now, DagStep())
 
     def _fan_out(self, now: int, step: DagStep, task: DagTask, fan: Fan) -> None:
@@ -353,6 +356,7 @@ class DagJob(FanBook):
         step = DagStep()
         for kind, task in self._timers.due(now):
             if kind == WAKE:
+                self._delays_no_more(task)
                 self._backlog.append(task)
             elif kind == QUEUE:
                 self._overdue(now, step, task, queue_timeout_text(task, in_the_way(task)))
@@ -414,9 +418,14 @@ class DagJob(FanBook):
     def _wait(self, now: int, step: DagStep, task: DagTask, wait_ns: int) -> None:
         """Kept in the store: a restart does not begin the wait again."""
         task.ready_at = now + wait_ns
-        self._timers.wake(task)
+        self._wake(task)
         ready_ms = self._clock(task.ready_at)
         step.changes.append(Release(self._number, task.index, 0, ready_ms, task.attempts))
+
+    def _wake(self, task: DagTask) -> None:
+        """A pending task waits until its `ready_at`."""
+        self._timers.wake(task)
+        self._delays(task)
 
     def _release_all(self, dependents: Sequence[int]) -> None:
         tasks, backlog = self.tasks, self._backlog
@@ -440,7 +449,7 @@ class DagJob(FanBook):
                 given_up(self._number, task, verdict.state, verdict, started_ms, at_ms, result.memory_bytes)
             )
             task.worker = task.recall = ""
-            self._settle(task, verdict.state)
+            self._settle(now, task, verdict.state)
             if verdict.state in FAILED:
                 self._gave_up(now, step, task, verdict.error)
         return self._go_on(now, step)
@@ -453,7 +462,7 @@ class DagJob(FanBook):
         task.worker = ""
         self._move(task, _PENDING)
         if verdict.wait_ns:
-            self._timers.wake(task)
+            self._wake(task)
         else:
             self._backlog.appendleft(task)  # it has waited its turn already
         kind = "lost" if verdict.cause == "lost" else "retry"
@@ -478,7 +487,7 @@ class DagJob(FanBook):
         at_ms = self._clock(now)
         change = Complete(self._number, task.index, 0, state, at_ms, error=error, cause=cause, attempts=task.attempts)
         step.changes.append(change)
-        self._settle(task, state)
+        self._settle(now, task, state)
 
     def _gave_up(self, now: int, step: DagStep, task: DagTask, error: str) -> None:
         """A task failed for good: what the job's policy says of the others."""

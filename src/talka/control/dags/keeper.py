@@ -99,7 +99,7 @@ class DagKeeper(KeeperEnd[DagEffect]):
         self.turns = turns or DagTurns(rng)
         self.dispatcher = self.turns.dispatcher
         self.attempts = Attempts(self.floor, taken_limit=limits.taken, recalls_limit=limits.recalls)
-        self.shelf = DagShelf(next_number, rng, self._wall_ms, self.partition, limits)
+        self.shelf = DagShelf(next_number, rng, self._wall_ms, self.partition, limits, self.turns.handlers)
         self.jobs: Mapping[int, DagJob] = self.shelf.jobs
         """By number, also drafts and those whose end is being kept."""
         self.stale_results = 0
@@ -131,6 +131,8 @@ class DagKeeper(KeeperEnd[DagEffect]):
         """Another has the partition, or will: nothing of it is given out here any more."""
         tasks = (task for job in self.jobs.values() for task in job.tasks)
         self.turns.leave(now, self.partition.number, tasks)
+        for job in self.jobs.values():
+            job.uncount()
 
     # -- restart
 

@@ -129,6 +129,18 @@ GROUPS: Final = (
         ),
     ),
     MetricGroup(
+        "Managers with a store: tasks by handler",
+        (
+            _gauge("queue_waiting", "Tasks that are ready to run, by handler.", "handler"),
+            _gauge("queue_active", "Tasks that workers have, by handler.", "handler"),
+            _gauge("queue_delayed", "Tasks that wait for their time, by handler.", "handler"),
+            _gauge("queue_blocked", "Tasks that wait for others, or whose job is paused, by handler.", "handler"),
+            _gauge("queue_oldest_seconds", "For how long the first in line has been ready, by handler.", "handler"),
+            _counter("queue_completed_total", "Tasks completed since this manager started, by handler.", "handler"),
+            _counter("queue_failed_total", "Tasks given up since this manager started, by handler.", "handler"),
+        ),
+    ),
+    MetricGroup(
         "Workers",
         (
             _gauge("worker_cores", "Cores that this worker offers."),
