@@ -13,7 +13,7 @@ import msgspec
 
 from talka.errors import Invalid
 from talka.work.lifecycle import IllegalMove
-from tests.sim import certified, dags, elections, jobs, leases, membership_figures, stalls
+from tests.sim import certified, dags, elections, jobs, leases, membership_figures, skew, stalls
 from tests.sim.variants import without
 
 DOCUMENT: Final = Path(__file__).parent.parent.parent / "docs" / "ablation.md"
@@ -64,6 +64,8 @@ class Row(msgspec.Struct, frozen=True):
     """Of jobs whose managers were told different leases, which are changed meanwhile."""
     is_of_stalls: bool = False
     """Of dag jobs whose manager stands still while a worker dies."""
+    is_of_skew: bool = False
+    """Of hosts of two releases."""
 
 
 def _jobs(name: str, safeguard: str, invariants: tuple[str, ...], seed: int, *, has_hostile: bool = False) -> Row:
@@ -90,6 +92,10 @@ def _leases(name: str, safeguard: str, invariants: tuple[str, ...], seed: int) -
     return Row(name, (safeguard,), invariants, seed, 200, is_of_leases=True)
 
 
+def _skew(name: str, safeguard: str, seed: int) -> Row:
+    return Row(name, (safeguard,), ("V1",), seed, 400, is_of_skew=True)
+
+
 INTACT: Final = (
     Row("nothing", (), (), 0, 2000),
     Row("nothing, only crashes and cuts", (), (), 0, 800, is_focused=True),
@@ -105,6 +111,7 @@ INTACT: Final = (
     _certified("nothing, with certificates and somebody who has the secret", (), (), 0, 400),
     Row("nothing, different leases", (), (), 0, 200, is_of_leases=True),
     Row("nothing, a worker that dies in a stall of the manager", (), (), 0, 200, is_of_stalls=True),
+    Row("nothing, hosts of two releases", (), (), 0, 800, is_of_skew=True),
 )
 
 
@@ -145,6 +152,9 @@ ROWS: Final = (
     _certified("keys from anybody (`ring_from_managers`), and roles not asked", KEYS_FROM_ANYBODY, ("keys",), 1),
     _certified("keys as far ahead as one likes (`ring_jump`)", ("ring_jump",), ("keys",), 1),
     _certified("members are where anybody says (`signed_records`)", ("signed_records",), ("address",), 1),
+    _skew("older hosts are told what is newer than they (`agreed_versions`)", "agreed_versions", 1),
+    _skew("whoever is not known counts as new (`oldest_presumed`)", "oldest_presumed", 1),
+    _skew("older lives hear what newer ones were told (`one_life`)", "one_life", 1),
     _jobs("workers obey managers that were replaced (`worker_fence`)", "worker_fence", ("I3",), 1),
     _jobs("workers go on without a lease (`worker_lease`)", "worker_lease", ("I4 task",), 12),
     _jobs("cores go on while their worker is frozen (`core_deadline`)", "core_deadline", ("I4 task",), 6),
@@ -248,6 +258,8 @@ def _violated(seed: int, row: Row) -> str:
                 return CRASHED
     elif row.is_certified:
         world = certified.run(seed)
+    elif row.is_of_skew:
+        world = skew.run(seed)
     elif row.is_of_stalls:
         world = stalls.run(seed)
     elif row.is_of_leases:
