@@ -27,6 +27,7 @@ from talka.net.listening import listening_sockets
 from talka.net.streams import OnGone, Security, Streams
 from talka.nodes.member_events import Event
 from talka.nodes.member_keys import first_ring
+from talka.nodes.own_machine import disk_of
 from talka.store.files.folder import DataFolder
 from talka.store.files.keyring import KeyringFile
 from talka.units import MILLISECOND, NEVER, SECOND
@@ -353,13 +354,16 @@ class NodeRuntime(Generic[PartEffect]):
 
     def counts(self) -> Counts:
         """Metrics of what every node has."""
-        streams = self.streams
+        streams, (disk_bytes, free_bytes) = self.streams, disk_of(self.folder.path)
         return {
             "stream_frames_received_total": streams.frames_in,
             "stream_frames_sent_total": streams.frames_out,
             "stream_bytes_sent_total": streams.bytes_out,
             "stream_connections": streams.connections,
             "stream_problems_total": streams.counts,
+            "stream_breakers": streams.breakers(),
+            "disk_bytes": disk_bytes,
+            "disk_free_bytes": free_bytes,
             "process_cpu_seconds_total": cpu_ns() / SECOND,
         }
 

@@ -188,6 +188,20 @@ class DagBook(ABC):
     # -- what people may know
 
     @property
+    def is_over(self) -> bool:
+        """Nothing is left to be done, and what must be durable before its end is."""
+        return not self._open and self.state is not JobState.SUBMITTED
+
+    @property
+    def is_running(self) -> bool:
+        """Something of it was given out."""
+        return bool(self._counts[_ASSIGNED] or self._counts[_RUNNING])
+
+    @property
+    def has_ended(self) -> bool:
+        return is_final(self.state)
+
+    @property
     def size(self) -> int:
         """How many tasks it has."""
         return sum(self._counts.values())

@@ -27,6 +27,7 @@ COUNTS: Final = (
     "queue_blocked",
     "queue_completed_total",
     "queue_failed_total",
+    "queue_dead_total",
 )
 BEGUN: Final = (TaskState.ASSIGNED, TaskState.RUNNING)
 NOT_COMPLETED: Final = (TaskState.DEAD, TaskState.FAILED, TaskState.TIMEOUT)
@@ -67,6 +68,11 @@ class HandlerRow:
     @property
     def failed(self) -> int:
         return sum([self.states[state] for state in NOT_COMPLETED])
+
+    @property
+    def dead(self) -> int:
+        """Those of them that became dead letters."""
+        return self.states[TaskState.DEAD]
 
     def ended(self, now: int) -> None:
         """One has, for the rate."""
@@ -118,7 +124,7 @@ class HandlerCounts:
         for place, (handler, row) in enumerate(self.rows()):
             name = handler if place < most else OTHERS
             oldest[name] = max(oldest.get(name, 0.0), oldest_s.get(handler, 0.0))
-            counts = (row.ready, row.running, row.delayed, row.blocked, row.completed, row.failed)
+            counts = (row.ready, row.running, row.delayed, row.blocked, row.completed, row.failed, row.dead)
             for metric, count in zip(COUNTS, counts, strict=True):
                 found[metric][name] = found[metric].get(name, 0) + count
         return found

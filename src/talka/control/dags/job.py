@@ -37,7 +37,7 @@ from talka.work.dags.dag import DagSettings, TaskSpec
 from talka.work.dags.endings import TOLD_TO_STOP
 from talka.work.dags.records import Change, ClaimTask, Complete, EventRow, JobRow, MoveJob, PutEvent, Release
 from talka.work.durations import format_duration, parse_duration
-from talka.work.lifecycle import JobState, TaskState, begin_again, is_final, move
+from talka.work.lifecycle import JobState, TaskState, begin_again, move
 
 AT_ONCE: Final = 10_000
 """Tasks that become ready or are cancelled in one step; the others follow in ticks, so that no step takes long."""
@@ -150,20 +150,6 @@ class DagJob(FanBook):
             self._enter(now, step, task)
         self._set_next_tick(now)
         return step
-
-    @property
-    def is_over(self) -> bool:
-        """Nothing is left to be done, and what must be durable before its end is."""
-        return not self._open and self.state is not JobState.SUBMITTED
-
-    @property
-    def is_running(self) -> bool:
-        """Something of it was given out."""
-        return bool(self._counts[_ASSIGNED] or self._counts[_RUNNING])
-
-    @property
-    def has_ended(self) -> bool:
-        return is_final(self.state)
 
     def end(self, now: int) -> list[Change]:
         """The last of its changes, once `is_over`."""

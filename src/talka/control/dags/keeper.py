@@ -131,8 +131,7 @@ class DagKeeper(KeeperEnd[DagEffect]):
         """Another has the partition, or will: nothing of it is given out here any more."""
         tasks = (task for job in self.jobs.values() for task in job.tasks)
         self.turns.leave(now, self.partition.number, tasks)
-        for job in self.jobs.values():
-            job.uncount()
+        self.shelf.uncount()
 
     # -- restart
 
@@ -530,8 +529,7 @@ class DagKeeper(KeeperEnd[DagEffect]):
         self._timers.set(job)
 
     def _lost(self, now: int, task: DagTask, cause: str) -> None:
-        job = self._gone(now, task)
-        self._follow(now, job, job.lost(now, task, cause))
+        self._follow(now, job := self._gone(now, task), job.lost(now, task, cause))
 
     def _gone(self, now: int, task: DagTask) -> DagJob:
         """Its attempt is over without a result: the job that has to know."""

@@ -120,6 +120,11 @@ class DagShelf:
             del self._by_key[job.row.key]
         self.tasks -= job.size
 
+    def uncount(self) -> None:
+        """Another process has them all now."""
+        for job in self.jobs.values():
+            job.uncount()
+
     @property
     def bundles(self) -> set[str]:
         """Digests of those that jobs here brought."""
