@@ -20,7 +20,7 @@ Open = dict[tuple[str, bool], int]
 
 
 class QueuesFit(Observer):
-    """D14: what is counted for each handler is what the tasks in memory are, and that is what the store has, except for
+    """D16: what is counted for each handler is what the tasks in memory are, and that is what the store has, except for
     what is just being written. So it is after a restart, too."""
 
     def __init__(self, host: Host, shell: StoreShell) -> None:
@@ -46,7 +46,7 @@ class QueuesFit(Observer):
         self._looks_off = self._looks_off + 1 if self._off == (counted, kept) else 1
         self._off = counted, kept
         if self._looks_off == SETTLED_LOOKS:
-            world.violate("D14", f"{counted} are counted, and the store has {kept}, for {SETTLED_LOOKS} s")
+            world.violate("D16", f"{counted} are counted, and the store has {kept}, for {SETTLED_LOOKS} s")
 
     def at_end(self, world: World) -> None:
         keepers = keepers_on(self._host)
@@ -54,7 +54,7 @@ class QueuesFit(Observer):
             return
         counted, kept = _counted(next(iter(keepers)).turns.handlers), self._kept()
         if counted != kept and not self._shell.is_writing:
-            world.violate("D14", f"{counted} are counted in the end, and the store has {kept}")
+            world.violate("D16", f"{counted} are counted in the end, and the store has {kept}")
 
     def _check_memory(self, world: World, keepers: DagKeepers, counts: HandlerCounts) -> None:
         now = self._host.local(world.now)
@@ -74,9 +74,9 @@ class QueuesFit(Observer):
             self.delayed += row.delayed
             if not later[handler] <= row.delayed <= waiting[handler]:
                 text = f"{row.delayed} are counted as delayed, of {later[handler]} to {waiting[handler]}"
-                world.violate("D14", f"of {handler} {text}")
+                world.violate("D16", f"of {handler} {text}")
         if counted != found:
-            world.violate("D14", f"{dict(counted)} are counted, and the tasks are {dict(found)}")
+            world.violate("D16", f"{dict(counted)} are counted, and the tasks are {dict(found)}")
 
     def _kept(self) -> Open:
         records, found = self._shell.records, Counter[tuple[str, bool]]()

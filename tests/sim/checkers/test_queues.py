@@ -47,7 +47,7 @@ def test_what_is_counted_and_is_not_so_is_found(spoil: Callable[[HandlerRow], No
 
     story.queues.on_second(story.world)
 
-    assert {violation.invariant for violation in story.world.violations} == {"D14"}
+    assert {violation.invariant for violation in story.world.violations} == {"D16"}
 
 
 def test_what_the_store_has_not_yet_is_under_way_for_some_seconds() -> None:
@@ -63,6 +63,6 @@ def test_what_the_store_has_not_yet_is_under_way_for_some_seconds() -> None:
     story.queues.on_second(story.world)
 
     (violation,) = story.world.violations
-    assert violation.invariant == "D14" and "the store has {}" in str(violation)
+    assert violation.invariant == "D16" and "the store has {}" in str(violation)
     story.queues.at_end(story.world)
     assert len(story.world.violations) == 1 + (not story.shell.is_writing)
