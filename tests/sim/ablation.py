@@ -255,6 +255,8 @@ ROWS: Final = (
     ),
     _code("code is given to anybody (`code_takers`)", "code_takers", 1),
     _code("bundles share the cores of a worker's own files (`cores_of_code`)", "cores_of_code", 1),
+    _dags("tasks that a manager read are not counted by handler (`restored_counts`)", "restored_counts", ("D16",), 1),
+    _dags("tasks whose time has come are counted as delayed (`delays_end`)", "delays_end", ("D16",), 1),
     _dags("schedules of a clock that was ahead stay (`schedule_mending`)", "schedule_mending", ("D10",), 14),
     _dags("ended jobs are dropped by the clock of the day (`aged_retention`)", "aged_retention", ("D1", "D11"), 14),
 )

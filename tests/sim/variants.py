@@ -29,6 +29,8 @@ from talka.cluster.membership.prober import Relays
 from talka.cluster.membership.suspicion import Suspicion, SuspicionBounds
 from talka.cluster.membership.updates import Updates
 from talka.cluster.membership.vouched import Vouched
+from talka.control.dags.book import DagBook
+from talka.control.dags.handler_counts import HandlerCounts
 from talka.control.dags.keeper import DagKeeper
 from talka.control.jobs.checkpoints import Checkpoints
 from talka.control.jobs.commands import Assignments
@@ -646,3 +648,15 @@ def sweeps_by_the_clock_of_the_day(right, self, now):
 
     with patch.object(SqliteRecords, "sweep", _in_place_of(SqliteRecords.sweep, sweep)):
         right(self, now)
+
+
+@variant("restored_counts", DagBook, "restore")
+def counts_new_tasks_alone(right, self, now, live, streams=()):
+    own, self._handlers = self._handlers, HandlerCounts()
+    right(self, now, live, streams)
+    self._handlers = own
+
+
+@variant("delays_end", DagBook, "_delays_no_more")
+def goes_on_counting_it_as_delayed(right, self, task):
+    pass

@@ -101,7 +101,7 @@ class ManagerNode(MemberNode[PassedOn]):
     """One manager, from its files to its sockets. Its API is served by whoever starts it, through `control`."""
 
     def __init__(self, options: ManagerOptions, on_event: Callable[[Event], None]) -> None:
-        self.evictions = 0
+        self.evictions = self.clock_jumps = 0
         self.clock = ClockWatch(*both_clocks())
         self._api = options.api
         self._own_lease = options.own_lease
@@ -267,6 +267,7 @@ class ManagerNode(MemberNode[PassedOn]):
         jump_ns = self.clock.look(*both_clocks())
         if not jump_ns:
             return
+        self.clock_jumps += 1
         self.manager.set_wall_offset(self.clock.offset_ns)
         if self.dags is not None and self.dags.lost is None:
             self.dags.on_clock_jump(jump_ns)
@@ -470,6 +471,8 @@ class ManagerNode(MemberNode[PassedOn]):
             "jobs_led": len(manager.led),
             "overload_level": int(manager.level),
             "worker_evictions_total": self.evictions,
+            "clock_jumps_total": self.clock_jumps,
+            **self.control.limit_counts(),
             "calls_total": self.control.counts["calls"],
             "calls_refused_total": dict(self.control.refused),
         }
@@ -485,6 +488,10 @@ class ManagerNode(MemberNode[PassedOn]):
                 "cores_free": fleet.total_free(),
                 "cores_usable": fleet.total(),
                 "submissions_refused_total": dict(registry.refused),
+                "workers_by_state": fleet.states(),
+                "workers_silent": fleet.silent,
+                "worker_breakers": fleet.breakers(),
+                "worker_lease_seconds": registry.lease.renew_ns / SECOND,
             }
         return counts
 
