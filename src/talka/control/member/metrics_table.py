@@ -93,6 +93,11 @@ GROUPS: Final = (
             _gauge("jobs_led", "Jobs that this manager leads."),
             _gauge("overload_level", "0 well, 1 busy, 2 stressed, 3 overloaded."),
             _counter("worker_evictions_total", "Workers that this manager heard were given up."),
+            _counter(
+                "workflows_late_total",
+                "Times that a workflow was given more time or warned, by which of the two.",
+                "what",
+            ),
             _counter("calls_total", "Questions that this manager asked the leader."),
             _counter("calls_refused_total", "Questions and requests that were refused, by reason.", "reason"),
         ),
