@@ -13,7 +13,7 @@ import msgspec
 
 from talka.errors import Invalid
 from talka.work.lifecycle import IllegalMove
-from tests.sim import certified, dags, elections, jobs, leases, membership_figures, searching, skew, stalls, zones
+from tests.sim import certified, dags, elections, jobs, late, leases, membership_figures, searching, skew, stalls, zones
 from tests.sim.variants import without
 
 DOCUMENT: Final = Path(__file__).parent.parent.parent / "docs" / "ablation.md"
@@ -72,6 +72,8 @@ class Row(msgspec.Struct, frozen=True):
     """Of workers that find managers again."""
     is_of_zones: bool = False
     """Of jobs on managers and workers in several zones."""
+    is_of_late: bool = False
+    """Of jobs that run longer than they may, whose manager falls meanwhile."""
 
 
 def _jobs(name: str, safeguard: str, invariants: tuple[str, ...], seed: int, *, has_hostile: bool = False) -> Row:
@@ -121,6 +123,7 @@ INTACT: Final = (
     Row("nothing, hosts of two releases", (), (), 0, 800, is_of_skew=True),
     Row("nothing, workers that find managers again", (), (), 0, 200, is_of_searching=True),
     Row("nothing, managers and workers in several zones", (), (), 0, 200, is_of_zones=True),
+    Row("nothing, jobs that run longer than they may", (), (), 0, 200, is_of_late=True),
 )
 
 
@@ -219,6 +222,14 @@ ROWS: Final = (
         is_of_searching=True,
     ),
     Row("far managers are asked first (`near_first`)", ("near_first",), ("near",), 6, 200, is_of_zones=True),
+    Row(
+        "more time is forgotten with the manager that gave it (`kept_deadlines`)",
+        ("kept_deadlines",),
+        ("T2",),
+        7,
+        200,
+        is_of_late=True,
+    ),
     _dags(
         "results of tasks count as often as they come (`task_result_key`)", "task_result_key", (ILLEGAL_MOVE, "D2"), 1
     ),
@@ -301,6 +312,8 @@ def _violated(seed: int, row: Row) -> str:
         world = searching.run(seed)
     elif row.is_of_zones:
         world = zones.run(seed)
+    elif row.is_of_late:
+        world = late.run(seed)
     elif row.is_of_leases:
         world = leases.run(seed)
     elif row.is_of_jobs:

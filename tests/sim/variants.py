@@ -32,6 +32,7 @@ from talka.cluster.membership.vouched import Vouched
 from talka.control.dags.book import DagBook
 from talka.control.dags.handler_counts import HandlerCounts
 from talka.control.dags.keeper import DagKeeper
+from talka.control.jobs import job_checkpoint
 from talka.control.jobs.checkpoints import Checkpoints
 from talka.control.jobs.commands import Assignments
 from talka.control.jobs.entries import EntryBook
@@ -405,6 +406,12 @@ def tells_no_core(right, self):
 @variant("idempotency_key", EntryBook, "by_key")
 def knows_no_key(right, self, key):
     """The same submission sent twice is one job."""
+    return None
+
+
+@variant("kept_deadlines", job_checkpoint, "_deadline_record")
+def forgets_deadlines(right, deadline):
+    """Who takes a job over knows what more time it was given, and whether it was warned."""
     return None
 
 

@@ -97,8 +97,11 @@ from talka.wire.shards import (
     Hello,
     Refused,
     Settings,
+    ShardAnswer,
     StepTotals,
     Stop,
+    TimeAsked,
+    TimeOver,
     Totals,
     Unread,
     UnreadStep,
@@ -126,6 +129,7 @@ from talka.wire.tasks import (
     TaskProgress,
     TaskResult,
 )
+from talka.work.deadlines import Allowance
 from talka.work.shapes import ConstantVUs
 from tests.sim.variants import without
 
@@ -1318,6 +1322,35 @@ def test_each_report_of_a_core_is_acknowledged() -> None:
     rig.count(first)
 
     assert rig.all(TellCore) == [TellCore(first, Ack(1))]
+
+
+def test_what_the_manager_says_of_time_with_an_acknowledgement_reaches_the_cores_once() -> None:
+    rig = Rig()
+    first, second = rig.running()
+    rig.count(first, asked=TimeAsked(3, SECOND))
+    rig.later(50 * MILLISECOND)
+    rig.forget()
+    answer, over = ShardAnswer(1, Allowance(SECOND, 4, SECOND)), TimeOver(10 * SECOND)
+
+    rig.hear(Acknowledge("job", FENCE, 1, 1, answer=answer, over=over))
+    rig.hear(Acknowledge("job", FENCE, 1, 1, answer=answer, over=over))
+
+    told = [
+        TellCore(first, ShardAnswer(3, Allowance(SECOND, 4, SECOND))),
+        TellCore(first, over),
+        TellCore(second, over),
+    ]
+    assert rig.all(TellCore) == told
+
+
+def test_what_the_manager_says_of_time_after_the_end_reaches_nobody() -> None:
+    rig = Rig()
+    rig.ended()
+    rig.forget()
+
+    rig.hear(Acknowledge("job", FENCE, 1, 1, over=TimeOver(10 * SECOND)))
+
+    assert rig.all(TellCore) == []
 
 
 def test_a_manager_under_load_asks_for_fewer_reports() -> None:

@@ -487,9 +487,9 @@ class Worker:
             case Halt():
                 killed = self.shards.kill(now, held, "its manager said so")
                 return [*killed, *self._no_task(sender, message)]
-            case Acknowledge(sequence=sequence, every_ms=every_ms):
+            case Acknowledge(sequence=sequence, every_ms=every_ms, answer=answer, over=over):
                 held.acknowledged(now, sequence, every_ms)
-                return []
+                return [*self.shards.on_time_told(now, held, answer, over)]
             case ResultAccepted():  # pragma: no branch - the type checker sees that no message is left
                 return [*self.shards.kill(now, held, "its manager no longer needs it")]
 
