@@ -13,7 +13,7 @@ import msgspec
 
 from talka.errors import Invalid
 from talka.work.lifecycle import IllegalMove
-from tests.sim import certified, dags, elections, jobs, leases, membership_figures, stalls
+from tests.sim import certified, dags, elections, jobs, leases, membership_figures, queues, stalls
 from tests.sim.variants import without
 
 DOCUMENT: Final = Path(__file__).parent.parent.parent / "docs" / "ablation.md"
@@ -64,6 +64,8 @@ class Row(msgspec.Struct, frozen=True):
     """Of jobs whose managers were told different leases, which are changed meanwhile."""
     is_of_stalls: bool = False
     """Of dag jobs whose manager stands still while a worker dies."""
+    is_of_queues: bool = False
+    """Of jobs of all sizes that queue for few cores."""
 
 
 def _jobs(name: str, safeguard: str, invariants: tuple[str, ...], seed: int, *, has_hostile: bool = False) -> Row:
@@ -105,6 +107,7 @@ INTACT: Final = (
     _certified("nothing, with certificates and somebody who has the secret", (), (), 0, 400),
     Row("nothing, different leases", (), (), 0, 200, is_of_leases=True),
     Row("nothing, a worker that dies in a stall of the manager", (), (), 0, 200, is_of_stalls=True),
+    Row("nothing, jobs of all sizes that queue", (), (), 0, 200, is_of_queues=True),
 )
 
 
@@ -183,6 +186,14 @@ ROWS: Final = (
         200,
         is_of_stalls=True,
     ),
+    Row(
+        "small jobs pass the one that is next whenever they fit (`reservation`)",
+        ("reservation",),
+        ("no delay",),
+        5,
+        200,
+        is_of_queues=True,
+    ),
     _dags(
         "results of tasks count as often as they come (`task_result_key`)", "task_result_key", (ILLEGAL_MOVE, "D2"), 1
     ),
@@ -248,6 +259,8 @@ def _violated(seed: int, row: Row) -> str:
         world = certified.run(seed)
     elif row.is_of_stalls:
         world = stalls.run(seed)
+    elif row.is_of_queues:
+        world = queues.run(seed)
     elif row.is_of_leases:
         world = leases.run(seed)
     elif row.is_of_jobs:

@@ -456,5 +456,6 @@ class ManagerNode(MemberNode[PassedOn]):
                 "cores_free": fleet.total_free(),
                 "cores_usable": fleet.total(),
                 "submissions_refused_total": dict(registry.refused),
+                **registry.granting.counts(),
             }
         return counts
