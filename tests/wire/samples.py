@@ -92,6 +92,7 @@ from talka.wire.leadership import (
     VoterWelcome,
 )
 from talka.wire.leases import AcquireLease, CommandAnswer, LeaseAnswer, LeaseCommand, ReleaseLease
+from talka.wire.machines import GpuFacts, GpuView, MachineView, WorkerMachine
 from talka.wire.manager_calls import CallAnswer, ListJobs, ManagerCall
 from talka.wire.membership import (
     Alive,
@@ -146,6 +147,7 @@ from talka.wire.tasks import (
     Held,
     Load,
     Loaded,
+    MoreTime,
     Ran,
     Recall,
     ResultsStored,
@@ -157,6 +159,12 @@ from talka.wire.tasks import (
     TaskLine,
     TaskProgress,
     TaskResult,
+    TellTime,
+    TimeAnswer,
+    TimeAnswers,
+    TimeTold,
+    TimeWanted,
+    WarnTasks,
 )
 from talka.wire.views import (
     ClusterView,
@@ -247,7 +255,7 @@ GREETING: dict[str, greeting.GreetingMessage] = {
     "hello-of-few-words": GreetingHello(Self("shop", "staging", "worker", "1.0"), A),
     "welcome": GreetingWelcome(NODE, A, B),
     "challenge": Challenge(B),
-    "proof": Proof(B, 300),
+    "proof": Proof(B, 300, "1.1", ["keyring", "one-life"]),
     "refusal": GreetingRefusal(A, "cluster", "'a' is of cluster 'shop', not of 'bank'"),
     "share-ring": ShareRing(b"\x92\x90\x92\x00\xa0"),
 }
@@ -296,6 +304,10 @@ WORKER = WorkerFacts(
     sealing=bytes(range(34)),
     accepts_code=True,
     is_loading=True,
+    machine=WorkerMachine(
+        *("host1", 4711, "Debian GNU/Linux 12, Linux 6.1", "x86_64", "Xeon", ("avx", "sse2"), 8, "CPython 3.11.2"),
+        *(1 << 40, 1 << 38, (GpuFacts("T4", 16 << 30),), (("rack", "7"), ("spare", ""))),
+    ),
 )
 
 ASKER = Asker("submit", "submitter", "ada", "t1", "10.0.0.7")
@@ -326,7 +338,7 @@ CALLS: dict[str, manager_calls.LeaderCall] = {
     "order": manager_calls.GetOrder("b4k7"),
     "result": manager_calls.GetResult("b4k7"),
     "cancel": manager_calls.CancelJob("b4k7", "enough"),
-    "workers": manager_calls.ListWorkers(),
+    "workers": manager_calls.ListWorkers("w1"),
     "drain": manager_calls.DrainWorker("w1"),
     "cluster": manager_calls.DescribeCluster(),
     "lease": manager_calls.GetLease(),
@@ -340,6 +352,8 @@ SHOWN = JobFacts(
     position=2,
     workers=["w1"],
     expected_start="2026-09-21T14:13:20.007Z",
+    stopped=2,
+    datacenter="fra1",
 )
 WORKER_VIEW = WorkerView(
     "w1",
@@ -360,6 +374,11 @@ WORKER_VIEW = WorkerView(
     1,
     2,
     4,
+    93,
+    "2026-09-21T14:13:20.007Z",
+    "2026-09-21T14:13:21.007Z",
+    ["extract", "load"],
+    MachineView("host1", 4711, cpu_flags=["avx"], gpus=[GpuView("T4", 16 << 30)], tags={"rack": "7"}),
 )
 ANSWERS: dict[str, manager_calls.LeaderAnswer] = {
     "job": manager_calls.JobTold(SHOWN),
@@ -506,6 +525,7 @@ TASK = HandedTask(
     3,
     b'{"part":3}',
     3,
+    "pause",
 )
 FAILED = TaskResult(
     TASK_FENCE,
@@ -526,7 +546,8 @@ FAILED = TaskResult(
 WROTE = Wrote(TASK_FENCE, (StreamTail("stderr", b"slow\n", 5),))
 DIED = TaskResult(TASK_FENCE + 1, "died", error="it was killed", cause="SIGSEGV", signal="SIGSEGV", alone=True)
 LINE = TaskLine(TASK_FENCE, 1_760_000_000_123, "row 7 of 9 – fertig")
-PROGRESS = HandlerProgress(TASK_FENCE, b'{"row":7}')
+PROGRESS = HandlerProgress(TASK_FENCE, b'{"row":7}', 3)
+MORE_TIME = MoreTime(TASK_FENCE, 2, 25_000, 3, "the index is large – später", 30_000, True)
 
 TASKS: dict[str, tasks.TaskMessage] = {
     "hand": AssignTasks(7, (TASK,), 0xB007, 41, LIFE, HandedBundle(DIGEST, 70_000, ("etl.py",), bytes(range(100)))),
@@ -535,20 +556,23 @@ TASKS: dict[str, tasks.TaskMessage] = {
     "took": ResultsStored(7, (TASK_FENCE, TASK_FENCE + 1), LIFE),
     "which": AskHeld(7, LIFE),
     "feed": TaskInputs(7, TASK_FENCE, {"fetch": b'"a.png"'}, 0xB007, LIFE),
+    "more-time": TimeAnswers(7, (TimeAnswer(TASK_FENCE, 2, 15_000, 4, "it has not advanced"),), LIFE),
     "done": Done((FAILED, DIED, TaskResult(TASK_FENCE + 2, "completed", b"[1]")), LIFE),
-    "underway": TaskProgress((TASK_FENCE,), (PROGRESS,), (LINE,), LIFE, (WROTE,)),
+    "underway": TaskProgress((TASK_FENCE,), (PROGRESS,), (LINE,), LIFE, (WROTE,), (MORE_TIME,)),
     "holding": Held(7, (TASK_FENCE, TASK_FENCE + 1), 1, 2, LIFE, (Dropped(0x5706E, 0x11FE, 3, 2),)),
 }
 TO_HANDLERS: dict[str, tasks.ToHandlers] = {
     "load": Load(("etl.py", "more.py"), 2, "w1", BundleSource("/b", DIGEST, "etl.py", "/f", {})),
     "run": RunTasks((TASK,)),
     "stop": StopTasks((TASK_FENCE,), "timeout"),
+    "warn": WarnTasks((TASK_FENCE,)),
+    "tell-time": TellTime((TimeTold(TASK_FENCE, 1, 15_000, 4, "it has not advanced"),)),
 }
 FROM_HANDLERS: dict[str, tasks.FromHandlers] = {
     "loaded": Loaded(4711, ("resize", "fetch"), plain=("resize",)),
     "loaded-with-a-problem": Loaded(4711, problem="etl.py:3: SyntaxError: invalid syntax"),
     "ran": Ran((FAILED, DIED)),
-    "said": Said((PROGRESS,), (LINE,), (WROTE,)),
+    "said": Said((PROGRESS,), (LINE,), (WROTE,), (TimeWanted(TASK_FENCE, 1, 3, "rows", 30_000),), (TASK_FENCE,)),
     "spent": Spent(3),
 }
 

@@ -34,6 +34,7 @@ JOBS: Final = {
 }
 WORKERS: Final = {
     "list": CommandEntry("Commands", "cluster_jobs:list_workers", "who is there, and how many cores are free"),
+    "show": CommandEntry("Commands", "nodes.worker_sheet:show_worker", "one: its machine, handlers, tags and load"),
     "drain": CommandEntry("Commands", "cluster_jobs:drain", "give one no new work and let it finish"),
     "undrain": CommandEntry("Commands", "cluster_jobs:undrain", "let one that was drained take new work again"),
 }
@@ -242,6 +243,15 @@ async def print_lines(client: "Client", id: str, follow: bool) -> int:
     return 0
 
 
+def stopped_text(facts: "AnyJob") -> str:
+    """How much of it a cancel stopped."""
+    if facts.stopped is None:
+        return ""
+    noun = "workflow" if facts.kind == "load" else "task"
+    verb = "was" if facts.stopped == 1 else "were"
+    return f"; {facts.stopped} {noun}{'' if facts.stopped == 1 else 's'} {verb} stopped"
+
+
 @command("cancel", "Ask a job to stop. What it measured so far stays its result.")
 @click.argument("id", metavar="ID")
 @click.option("--reason", default="", metavar="TEXT", help="The reason, shown with the job.")
@@ -252,7 +262,7 @@ def cancel(id: str, reason: str, as_json: bool, **where: Any) -> int:
 
     facts = asked(where, lambda client: client.cancel(id, reason))
     text = f"job {id} has ended: it is {facts.state}" if is_final(facts.state) else f"job {id} is being cancelled"
-    say(json_of(facts) if as_json else text)
+    say(json_of(facts) if as_json else f"{text}{stopped_text(facts)}")
     return 0
 
 
@@ -388,9 +398,10 @@ def ordered(facts: "DagFacts", as_json: bool, rest: str = "") -> int:
 
 workers = ListingGroup(
     "workers",
-    "Workers of a cluster: list them, drain them and take that back.",
+    "Workers of a cluster: list them, show one, drain them and take that back.",
     WORKERS,
     ("talka workers --to 10.0.0.5:8470", "who is there, and how many cores are free"),
+    ("talka workers show w3", "the machine it is on, and what it can run"),
     ("talka workers drain w3", "before its machine goes away"),
     ("talka workers undrain w3", "it stays after all"),
 )

@@ -138,8 +138,9 @@ class Client:
         """The result of a job, once it has ended: this waits for it."""
         return read(self._wait(self._client.wait(id)))
 
-    def cancel(self, id: str, reason: str = "") -> JobFacts:
-        """Ask a job to stop, and return its facts. A job that has ended is not changed."""
+    def cancel(self, id: str, reason: str = "") -> AnyJob:
+        """Ask a job to stop, and return its facts; `stopped` is how many workflows or tasks that stops. A job that has
+        ended is not changed."""
         return self._wait(self._client.cancel(id, reason))
 
     def job(self, id: str) -> JobFacts:
@@ -339,6 +340,10 @@ class Client:
     def workers(self) -> list[WorkerView]:
         """The workers of the cluster: their state, their cores and what they run."""
         return self._wait(self._client.workers())
+
+    def worker(self, name: str) -> WorkerView:
+        """One worker, with the handlers that it has and the machine that it is on."""
+        return self._wait(self._client.worker(name))
 
     def drain(self, name: str) -> WorkerView:
         """Give a worker no new work and let it finish what it has."""

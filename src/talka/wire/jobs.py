@@ -18,6 +18,7 @@ from talka.stats.windows import Window
 from talka.wire.attempts import NOWHERE, PARTITIONS_LIMIT, ObeyedLife, StoreLife
 from talka.wire.channels import Channel, Codec, Message
 from talka.wire.leadership import Count, Name
+from talka.wire.machines import WorkerMachine
 from talka.wire.manager_calls import CallAnswer, ManagerCall
 from talka.wire.orders import BundleFacts, Digest
 from talka.wire.security.bundles import KEY_BYTES
@@ -86,6 +87,8 @@ class WorkerFacts(msgspec.Struct, frozen=True, array_like=True):
     """It runs handlers that travel with dag jobs."""
     is_loading: bool = False
     """Its cores still load the files with its handlers: which there are is not known yet."""
+    machine: WorkerMachine | None = None
+    """Told until the leader has it, and again when it has changed; None: as it was told before."""
 
 
 class Running(msgspec.Struct, frozen=True, array_like=True):

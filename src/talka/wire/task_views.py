@@ -67,6 +67,10 @@ class DagFacts(msgspec.Struct, frozen=True):
     the manager it is not known yet."""
     notifications: list[NoticeView] = []
     """Of one that has ended, where it is asked for alone."""
+    stopped: int | None = None
+    """Of a job that was cancelled: how many tasks did not run to their end for it."""
+    datacenter: str = ""
+    """Where it runs or ran; empty where that was not said."""
 
 
 class TaskView(msgspec.Struct, frozen=True):
@@ -188,6 +192,18 @@ class StreamView(msgspec.Struct, frozen=True):
     amount of all of them."""
 
 
+class ExtensionView(msgspec.Struct, frozen=True):
+    """More time that an attempt was given."""
+
+    at_s: float
+    """So long after it began."""
+    by_s: float
+    reason: str = ""
+    """Empty: it advanced, and did not say why it takes longer."""
+    estimate_s: float = 0.0
+    """How much longer it thought to take; 0: it did not say."""
+
+
 class AttemptView(msgspec.Struct, frozen=True):
     attempt: int
     worker: str
@@ -203,6 +219,12 @@ class AttemptView(msgspec.Struct, frozen=True):
     """completed, failed, died, timeout, cancelled, refused or lost; running while it is under way."""
     streams: list[StreamView] = []
     """What it wrote. Not told with dead letters."""
+    extensions: list[ExtensionView] = []
+    """In the order in which they were given."""
+    denied: str = ""
+    """Why it got no more time when it last asked for some."""
+    warned: bool = False
+    """It was told that its time is over, and had a while to save what it had."""
 
 
 class AttemptsPage(msgspec.Struct, frozen=True):
@@ -228,6 +250,8 @@ class OutputView(msgspec.Struct, frozen=True):
     streams: list[StreamText] = []
     is_over: bool = True
     """While it runs, only the last of what it has written so far is here."""
+    is_gone: bool = False
+    """The job ended so long ago that nothing of this is kept any more."""
 
 
 class LogLineView(msgspec.Struct, frozen=True):
@@ -239,6 +263,8 @@ class LogLineView(msgspec.Struct, frozen=True):
 class LogPage(msgspec.Struct, frozen=True):
     items: list[LogLineView]
     next: str = ""
+    is_gone: bool = False
+    """The job ended so long ago that nothing of this is kept any more."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True):

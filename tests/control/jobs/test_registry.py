@@ -31,7 +31,15 @@ from talka.control.tasks.epoch_floor import TOO_OLD
 from talka.control.tasks.quarantine import QUARANTINED, Denied
 from talka.testing.trust import SIGNER
 from talka.units import MILLISECOND, NEVER, SECOND
-from talka.wire.entries import ORDER_LIMIT_BYTES, Grant, JobEntry, decode_entry
+from talka.wire.entries import (
+    ORDER_LIMIT_BYTES,
+    Grant,
+    JobCheckpoint,
+    JobEntry,
+    WorkflowEntry,
+    decode_entry,
+    encode_checkpoint,
+)
 from talka.wire.jobs import (
     CHANNEL,
     Beat,
@@ -48,6 +56,7 @@ from talka.wire.jobs import (
     TaskLoad,
     WorkerFacts,
 )
+from talka.wire.machines import MachineView, WorkerMachine
 from talka.wire.manager_calls import (
     CALLED_BY,
     CallAnswer,
@@ -70,7 +79,7 @@ from talka.wire.orders import BundleFacts, JobOrder
 from talka.wire.security.access import own
 from talka.wire.shards import UrlRequest
 from talka.wire.views import ClusterView, JobFacts, JobsPage, ManagerView, WorkerDecision, WorkerView, instant_text
-from talka.work.lifecycle import JobState, is_final
+from talka.work.lifecycle import JobState, TaskState, is_final
 from talka.work.shapes import ConstantVUs
 from tests.sim.variants import without
 
@@ -755,6 +764,50 @@ def test_a_job_that_is_being_cancelled_stays_so_until_it_has_ended(office: Offic
     assert office.answer(CancelJob(job), JobFacts).state is JobState.COMPLETED
 
 
+def order_of_three(order_of: OrderOf) -> JobOrder:
+    order = order_of()
+    (shop,) = order.workflows
+    return msgspec.structs.replace(
+        order, workflows=tuple(msgspec.structs.replace(shop, name=name) for name in ("A", "B", "C"))
+    )
+
+
+def test_who_cancels_is_told_how_many_workflows_that_stops_and_again_the_same(
+    office: Office, order_of: OrderOf
+) -> None:
+    office.beat("w1")
+    first, waiting = office.submit(order_of_three(order_of)).id, office.submit(order_of_three(order_of)).id
+    assert office.facts(first).stopped is None
+    states = (TaskState.COMPLETED, TaskState.RUNNING, TaskState.PENDING)
+    ended = JobCheckpoint(2, tuple(WorkflowEntry(name, state) for name, state in zip("ABC", states, strict=True)))
+    office.checkpoint(first, 1, content=encode_checkpoint(ended))
+
+    assert office.answer(CancelJob(first), JobFacts).stopped == 2
+    assert office.answer(CancelJob(waiting), JobFacts).stopped == 3
+
+    all_ended = JobCheckpoint(2, tuple(WorkflowEntry(name, TaskState.CANCELLED) for name in "ABC"))
+    office.checkpoint(first, 2, "cancelled", content=encode_checkpoint(all_ended))
+    assert office.answer(CancelJob(first), JobFacts).stopped == 2
+    assert office.facts(waiting).stopped == 3
+
+
+def test_of_a_job_whose_checkpoint_nobody_can_read_all_workflows_count_as_stopped(
+    office: Office, order_of: OrderOf
+) -> None:
+    office.beat("w1")
+    job = office.submit(order_of_three(order_of)).id
+    office.checkpoint(job, 1, content=b"no checkpoint")
+
+    assert office.answer(CancelJob(job), JobFacts).stopped == 3
+
+
+@pytest.mark.parametrize("datacenter", ["fra1", ""])
+def test_a_job_names_the_datacenter_that_accepted_it(cabinet_of: CabinetOf, order_of: OrderOf, datacenter: str) -> None:
+    office = Office(cabinet_of, "m1", datacenter=datacenter)
+    job = office.submit(order_of()).id
+    assert office.facts(job).datacenter == office.entry(job).datacenter == datacenter
+
+
 # -- workers
 
 
@@ -1112,7 +1165,8 @@ def test_the_cluster_as_people_see_it(trio: Office, order_of: OrderOf) -> None:
 
 
 def test_workers_as_people_see_them(trio: Office, order_of: OrderOf) -> None:
-    facts = WorkerFacts(2, 1 << 30, 1, ("chrome",), "1.2", 7)
+    machine = WorkerMachine("host1", tags=(("rack", "7"),))
+    facts = WorkerFacts(2, 1 << 30, 1, ("chrome",), "1.2", 7, load_percent=93, handlers=("resize",), machine=machine)
     trio.act(trio.registry.on_beat(trio.now, "w1", 11, "10.0.0.7:9401", Beat(1, facts)))
     trio.beat("w2", 3, boot=12, folder=8)
     job = trio.submit(order_of(4)).id
@@ -1138,14 +1192,25 @@ def test_workers_as_people_see_them(trio: Office, order_of: OrderOf) -> None:
         "10.0.0.7:9401",
         [WorkerDecision("healthy", "", begun)],
         load_cores=2,
+        load_percent=93,
+        registered_at=begun,
+        heard_at=begun,
     )
     assert 4000 < first.lease_ms < 4200
     assert (second.name, second.state, second.reason, second.lease_ms) == ("w2", "offline", "it left", 0)
     assert second.address == "", "nobody can dial a connection"
 
+    (whole,) = trio.answer(ListWorkers("w1"), tuple)
+    assert (whole.handlers, whole.machine) == (["resize"], MachineView("host1", tags={"rack": "7"}))
+    assert whole == msgspec.structs.replace(
+        first, handlers=whole.handlers, machine=whole.machine, lease_ms=whole.lease_ms
+    )
+    assert trio.answer(ListWorkers("w3"), tuple) == ()
+
     trio.take_over()
     expected = {view.name: view for view in trio.answer(ListWorkers(), tuple)}
     assert (expected["w1"].state, expected["w1"].cores, expected["w1"].version) == ("registering", 0, "")
+    assert (expected["w1"].registered_at, expected["w1"].heard_at) == ("", "")
     assert expected["w1"].capabilities == [] and expected["w1"].jobs == [job]
 
 

@@ -16,6 +16,7 @@ from talka.store.dags.records import AlreadyKept, Fetched, KeyedRow, Lease, Stor
 from talka.store.dags.sqlite import SqliteRecords
 from talka.store.dags.sqlite_store import SqliteStore
 from talka.store.files.blobs import Blobs
+from talka.units import MILLISECOND
 from talka.work.dags.records import (
     JOB_STATES,
     TASK_STATES,
@@ -46,14 +47,17 @@ from talka.work.dags.records import (
     PutSchedule,
     PutStreams,
     PutTasks,
+    PutTime,
     Release,
     Reset,
     ScheduleRow,
     StreamRow,
     TaskKey,
     TaskRow,
+    TimeRow,
 )
 from talka.work.lifecycle import JobState, TaskState, is_final
+from talka.work.retention import Keep, Retention
 from tests.ports.dict_store import DictPlace, DictStore
 from tests.store.dags.engines import Crash, Engine, opened
 
@@ -110,6 +114,7 @@ async def everything(store: Store) -> list[object]:
         [await store.logs(*key, 0, 1000) for key in keys],
         await store.attempts(keys),
         [await store.streams(row.job, row.index, row.fence) for key in keys for row in await store.stream_sizes(*key)],
+        [await store.times(*key) for key in keys],
         await store.schedules(),
         await store.keyed(["k0", "k1", "k2"]),
         await store.leases(""),
@@ -266,12 +271,13 @@ async def test_a_dropped_job_takes_all_that_is_its_own_with_it_and_nothing_else(
                 PutEvent(EventRow(job=number, at_ms=1, kind="started")),
                 PutLogs((LogRow(job=number, index=0, attempt=1, at_ms=1, text="hello"),)),
                 PutStreams((stream(0, 7, number),), 4),
+                PutTime(time_of(0, 7, number)),
             ]
         )
     assert await store.apply([DropJob(1), DropJob(9)]) == [1, 0]
     assert await store.job("job-1") is None and await store.task(1, "t0") is None and await store.counts(1) == {}
     assert not await store.attempts([(1, 1)]) and not await store.events(1, 0, 9) and not await store.logs(1, 0, 0, 9)
-    assert await store.stream_sizes(1, 0) == await store.streams(1, 0, 7) == []
+    assert await store.stream_sizes(1, 0) == await store.streams(1, 0, 7) == await store.times(1, 0) == []
     assert list(await store.keyed(["k1", "k2"])) == ["k2"]
     assert await store.job("job-2") is not None and await store.counts(2) == {"pending": 1, "completed": 1}
     assert (
@@ -521,6 +527,22 @@ async def test_what_attempts_wrote_is_kept_by_attempt_and_stream_and_how_much_of
     assert await store.streams(1, 1, 8) == [longer], "what is there already is replaced"
 
 
+def time_of(index: int = 0, fence: int = 7, number: int = 1, kept: bytes = b"{}") -> TimeRow:
+    return TimeRow(job=number, index=index, attempt=1, fence=fence, kept=kept)
+
+
+async def test_what_attempts_were_given_is_kept_by_attempt_and_told_of_many_tasks_at_once(store: Store) -> None:
+    await filled(store, 3)
+    rows = [time_of(0), time_of(1, 8), time_of(1, 9, kept=b"[1]"), time_of(2)]
+    assert await store.apply([PutTime(row) for row in (*reversed(rows), time_of(0, number=2))]) == [1] * 5
+    assert await store.times(1, 1) == rows[1:3]
+    assert await store.times(1, 0, 2) == rows[:3]
+    assert await store.times(1, 1, 1 << 32) == rows[1:], "and none of the next job"
+
+    assert await store.apply([PutTime(time_of(1, 8, kept=b"[2]"))]) == [1]
+    assert [row.kept for row in await store.times(1, 1)] == [b"[2]", b"[1]"], "in place of what was"
+
+
 async def test_what_attempts_wrote_is_told_of_many_tasks_at_once(store: Store) -> None:
     await filled(store, 3)
     rows = [stream(0), stream(1, 8), stream(1, 9, stream="stdout"), stream(2)]
@@ -701,15 +723,15 @@ async def test_a_job_whose_notice_waits_is_swept_by_its_age_alone(store: Store) 
     rows = [notice("n1", 1, next_ms=5), notice("n2", 1, next_ms=5), notice("n3", 2, next_ms=5)]
     await store.apply([*(ended(number, number) for number in (1, 2, 3, 4)), *(PutNotice(row) for row in rows)])
     await store.apply([MoveNotice("n2", "sent", 1, 8), MoveNotice("n3", "given_up", 1, 8)])
-    assert await store.sweep(0, 100, 1, 1) == 1 and await kept(store) == [1, 3, 4], "it takes no room of others"
-    assert await store.sweep(0, 100, 1, 10) == 1 and await kept(store) == [1, 4]
-    assert await store.sweep(0, 100, 0, 10) == 1 and await kept(store) == [1]
+    assert await store.sweep(0, kept_for(100, 1), 1) == 1 and await kept(store) == [1, 3, 4]
+    assert await store.sweep(0, kept_for(100, 1), 10) == 1 and await kept(store) == [1, 4]
+    assert await store.sweep(0, kept_for(100, 0), 10) == 1 and await kept(store) == [1]
     assert await store.waiting_notices(9) == [rows[0]]
-    assert await store.sweep(99, 100, 0, 10) == 0
+    assert await store.sweep(99, kept_for(100, 0), 10) == 0
     await store.apply([ended(5, 5), PutNotice(notice("n4", 5, next_ms=5))])
-    assert await store.sweep(1, 100, 0, 10) == 1 and await kept(store) == [5], "else a store would grow without end"
+    assert await store.sweep(1, kept_for(100, 0), 10) == 1 and await kept(store) == [5]
     await store.apply([MoveNotice("n4", "sent", 1, 8)])
-    assert await store.sweep(0, 100, 0, 10) == 1 and await kept(store) == []
+    assert await store.sweep(0, kept_for(100, 0), 10) == 1 and await kept(store) == []
 
 
 async def test_jobs_are_found_by_how_their_keys_begin(store: Store) -> None:
@@ -727,6 +749,12 @@ async def test_jobs_are_found_by_how_their_keys_begin(store: Store) -> None:
 # Retention.
 
 
+def kept_for(age_ms: int, count: int, failed: tuple[int, int] | None = None) -> Retention:
+    """Both alike, unless `failed` says otherwise."""
+    rules = [Keep(each_ms * MILLISECOND, most) for each_ms, most in ((age_ms, count), failed or (age_ms, count))]
+    return Retention(*rules)
+
+
 def ended(number: int, ended_ms: int) -> PutJob:
     return PutJob(job(number, state=JobState.COMPLETED, ended_ms=ended_ms))
 
@@ -737,36 +765,36 @@ async def kept(store: Store) -> list[int]:
 
 async def test_jobs_are_swept_by_the_age_of_the_store_and_never_before_they_end(store: Store) -> None:
     await store.apply([ended(1, 50), PutJob(job(4)), PutTasks((task(0, 2), task(0, 1)))])
-    assert await store.sweep(0, 100, 100, 10) == 0, "its end is seen now"
+    assert await store.sweep(0, kept_for(100, 100), 10) == 0, "its end is seen now"
     await store.apply([ended(2, 10), ended(3, 49)])
-    assert await store.sweep(60, 100, 100, 10) == 0
-    assert await store.sweep(39, 100, 100, 10) == 0
-    assert await store.sweep(1, 100, 100, 10) == 1
+    assert await store.sweep(60, kept_for(100, 100), 10) == 0
+    assert await store.sweep(39, kept_for(100, 100), 10) == 0
+    assert await store.sweep(1, kept_for(100, 100), 10) == 1
     assert await kept(store) == [2, 3, 4]
     assert await store.counts(1) == {} and await store.counts(2) == {"pending": 1}
-    assert await store.sweep(59, 100, 100, 10) == 0
-    assert await store.sweep(1, 100, 100, 1) == 1
-    assert await store.sweep(0, 100, 100, 10) == 1
+    assert await store.sweep(59, kept_for(100, 100), 10) == 0
+    assert await store.sweep(1, kept_for(100, 100), 1) == 1
+    assert await store.sweep(0, kept_for(100, 100), 10) == 1
     assert await kept(store) == [4]
 
 
 @pytest.mark.parametrize("wrong_ms", [1, 1 << 50], ids=["long ago", "far ahead"])
 async def test_an_end_that_a_wrong_clock_put_down_is_kept_as_long_as_any_other(store: Store, wrong_ms: int) -> None:
     await store.apply([ended(1, NOON_MS), ended(2, wrong_ms)])
-    assert await store.sweep(0, 100, 100, 10) == 0
-    assert await store.sweep(99, 100, 100, 10) == 0
-    assert await store.sweep(1, 100, 100, 10) == 2
+    assert await store.sweep(0, kept_for(100, 100), 10) == 0
+    assert await store.sweep(99, kept_for(100, 100), 10) == 0
+    assert await store.sweep(1, kept_for(100, 100), 10) == 2
 
 
 async def test_a_job_that_runs_again_is_as_old_as_its_last_end(store: Store) -> None:
     await store.apply([ended(1, 50)])
-    await store.sweep(0, 100, 100, 10)
+    await store.sweep(0, kept_for(100, 100), 10)
     await store.apply([MoveJob(1, JobState.RUNNING, 60)])
-    assert await store.sweep(200, 100, 100, 10) == 0
+    assert await store.sweep(200, kept_for(100, 100), 10) == 0
     await store.apply([MoveJob(1, JobState.COMPLETED, 61)])
-    assert await store.sweep(50, 100, 100, 10) == 0
-    assert await store.sweep(99, 100, 100, 10) == 0
-    assert await store.sweep(1, 100, 100, 10) == 1
+    assert await store.sweep(50, kept_for(100, 100), 10) == 0
+    assert await store.sweep(99, kept_for(100, 100), 10) == 0
+    assert await store.sweep(1, kept_for(100, 100), 10) == 1
 
 
 async def test_the_age_of_a_store_never_falls_and_outlives_its_process(engine: Engine) -> None:
@@ -774,28 +802,82 @@ async def test_the_age_of_a_store_never_falls_and_outlives_its_process(engine: E
         store = await engine.open()
         if not gone and not await store.jobs((), 1000, 1):
             await store.apply([ended(1, 50)])
-        assert await store.sweep(grown_ms, 100, 100, 10) == gone
+        assert await store.sweep(grown_ms, kept_for(100, 100), 10) == gone
         await store.close()
 
 
 async def test_jobs_are_swept_by_count_the_one_that_ended_first_goes_first(store: Store) -> None:
     await store.apply([ended(1, 50), ended(2, 10), ended(3, 30), PutJob(job(4)), ended(5, 40)])
-    assert await store.sweep(0, 1000, 2, 1) == 1
+    assert await store.sweep(0, kept_for(1000, 2), 1) == 1
     assert await kept(store) == [1, 3, 4, 5]
-    assert await store.sweep(0, 1000, 2, 10) == 1
+    assert await store.sweep(0, kept_for(1000, 2), 10) == 1
     assert await kept(store) == [1, 4, 5]
     await store.apply([ended(6, 1)])
-    assert await store.sweep(1, 1000, 1, 10) == 2
+    assert await store.sweep(1, kept_for(1000, 1), 10) == 2
     assert await kept(store) == [4, 6], "whatever the clock says, that was seen later"
-    assert await store.sweep(0, 1000, 0, 10) == 1
+    assert await store.sweep(0, kept_for(1000, 0), 10) == 1
     assert await kept(store) == [4]
+
+
+async def test_jobs_that_completed_and_others_are_swept_apart(store: Store) -> None:
+    others = [JobState.FAILED, JobState.PARTIAL, JobState.CANCELLED, JobState.TIMEOUT]
+    await store.apply([ended(number, number) for number in (1, 2, 3)])
+    await store.apply([PutJob(job(number, state=state, ended_ms=9)) for number, state in enumerate(others, start=4)])
+    assert await store.sweep(0, kept_for(100, 1, (1000, 3)), 10) == 3
+    assert await kept(store) == [3, 5, 6, 7]
+    assert await store.sweep(100, kept_for(100, 1, (1000, 3)), 10) == 1
+    assert await kept(store) == [5, 6, 7]
+    assert await store.sweep(900, kept_for(100, 1, (1000, 3)), 2) == 2, "no more at once"
+    assert await store.sweep(0, kept_for(100, 1, (1000, 3)), 2) == 1
+
+
+def written(number: int, fence: int = 1) -> list[Change]:
+    wrote = StreamRow(job=number, index=0, fence=fence, stream="stdout", attempt=1, written=3, kept=3, content=b"abc")
+    line = LogRow(job=number, index=0, attempt=1, at_ms=5, text="begins")
+    return [PutStreams((wrote,), 3), PutLogs((line,))]
+
+
+async def with_output(store: Store) -> list[int]:
+    """Jobs of which something is kept that their attempts wrote and logged, and that say no other of themselves."""
+    found = []
+    for row in await store.jobs((), 1000, 100):
+        kept = [*await store.logs(row.number, 0, 0, 9), *await store.streams(row.number, 0, 1)]
+        assert len(kept) == (0 if row.output_gone else 2)
+        assert row.output_bytes == (0 if row.output_gone else 3)
+        found += [] if row.output_gone else [row.number]
+    return sorted(found)
+
+
+async def swept_of_output(store: Store, kept: Retention) -> list[int]:
+    while await store.sweep_output(kept):
+        pass
+    return await with_output(store)
+
+
+async def test_what_attempts_wrote_goes_before_their_job_by_rules_of_its_own(store: Store) -> None:
+    for number in (1, 2, 3, 4, 5, 6):
+        state = JobState.FAILED if number > 3 else JobState.COMPLETED
+        await store.apply([PutJob(job(number)), PutTasks((task(0, number),))])
+        await store.apply(written(number))
+        if number != 6:
+            await store.apply([MoveJob(number, state, number, counts={})])
+    assert await swept_of_output(store, kept_for(0, 0)) == [1, 2, 3, 4, 5, 6], "none was seen to end"
+    await store.sweep(0, kept_for(1000, 100), 10)
+    assert await swept_of_output(store, kept_for(100, 2, (100, 100))) == [2, 3, 4, 5, 6]
+    await store.sweep(100, kept_for(1000, 100), 10)
+    assert await swept_of_output(store, kept_for(200, 2, (100, 100))) == [2, 3, 6]
+    assert await swept_of_output(store, kept_for(100, 2, (100, 100))) == [6], "which has not ended"
+    assert await kept(store) == [1, 2, 3, 4, 5, 6]
+    await store.apply([MoveJob(1, JobState.RUNNING, 60)])
+    await store.apply(written(1))
+    assert await with_output(store) == [1, 6], "it writes again"
 
 
 async def test_less_than_none_is_none_for_a_sweep(store: Store) -> None:
     await store.apply([ended(1, 10), ended(2, 20), PutJob(job(3))])
-    assert await store.sweep(0, 1000, 0, -1) == 0
+    assert await store.sweep(0, kept_for(1000, 0), -1) == 0
     assert await kept(store) == [1, 2, 3]
-    assert await store.sweep(0, 1000, -1, 10) == 2
+    assert await store.sweep(0, kept_for(1000, 0), 10) == 2
     assert await kept(store) == [3]
 
 
@@ -891,7 +973,7 @@ async def test_who_lost_its_lease_changes_nothing_whatever_it_tries(engine: Engi
             with pytest.raises(StoreTaken, match="another manager has taken the store"):
                 await ada.apply(changes)
         with pytest.raises(StoreTaken):
-            await ada.sweep(1000, 0, 0, 10)
+            await ada.sweep(1000, kept_for(0, 0), 10)
         assert await everything(bob) == before
         assert await bob.apply([claim()]) == [1]
 
@@ -985,6 +1067,7 @@ CHANGES: dict[str, Callable[[int], list[Change]]] = {
     "put_event": lambda count: [PutEvent(EventRow(job=1, at_ms=1, kind="x")) for _ in range(count)],
     "put_logs": lambda count: [PutLogs((LogRow(job=1, index=0, attempt=1, at_ms=1, text="x"),))] * count,
     "put_streams": lambda count: [PutStreams((stream(number),), 9) for number in range(count)],
+    "put_time": lambda count: [PutTime(time_of(number)) for number in range(count)],
     "move_job": lambda count: [MoveJob(1, JobState.RUNNING, 1)] * count,
     "put_schedule": lambda count: [
         PutSchedule(ScheduleRow(name=f"s{number}", cron="", spec=b"", next_ms=1)) for number in range(count)

@@ -68,7 +68,22 @@ NOTIFY = options(
         default=None,
     ),
 )
+KEPT = "What it keeps"
+KEEPS = options(
+    option(KEPT, "--keep-jobs", "AGE,N", "Ended jobs: as long, and so many (7d,10000; 512 load tests)."),
+    option(KEPT, "--keep-failed-jobs", "AGE,N", "Those that did not complete, if otherwise."),
+    option(KEPT, "--keep-logs", "AGE,N", "What tasks of ended pipelines logged and printed (as long as them)."),
+    option(KEPT, "--keep-failed-logs", "AGE,N", "Of those that did not complete, if otherwise."),
+    option(KEPT, "--keep-blobs", "AGE,N", "Bundles and results that no job names any more (7d,10000)."),
+)
 HANDLERS = option(WORK, "--handlers", "FILE.py", "A file with handlers of pipelines. Repeatable.", multiple=True)
+TAGS = option(
+    WORK,
+    "--tag tags",
+    "KEY[=VALUE]",
+    "What this worker is told apart by; no task asks for it. Repeatable.",
+    multiple=True,
+)
 ACCEPT_UP = option(
     TRUST,
     "--accept-code/--no-accept-code",
@@ -106,10 +121,12 @@ json_option = click.option("--json", "as_json", is_flag=True, help="One JSON obj
     option(TRUST, "--private", None, "Keep other users of this machine out, with a token of its own.", is_flag=True),
     ACCEPT_UP,
     CORES,
+    TAGS,
     STORE,
     HANDLERS,
     LEASE,
     NOTIFY,
+    KEEPS,
 )
 @json_option
 def up(as_json: bool, private: bool, store: str | None, handlers: tuple[str, ...], **flags: Any) -> int:
@@ -118,7 +135,9 @@ def up(as_json: bool, private: bool, store: str | None, handlers: tuple[str, ...
     settings = NodeSettings("up", flags)
     name = settings.id("name", "local")
     cores, port, folder = settings.cores(), settings.port(API_PORT), data_dir(settings, name)
+    tags = settings.tags()
     place, files, own_lease = checked_store(store), checked_handlers(handlers), settings.own_lease()
+    keeps = settings.keeps()
     accepts_code = settings.switch("accept_code", default=not private)
     from talka.cli.config import own_environment
     from talka.cli.nodes.life import Api, live_up, run_node
@@ -145,13 +164,14 @@ def up(as_json: bool, private: bool, store: str | None, handlers: tuple[str, ...
             secrets=secrets,
             data_dir=folder / "worker",
             cores=cores,
+            tags=tags,
             handlers=files,
             core_env=own_environment(),
             core_user=str(os.geteuid()),  # all is one here
             accepts_code=accepts_code,
         )
 
-    options = ManagerOptions(member=member, api=address, store=place, own_lease=own_lease, **notices)
+    options = ManagerOptions(member=member, api=address, store=place, own_lease=own_lease, keeps=keeps, **notices)
     with listener, contextlib.nullcontext() if token_file is None else announced(address, token_file):
         return run_node(live_up(options, Api(listener, address, tokens, None, granted), worker_at, as_json))
 
@@ -201,6 +221,7 @@ def own_secret(folder: "Path") -> str:
     STORE,
     LEASE,
     NOTIFY,
+    KEEPS,
 )
 @json_option
 def manager(as_json: bool, store: str | None, **flags: Any) -> int:
@@ -212,7 +233,7 @@ def manager(as_json: bool, store: str | None, **flags: Any) -> int:
     preset = settings.text("preset", "default")
     if preset not in PRESETS:
         raise Invalid(f"{settings.label('preset')} {preset!r} is not known: write one of {', '.join(PRESETS)}")
-    place, own_lease = checked_store(store), settings.own_lease()
+    place, own_lease, keeps = checked_store(store), settings.own_lease(), settings.keeps()
     from talka.cli.nodes.life import live_manager, run_node
     from talka.cli.nodes.secret import read_secrets
     from talka.net.discovery import Candidates
@@ -241,7 +262,7 @@ def manager(as_json: bool, store: str | None, **flags: Any) -> int:
     )
     api = open_api(settings, name, member.cluster, advertise or settings.text("bind"))
     options = ManagerOptions(
-        member=member, api=api.advertised, store=place, own_lease=own_lease, **notify_options(settings)
+        member=member, api=api.advertised, store=place, own_lease=own_lease, keeps=keeps, **notify_options(settings)
     )
     with api.listener:
         return run_node(live_manager(options, api, as_json))
@@ -325,6 +346,7 @@ def tokens_of(settings: "NodeSettings", cluster: str) -> "Tokens | None":
         "A capability of this worker that tasks can require. Repeatable.",
         multiple=True,
     ),
+    TAGS,
     option(WORK, "--grace", "D", "Time for running work to end after a stop signal (30s)."),
     option(
         TRUST,
@@ -373,6 +395,7 @@ def worker(as_json: bool, handlers: tuple[str, ...], **flags: Any) -> int:
         certs=as_path(settings.path("certs")),
         cores=settings.cores(),
         capabilities=settings.texts("capabilities"),
+        tags=settings.tags(),
         drain_s=settings.seconds("grace", "30s"),
         handlers=files,
         core_env=core_environment(settings.texts("core_env")),

@@ -29,6 +29,7 @@ from talka.control.jobs.effects import (
 from talka.control.jobs.entries import EntryBook
 from talka.control.jobs.forwarding import forwarded
 from talka.control.jobs.granting import DECLINED, GRANTS_LIMIT, Granting
+from talka.control.jobs.job_checkpoint import open_workflows
 from talka.control.jobs.job_view import facts_of
 from talka.control.jobs.orders import check_order
 from talka.control.jobs.queue import QUEUE_LIMIT, JobQueue, QueueFull, no_workers_text
@@ -36,7 +37,7 @@ from talka.control.jobs.workers.fleet import Fleet, Leaves
 from talka.control.jobs.workers.lease_rule import LeaseRule
 from talka.control.jobs.workers.sharing import SHARING_LIMITS, NoTasks, SharingLimits, TasksSeen
 from talka.control.jobs.workers.worker_life import HeardLives
-from talka.control.jobs.workers.worker_views import view_of
+from talka.control.jobs.workers.worker_views import views_of
 from talka.control.member.signers import SignersNamed
 from talka.control.member.voter import Voter
 from talka.errors import Invalid, TalkaError
@@ -91,6 +92,7 @@ class Registry:
         wall_offset_ns: int,
         managers: Callable[[], tuple[ManagerAt, ...]],
         signer: bytes = b"",
+        datacenter: str = "",
         heard: HeardLives | None = None,
         tasks: TasksSeen | None = None,
         slots: int = SLOTS,
@@ -112,6 +114,7 @@ class Registry:
         self.next_tick_at = now
         self.refused: Counter[str] = Counter()
         self._me = me
+        self._datacenter = datacenter
         self._voter = voter
         self._rng = rng
         self.wall_offset_ns = wall_offset_ns
@@ -192,8 +195,8 @@ class Registry:
                 return [self._told(now, sender, call, job)]
             case calls.CancelJob() as asked:
                 return self._cancel(now, sender, call, asked)
-            case calls.ListWorkers():
-                return [_answer(sender, call, calls.WorkersTold(tuple(self.workers(now))))]
+            case calls.ListWorkers(worker=name):
+                return [_answer(sender, call, calls.WorkersTold(tuple(self.workers(now, name))))]
             case calls.DrainWorker() | calls.UndrainWorker() as asked:
                 return self._drain(now, sender, call, asked)
             case calls.GetLease():
@@ -260,7 +263,13 @@ class Registry:
             raise QueueFull(self.book.slots)
         self.queue.push(now, job, order.priority, number)
         entry = JobEntry(
-            job=job, key=key, order=order, state=JobState.QUEUED, number=number, submitted_ms=self._wall_ms(now)
+            job=job,
+            key=key,
+            order=order,
+            state=JobState.QUEUED,
+            number=number,
+            submitted_ms=self._wall_ms(now),
+            datacenter=self._datacenter,
         )
         self._signers.add(order.bundle.word)
         answer = _answer(sender, call, calls.JobTold(self.facts(now, entry)))
@@ -276,9 +285,11 @@ class Registry:
         reason = asked.reason or "cancelled"
         if entry.state in WAITING_STATES:
             self.queue.remove(entry.job)
-            cancelled = msgspec.structs.replace(entry, cancel=reason)
+            cancelled = msgspec.structs.replace(entry, cancel=reason, stopped=open_workflows(entry))
             return self._end_unstarted(now, cancelled, JobState.CANCELLED, reason, answer_to=(sender, call))
-        entry = msgspec.structs.replace(entry, cancel=reason, state=move(entry.state, JobState.CANCELLING))
+        entry = msgspec.structs.replace(
+            entry, cancel=reason, stopped=open_workflows(entry), state=move(entry.state, JobState.CANCELLING)
+        )
         answer = _answer(sender, call, calls.JobTold(self.facts(now, entry)))
         return self.book.put(now, entry, answer, *self._lead(now, entry))
 
@@ -565,8 +576,8 @@ class Registry:
             cores_usable=self.fleet.total(),
         )
 
-    def workers(self, now: int) -> list[WorkerView]:
-        return [view_of(life, now, self.wall_offset_ns) for life in self.fleet.lives()]
+    def workers(self, now: int, name: str = "") -> list[WorkerView]:
+        return views_of(self.fleet.lives(), now, self.wall_offset_ns, name)
 
 
 def _answer(sender: str, call: calls.ManagerCall, answer: calls.LeaderAnswer) -> Send[JobMessage]:

@@ -44,6 +44,8 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Values that it was filled with, as JSON; empty: none."""
     output_bytes: int = 0
     """Of what its attempts wrote, that is kept."""
+    output_gone: bool = False
+    """It ended so long ago that what they wrote is not kept any more."""
 
 
 class TaskRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -157,6 +159,17 @@ class StreamRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The last so many of them; fewer than `written` where one of the bounds was met."""
     content: bytes = b""
     """Empty where only sizes were asked for."""
+
+
+class TimeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How much time an attempt got that asked for more than its timeout, or was warned."""
+
+    job: int
+    index: int
+    attempt: int
+    fence: int
+    kept: bytes
+    """As `control.tasks.attempt_time.encoded` made it."""
 
 
 class EventRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -389,6 +402,12 @@ class PutStreams(msgspec.Struct, frozen=True, gc=False):
     """Of the job, all that is kept, with these."""
 
 
+class PutTime(msgspec.Struct, frozen=True, gc=False):
+    """What is kept of the time of an attempt, in place of what was."""
+
+    row: TimeRow
+
+
 class PutSchedule(msgspec.Struct, frozen=True, gc=False):
     row: ScheduleRow
 
@@ -435,6 +454,7 @@ Change: TypeAlias = (
     | PutEvent
     | PutLogs
     | PutStreams
+    | PutTime
     | PutSchedule
     | DropSchedule
     | PutNotice
