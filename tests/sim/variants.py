@@ -36,6 +36,7 @@ from talka.control.jobs import job_checkpoint
 from talka.control.jobs.checkpoints import Checkpoints
 from talka.control.jobs.commands import Assignments
 from talka.control.jobs.entries import EntryBook
+from talka.control.jobs.granting import Granting
 from talka.control.jobs.remote_load import RemoteLoad
 from talka.control.jobs.take_over import TakeOver
 from talka.control.jobs.workers.fleet import Fleet
@@ -431,6 +432,12 @@ def gives_all_up_at_once(right, self, now, silent_since, known, *, is_due):
 def runs_what_comes(right, self, now, digest, content):
     """A worker runs only what a manager of its cluster has signed."""
     return "holds"
+
+
+@variant("reservation", Granting, "_is_over_by")
+def lets_anybody_pass(right, self, now, time, until):
+    """Who starts before the job that is next has surely ended when that can start."""
+    return True
 
 
 @variant("result_key", RemoteLoad, "on_finished")

@@ -497,6 +497,7 @@ class ManagerNode(MemberNode[PassedOn]):
                 "workers_silent": fleet.silent,
                 "worker_breakers": fleet.breakers(),
                 "worker_lease_seconds": registry.lease.renew_ns / SECOND,
+                **registry.granting.counts(),
             }
         return counts
 

@@ -39,11 +39,14 @@ from talka.wire.jobs import (
     NoTask,
     Report,
     ResultAccepted,
+    SpareCores,
     Stale,
     Start,
     StoreCheckpoint,
     Sync,
     Synced,
+    TaskFacts,
+    WorkerSnapshot,
     decode_result,
     encode_result,
 )
@@ -1080,3 +1083,76 @@ def test_what_a_lost_attempt_had_saved_is_in_its_result() -> None:
 
     (kept,) = [effect for effect in effects if isinstance(effect, KeepWanted)]
     assert decode_result(kept.content).provided == {"self.context/at": b"7"}
+
+
+# -- cores that come back
+
+
+def counted(led: Led) -> tuple[SpareCores, ...]:
+    return led.checkpoints()[-1].spare
+
+
+def test_cores_of_shards_that_have_ended_are_given_back_with_the_checkpoint_that_says_so() -> None:
+    led = Led(workflow("Shop", shape=IterationsPerVU(4, 9)), cores=2).started()
+    assert counted(led) == ()
+
+    led.totals("w1", 1, 1, 9, ended=(1,))
+
+    assert counted(led) == (SpareCores("w1", 7, 2, 1),)
+    (shop,) = decode_checkpoint(led.checkpoints()[-1].content).workflows
+    assert [shard.ended for shard in shop.shards] == [(1,), ()]
+    led.stored()
+    assert led.led.job is not None and led.led.job.workers == {"w1": 1, "w2": 2}
+    led.totals("w1", 1, 2, 9, ended=(1,))
+    assert counted(led) == (SpareCores("w1", 7, 2, 1),), "until the leader says so"
+    led.on_entry(grants=(Grant("w1", 7, 1), Grant("w2", 7, 2)))
+    led.finish("w2", 2)
+    assert counted(led) == (SpareCores("w2", 7, 2, 0),)
+    assert led.led.job.workers == {"w1": 1, "w2": 0}
+
+
+def test_a_report_that_tells_of_no_other_shard_that_ended_makes_no_checkpoint() -> None:
+    led = Led(workflow("Shop", shape=IterationsPerVU(4, 9)), cores=2).started()
+    led.totals("w1", 1, 1, 9, ended=(1,))
+    led.stored()
+    before = len(led.checkpoints())
+
+    led.totals("w1", 1, 2, 10, ended=(1,))
+
+    assert len(led.checkpoints()) == before
+
+
+def test_the_next_owner_knows_which_shards_have_ended_and_uses_the_cores_that_are_left() -> None:
+    led = Led(workflow("Shop", shape=IterationsPerVU(4, 9)), cores=2).started()
+    led.totals("w1", 1, 1, 9, ended=(0,))
+    content = led.checkpoints()[-1].content
+    entry = msgspec.structs.replace(
+        led.led.entry, checkpoint=content, grants=(Grant("w1", 7, 1), Grant("w2", 7, 2)), fence=(9, 9, 9)
+    )
+    other = LedJob(entry, life=LIFE + 1, clocks=led.clocks, keys=led.keys, wall_offset_ns=0)
+    other.start(led.now)
+    for worker, attempt in (("w1", 1), ("w2", 2)):
+        facts = TaskFacts(attempt, "running", SECOND, SECOND, life=LIFE)
+        other.on_message(led.now, worker, WorkerSnapshot("b4k7", (9, 9, 9), 1, (facts,)))
+
+    assert other.job is not None
+    assert other.job.used_seats() == {("w1", 1): None, ("w2", 0): None, ("w2", 1): None}
+    assert other.job.workers == {"w1": 1, "w2": 2}
+    assert list(other.job._sitting()) == [("w1", 1), ("w2", 0), ("w2", 1)]
+
+
+def test_when_cores_come_back_is_told_with_each_checkpoint_and_once_more_to_a_leader_that_asks() -> None:
+    led = Led().started()
+    (back,) = led.checkpoints()[-1].back
+    assert (back.cores, back.least_ns > 0, back.likely_ns == back.least_ns) == (2, True, True)
+    before = len(led.checkpoints())
+
+    led.later(1).take(led.led.on_entry(led.now, led.led.entry, asks=True))
+    led.tick()
+
+    assert len(led.checkpoints()) == before + 1
+    assert led.checkpoints()[-1].back[0].least_ns < back.least_ns
+    led.stored()
+    led.take(led.led.on_entry(led.now, led.led.entry))
+    led.tick()
+    assert len(led.checkpoints()) == before + 1

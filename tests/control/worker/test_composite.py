@@ -2055,6 +2055,23 @@ def test_a_shared_core_is_given_to_others_when_its_last_shard_has_ended() -> Non
     assert starts(rig) == {3: ("Shop", 3)}
 
 
+def test_the_core_of_a_shard_that_has_ended_is_told_and_given_to_others_while_the_rest_of_its_task_runs() -> None:
+    rig = Rig(facts=WorkerFacts(2))
+    first, second = rig.running(1, seats=(0, 1))
+
+    rig.finish(second)
+    rig.exit(second)
+    rig.later(SECOND)
+
+    assert rig.totals()[-1].ended == (1,)
+    assert [(running.cores, running.state) for running in rig.states] == [(1, "running")]
+    rig.forget()
+    (other,) = rig.armed(1, job="other", count=1, seats=(0,))
+    assert starts(rig) == {other: ("Shop", other)} and not rig.all(TaskDeclined)
+    rig.finish(first)
+    assert [digest.attempt for digest in rig.all(Finished)] == [1]
+
+
 def test_the_death_of_a_shared_process_is_a_loss_of_each_task_in_it_and_both_go_on() -> None:
     rig = Rig(facts=WorkerFacts(1))
     rig.running(1, count=1, seats=(0,))
