@@ -11,6 +11,7 @@ import pytest
 
 from talka.cluster.effects import Lane, Persist, PersistBlob, Send
 from talka.control.load.core_effects import KillCore, StartCore, TellCore
+from talka.control.member.manager_search import GreetManager
 from talka.control.member.signers import Signers
 from talka.control.tasks.parts import in_parts
 from talka.control.worker import held_shards
@@ -26,7 +27,6 @@ from talka.control.worker.effects import (
     Drained,
     EndHandlers,
     ExitFacts,
-    GreetManager,
     HandlersBroken,
     HandlersLoaded,
     LeaseEnded,

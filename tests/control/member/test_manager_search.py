@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
+from talka.control.member.manager_search import ANSWER_NS, MET_NS, ManagerSearch, place_of
 from talka.control.member.peer_pool import Place
-from talka.control.worker.manager_search import ANSWER_NS, MET_NS, ManagerSearch, place_of
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.jobs import ManagerAt, WorkerFacts
 
