@@ -99,7 +99,7 @@ async def test_a_worker_tells_the_leader_of_its_machine_and_its_tags_once(tmp_pa
         worker = await cluster.start_worker(tags=(("rack", "7"),))
         manager = cluster.managers["m"]
         async with asyncio.timeout(LIMIT_S):
-            while (shown := await manager.control.worker("w")).machine is None:
+            while (shown := await manager.control.worker("w")).machine is None:  # noqa: ASYNC110 - a leader is asked
                 await asyncio.sleep(0)
         (listed,) = await manager.control.workers()
 

@@ -50,6 +50,8 @@ class Row(msgspec.Struct, frozen=True):
     """Of dag jobs."""
     has_fans: bool = False
     """Of dag jobs whose tasks are fanned out."""
+    has_late: bool = False
+    """Of dag jobs whose tasks take longer than their timeouts."""
     has_code: bool = False
     """Of dag jobs of which some bring their handlers along."""
     has_forger: bool = False
@@ -109,6 +111,7 @@ INTACT: Final = (
     Row("nothing, jobs and cores that are blocked", (), (), 0, 200, is_of_jobs=True, has_blocked=True),
     Row("nothing, dag jobs", (), (), 0, 600, is_of_dags=True),
     Row("nothing, dag jobs with tasks that are fanned out", (), (), 0, 200, is_of_dags=True, has_fans=True),
+    Row("nothing, dag jobs whose tasks are late", (), (), 0, 200, is_of_dags=True, has_late=True),
     Row("nothing, dag jobs that bring their handlers", (), (), 0, 200, is_of_dags=True, has_code=True),
     Row("nothing, jobs with a hostile member", (), (), 0, 200, is_of_jobs=True, has_hostile=True),
     Row("nothing, dag jobs with a hostile member", (), (), 0, 200, is_of_dags=True, has_hostile=True),
@@ -241,6 +244,15 @@ ROWS: Final = (
         is_of_dags=True,
         has_fans=True,
     ),
+    Row(
+        "a manager that is started anew forgets what it has given (`kept_times`)",
+        ("kept_times",),
+        ("D14",),
+        8,
+        200,
+        is_of_dags=True,
+        has_late=True,
+    ),
     _code("code is given to anybody (`code_takers`)", "code_takers", 1),
     _code("bundles share the cores of a worker's own files (`cores_of_code`)", "cores_of_code", 1),
     _dags("schedules of a clock that was ahead stay (`schedule_mending`)", "schedule_mending", ("D10",), 14),
@@ -299,7 +311,9 @@ def _violated(seed: int, row: Row) -> str:
 
 
 def _plan_of_dags(seed: int, row: Row) -> dags.Plan:
-    return dags.plan_of(seed, has_hostile=row.has_hostile, has_fans=row.has_fans, has_code=row.has_code)
+    return dags.plan_of(
+        seed, has_hostile=row.has_hostile, has_fans=row.has_fans, has_code=row.has_code, has_late=row.has_late
+    )
 
 
 def some(first: int, count: int, row: Row) -> list[tuple[int, str]]:

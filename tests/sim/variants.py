@@ -544,6 +544,11 @@ def forgets_what_is_held(right, self, now, task):
     """An attempt holds its limits until it is over, also when the manager that gave it out was started anew."""
 
 
+@variant("kept_times", DagKeeper, "restore_times")
+def forgets_what_was_given(right, self, job, times):
+    """More time that an attempt was given stays given, also when the manager that gave it was started anew."""
+
+
 @variant("commit_first", DagKeeper, "_out")
 def tells_before_it_is_durable(right, self, now):
     """Nobody is told of anything before it is durable: no client, no worker, no task that waits for another."""

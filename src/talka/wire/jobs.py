@@ -41,6 +41,8 @@ REPORT_LIMIT_BYTES: Final = 512 * 1024
 MANAGERS_LIMIT: Final = 16
 SIGNERS_LIMIT: Final = 64
 VIEW_LIMIT_BYTES: Final = 900_000
+BACK_LIMIT: Final = 64
+"""Instants at which a job gives cores back, in one message."""
 LINES_LIMIT: Final = 100
 LINE_CHARACTERS_LIMIT: Final = 400
 """Of a ViewUpdate's content: with what is around it, it fits a frame."""
@@ -416,6 +418,30 @@ class Lead(Message, frozen=True, tag=40):
 
     entry: Annotated[bytes, msgspec.Meta(max_length=300_000)]
     """A `JobEntry`."""
+    asks: bool = False
+    """Tell when it gives cores back: this leader has not been told."""
+
+
+class SpareCores(msgspec.Struct, frozen=True, array_like=True):
+    """A job gives cores of a worker back: nothing of it runs there, and nothing of it is to come that needs them."""
+
+    worker: Name
+    boot: Count
+    had: Count
+    """As many as its grants there come to; if those have changed, nothing is given back."""
+    keeps: Count
+
+
+class CoresBack(msgspec.Struct, frozen=True, array_like=True):
+    """When a job that runs gives cores back, from now on."""
+
+    cores: Count
+    least_ns: Count
+    """Not before: by its plans, if nothing fails or is stopped."""
+    likely_ns: int = -1
+    """When its plans are over. -1: they have no end in time."""
+    most_ns: int = -1
+    """Not later, if all goes as it should: iterations have their grace, and results are brought. -1: not known."""
 
 
 class StoreCheckpoint(Message, frozen=True, tag=41):
@@ -435,6 +461,10 @@ class StoreCheckpoint(Message, frozen=True, tag=41):
     """Granted workers that could not be used."""
     life: Count = 0
     """The boot of the manager that says so."""
+    spare: tuple[SpareCores, ...] = ()
+    """Cores that the job gives back, by worker; told until the grants in the entry say so."""
+    back: Annotated[tuple[CoresBack, ...], msgspec.Meta(max_length=BACK_LIMIT)] = ()
+    """When it will give back those that it keeps."""
 
 
 class CheckpointStored(Message, frozen=True, tag=42):

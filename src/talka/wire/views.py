@@ -65,6 +65,9 @@ class JobFacts(msgspec.Struct, frozen=True):
     """Of a job that was cancelled: how many workflows, or tasks, did not run to their end for it."""
     datacenter: str = ""
     """Where it runs or ran; empty where that was not said."""
+    expected_start: str = ""
+    """When a queued job is expected to start, by the plans of those that run: RFC 3339, UTC. Empty: that is not
+    known."""
 
 
 class JobsPage(msgspec.Struct, frozen=True, omit_defaults=True):

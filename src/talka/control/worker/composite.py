@@ -70,7 +70,7 @@ from talka.wire.jobs import (
 )
 from talka.wire.security.roles import Role
 from talka.wire.shards import FromCore
-from talka.wire.tasks import AskHeld, AssignTasks, FromHandlers, Recall, ResultsStored, TaskInputs
+from talka.wire.tasks import AskHeld, AssignTasks, FromHandlers, Recall, ResultsStored, TaskInputs, TimeAnswers
 
 FENCE_KEY: Final = "fence"
 MANAGERS_KEY: Final = "managers"
@@ -202,7 +202,7 @@ class Worker:
     ) -> list[WorkerEffect]:
         effects = self._check_lease(now)
         match message:
-            case AssignTasks() | ResultsStored() | Recall() | TaskInputs() | AskHeld():
+            case AssignTasks() | ResultsStored() | Recall() | TaskInputs() | AskHeld() | TimeAnswers():
                 effects += _framed(self.handlers.on_message(now, sender, message))
             case Renew():
                 effects += self._on_renew(now, sender, message)

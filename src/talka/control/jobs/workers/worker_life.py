@@ -140,6 +140,12 @@ class WorkerLife(msgspec.Struct, eq=False):
         return not is_out and self.facts is not None and self.facts.state == "healthy"
 
     @property
+    def may_be_usable(self) -> bool:
+        """It is, or may be at any moment: when it is heard again, or its breaker has waited long enough."""
+        is_out = self.is_lost or self.is_drained
+        return not is_out and self.facts is not None and self.facts.state == "healthy"
+
+    @property
     def state(self) -> WorkerState:
         if self.is_lost:
             return "offline"
@@ -269,6 +275,13 @@ class WorkerLife(msgspec.Struct, eq=False):
 
     def release(self, job: str) -> None:
         self.used -= self.reserved.pop(job, 0)
+
+    def shrink(self, job: str, cores: int) -> None:
+        """The job keeps so many."""
+        self.release(job)
+        self.used += cores
+        if cores:
+            self.reserved[job] = cores
 
     def failed(self, now: int) -> None:
         if self._breaker is None:
