@@ -48,6 +48,7 @@ from talka.control.load.load_job import LoadJob
 from talka.control.manager import Manager
 from talka.control.member import peer_pool
 from talka.control.member.agreements import Agreements
+from talka.control.member.manager_search import ManagerSearch
 from talka.control.member.replay_guard import ReplayGuard, ReplayWindow
 from talka.control.member.ring_guard import RingGuard
 from talka.control.member.role_check import RoleCheck
@@ -65,7 +66,6 @@ from talka.control.worker.handlers_code import OWN
 from talka.control.worker.handlers_pool import HandlerPool
 from talka.control.worker.handlers_room import HandlerRoom
 from talka.control.worker.lease import WorkerLease
-from talka.control.worker.manager_search import ManagerSearch
 from talka.control.worker.variables import WorkerVariables
 from talka.store.dags.sqlite import SqliteRecords
 from talka.testing import store_chores

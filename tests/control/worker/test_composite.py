@@ -11,6 +11,7 @@ import pytest
 
 from talka.cluster.effects import Lane, Persist, PersistBlob, Send
 from talka.control.load.core_effects import KillCore, StartCore, TellCore
+from talka.control.member.manager_search import GreetManager
 from talka.control.member.signers import Signers
 from talka.control.tasks.parts import in_parts
 from talka.control.worker import held_shards
@@ -26,7 +27,6 @@ from talka.control.worker.effects import (
     Drained,
     EndHandlers,
     ExitFacts,
-    GreetManager,
     HandlersBroken,
     HandlersLoaded,
     LeaseEnded,
@@ -708,6 +708,22 @@ def test_a_bundle_is_fetched_from_a_near_manager_and_from_a_far_one_when_that_is
     assert [to for to, message in rig.spoken() if isinstance(message, WantBlob)][1] != "m4"
     counts = rig.worker.counts_of_peers()
     assert (counts["worker_bundle_sources"], counts["worker_bundle_source_failures_total"]) == (4, 1)
+
+
+def test_managers_that_do_not_have_a_bundle_yet_have_not_failed() -> None:
+    rig = Rig(bundles=())
+    rig.renew(managers=(ManagerAt("m1", "a:1"), ManagerAt("m2", "b:1")))
+    rig.hear(assign())
+    for _ in range(2):
+        rig.hear(
+            Piece(DIGEST, 0, 0, b""), next(to for to, said in reversed(rig.spoken()) if isinstance(said, WantBlob))
+        )
+    rig.forget()
+
+    rig.later(3 * SECOND // 2)
+
+    assert rig.all(WantBlob), "they are asked again"
+    assert rig.worker.counts_of_peers()["worker_bundle_source_failures_total"] == 0
 
 
 def test_a_source_of_bundles_that_answers_is_kept_to() -> None:
