@@ -13,7 +13,7 @@ import msgspec
 
 from talka.errors import Invalid
 from talka.work.lifecycle import IllegalMove
-from tests.sim import certified, dags, elections, jobs, leases, membership_figures, skew, stalls
+from tests.sim import certified, dags, elections, jobs, leases, membership_figures, searching, skew, stalls, zones
 from tests.sim.variants import without
 
 DOCUMENT: Final = Path(__file__).parent.parent.parent / "docs" / "ablation.md"
@@ -68,6 +68,10 @@ class Row(msgspec.Struct, frozen=True):
     """Of dag jobs whose manager stands still while a worker dies."""
     is_of_skew: bool = False
     """Of hosts of two releases."""
+    is_of_searching: bool = False
+    """Of workers that find managers again."""
+    is_of_zones: bool = False
+    """Of jobs on managers and workers in several zones."""
 
 
 def _jobs(name: str, safeguard: str, invariants: tuple[str, ...], seed: int, *, has_hostile: bool = False) -> Row:
@@ -115,6 +119,8 @@ INTACT: Final = (
     Row("nothing, different leases", (), (), 0, 200, is_of_leases=True),
     Row("nothing, a worker that dies in a stall of the manager", (), (), 0, 200, is_of_stalls=True),
     Row("nothing, hosts of two releases", (), (), 0, 800, is_of_skew=True),
+    Row("nothing, workers that find managers again", (), (), 0, 200, is_of_searching=True),
+    Row("nothing, managers and workers in several zones", (), (), 0, 200, is_of_zones=True),
 )
 
 
@@ -196,6 +202,23 @@ ROWS: Final = (
         200,
         is_of_stalls=True,
     ),
+    Row(
+        "workers forget where managers are (`remembered_managers`)",
+        ("remembered_managers",),
+        ("found",),
+        10,
+        200,
+        is_of_searching=True,
+    ),
+    Row(
+        "who does not lead names nobody (`named_managers`)",
+        ("named_managers",),
+        ("found",),
+        3,
+        200,
+        is_of_searching=True,
+    ),
+    Row("far managers are asked first (`near_first`)", ("near_first",), ("near",), 6, 200, is_of_zones=True),
     _dags(
         "results of tasks count as often as they come (`task_result_key`)", "task_result_key", (ILLEGAL_MOVE, "D2"), 1
     ),
@@ -274,6 +297,10 @@ def _violated(seed: int, row: Row) -> str:
         world = skew.run(seed)
     elif row.is_of_stalls:
         world = stalls.run(seed)
+    elif row.is_of_searching:
+        world = searching.run(seed)
+    elif row.is_of_zones:
+        world = zones.run(seed)
     elif row.is_of_leases:
         world = leases.run(seed)
     elif row.is_of_jobs:

@@ -42,6 +42,7 @@ from tests.sim.dag_clients import DagClients, Resumer
 from tests.sim.dag_orders import CAPABILITY, DagErrand, dag_errand, limits_of, with_code, with_fans, with_late
 from tests.sim.hostile import Hostility, known_of_dags
 from tests.sim.job_clients import Duties
+from tests.sim.jobs import remembering
 
 EPOCH_NS: Final = 1_700_000_000 * SECOND
 DRIFT_LIMIT_PPM: Final = 20_000
@@ -254,7 +255,7 @@ def build(plan: Plan, verbose: Callable[[str], None] | None) -> World:
         worker = Worker(
             boot.name,
             boot.boot,
-            boot.stored,
+            remembering((ManagerAt(MANAGER, MANAGER),), boot),
             facts,
             (MANAGER,),
             boot.rng,

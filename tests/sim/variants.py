@@ -43,6 +43,8 @@ from talka.control.jobs.workers.health import CorrelatedFailure
 from talka.control.jobs.workers.lease_rule import LeaseRule
 from talka.control.jobs.workers.worker_life import WorkerLife
 from talka.control.load.load_job import LoadJob
+from talka.control.manager import Manager
+from talka.control.member import peer_pool
 from talka.control.member.agreements import Agreements
 from talka.control.member.replay_guard import ReplayGuard, ReplayWindow
 from talka.control.member.ring_guard import RingGuard
@@ -61,6 +63,7 @@ from talka.control.worker.handlers_code import OWN
 from talka.control.worker.handlers_pool import HandlerPool
 from talka.control.worker.handlers_room import HandlerRoom
 from talka.control.worker.lease import WorkerLease
+from talka.control.worker.manager_search import ManagerSearch
 from talka.control.worker.variables import WorkerVariables
 from talka.store.dags.sqlite import SqliteRecords
 from talka.testing import store_chores
@@ -371,6 +374,25 @@ def obeys_old_epochs(right, self, now, sender, message):
 def never_ends(right, self):
     """A worker stops its tasks when nobody renewed its lease, before anybody else may have them."""
     return NEVER
+
+
+@variant("remembered_managers", ManagerSearch, "told")
+def writes_nobody_down(right, self, now, managers):
+    """A worker keeps on its disk where managers are, and greets them when it is started again."""
+    right(self, now, managers)
+    return None
+
+
+@variant("named_managers", Manager, "_named_to")
+def names_nobody(right, self, seeks):
+    """A manager that does not lead tells a worker without a lease where the others are."""
+    return ()
+
+
+@variant("near_first", peer_pool, "tier_of")
+def takes_all_for_near(right, own, other):
+    """Of several that can all do the same a near one is asked first."""
+    return peer_pool.Tier.ANY
 
 
 @variant("core_deadline", Worker, "_tell_cores")

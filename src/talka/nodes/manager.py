@@ -17,6 +17,7 @@ from talka.clock import boottime_ns, both_clocks, cpu_ns, realtime_ns
 from talka.cluster.effects import PersistBlob, Send, Transmit
 from talka.cluster.leadership.election import Phase
 from talka.cluster.leadership.lease_terms import LeaseDiffers, OtherLease, OwnLease
+from talka.cluster.membership.members import Member
 from talka.control.blobs.replicated_blobs import BlobFailed, BlobKept, BlobReady, LoadBlob, ServeBlob, piece_of
 from talka.control.clients.overload import Overload
 from talka.control.jobs.effects import DocumentWanted, Forwarded, Updated, WatchFailed, WorkerLost
@@ -24,7 +25,7 @@ from talka.control.jobs.entries import PREFIX
 from talka.control.jobs.job_checkpoint import closed_of
 from talka.control.manager import Manager, PassedOn
 from talka.control.member.admin_queries import STATES
-from talka.control.member.announcement import standing_of
+from talka.control.member.announcement import standing_of, zone_of
 from talka.control.member.composite import JobsPart, MemberEffect, QuestionAsked, ToNeighbour
 from talka.control.member.leader_calls import CallEnded
 from talka.control.member.voter import Voter
@@ -63,7 +64,7 @@ from talka.wire.entries import JobEntry, decode_checkpoint, decode_entry
 from talka.wire.jobs import ManagerAt
 from talka.wire.orders import JobOrder
 from talka.wire.security.bundles import sign_for_earlier
-from talka.wire.views import instant_text
+from talka.wire.views import CertificateView, instant_text
 from talka.work.dags.dag import CodeBundle
 from talka.work.lifecycle import JobState
 from talka.work.retention import MANAGER_KEEPS, Keep, ManagerKeeps
@@ -171,6 +172,8 @@ class ManagerNode(MemberNode[PassedOn]):
         self._blobs = Blobs(self.folder / "blobs")
         options = self.options
         self._trust = ManagerTrust(options, self.folder)
+        if self.runtime.certificates is not None:
+            self.runtime.certificates.on_renewed.append(self._trust.use)
         self.manager = Manager(
             name=options.name,
             boot=self.runtime.boot,
@@ -188,8 +191,9 @@ class ManagerNode(MemberNode[PassedOn]):
     def _managers(self) -> tuple[ManagerAt, ...]:
         """Those that vote, and where they are; this one first."""
         voters = self.options.voters
-        others = [ManagerAt(one.name, one.address) for one in self._membership.alive() if one.name in voters]
-        return (ManagerAt(self.options.name, self.runtime.address), *others)
+        me = self.options
+        others = [_where(one) for one in self._membership.alive() if one.name in voters]
+        return (ManagerAt(me.name, self.runtime.address, me.zone, me.datacenter, me.region), *others)
 
     def apis(self) -> dict[str, str]:
         """Where the API of each manager that is here can be reached."""
@@ -199,6 +203,10 @@ class ManagerNode(MemberNode[PassedOn]):
             if standing is not None and standing.api:
                 found[other.name] = standing.api
         return found
+
+    def places(self) -> dict[str, ManagerAt]:
+        """Where each manager that is here stands."""
+        return {one.name: one for one in self._managers()}
 
     # -- life
 
@@ -446,6 +454,16 @@ class ManagerNode(MemberNode[PassedOn]):
         own = "draining" if self.manager.is_draining else "syncing" if self.why_not_ready() else "active"
         return states | {self.options.name: own}
 
+    def certificates(self) -> list[CertificateView]:
+        """Of the cluster, as far as this manager knows them."""
+        watch = self.runtime.certificates
+        if watch is None:
+            return []
+        from talka.nodes.shown_certificates import certificates_of
+
+        told = self._trust.keys.told()
+        return certificates_of(watch, self.options.name, self._membership.members(), told, realtime_ns())
+
     def counts(self) -> Counts:
         counts = super().counts()
         manager, registry = self.manager, self.manager.registry
@@ -476,3 +494,11 @@ class ManagerNode(MemberNode[PassedOn]):
                 "worker_lease_seconds": registry.lease.renew_ns / SECOND,
             }
         return counts
+
+
+def _where(member: Member) -> ManagerAt:
+    said = standing_of(member)
+    if said is None:
+        return ManagerAt(member.name, member.address)
+    zone = zone_of(member.zone, said.datacenter)
+    return ManagerAt(member.name, member.address, zone, said.datacenter, said.region)
