@@ -101,6 +101,15 @@ def test_what_is_asked_again_is_answered_as_it_was(play: DagPlay) -> None:
     assert play.keeper.attempts.times == {"granted": 2}
 
 
+def test_who_is_told_once_more_that_it_gets_none_costs_no_write(play: DagPlay) -> None:
+    play.submit({"a": ""}, timeouts=HALF_A_MINUTE)
+    for number in range(1, 5):
+        ask(play, number, done=0)
+
+    assert [answer.why for answer in answers(play)] == ["it has not advanced"] * 4
+    assert len(play.changes(PutTime)) == 1
+
+
 def test_only_the_worker_that_has_an_attempt_asks_for_it(play: DagPlay) -> None:
     play.submit({"a": ""}, timeouts=HALF_A_MINUTE)
     ask(play, 1, done=1, worker="other")
