@@ -176,6 +176,14 @@ def test_an_attempt_that_ends_is_forgotten_here_and_kept_in_the_store(play: DagP
     assert [one.reason for one in decoded_time(row.kept).record.extensions] == ["rows"]
 
 
+def test_what_an_attempt_that_failed_was_given_is_not_told_of_its_task(play: DagPlay) -> None:
+    id = play.submit({"a": ""}, timeouts=HALF_A_MINUTE, retry=Retry(max=1, backoff="1h"))
+    ask(play, 1, done=1)
+    play.result(play.fence("a"), "failed")
+
+    assert play.task("a").state is TaskState.PENDING and play.job(id).time_of(play.task("a")) is None
+
+
 def test_once_it_was_warned_it_gets_no_more(play: DagPlay) -> None:
     play.submit({"a": ""}, timeouts=HALF_A_MINUTE)
     ask(play, 1, done=1)

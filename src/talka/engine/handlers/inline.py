@@ -217,7 +217,7 @@ class InlineTime:
         # Seconds as a float may be a little early.
         deadline, attempt = self._deadline, self._attempt
         now = self._loop.clock.now_ns = max(self._loop.clock.now_ns, deadline.next_at)
-        if not self.heeds and deadline.terms.on_timeout != "notify":
+        if not self.heeds:
             deadline.terms = msgspec.structs.replace(deadline.terms, grace_ns=0)
         turn = deadline.tick(now, self.done)
         if isinstance(turn, Evict | PutAside):
