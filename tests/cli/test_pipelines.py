@@ -115,7 +115,7 @@ class FakeClient:
         self.wrote: dict[int, list[StreamText]] = {}
         """By attempt."""
 
-    def __call__(self, addresses: list[str], token: str | None, ca: str | None) -> "FakeClient":
+    def __call__(self, addresses: list[str], token: str | None, ca: str | None, **more: Any) -> "FakeClient":
         self.addresses = addresses
         return self
 

@@ -13,7 +13,7 @@ import msgspec
 
 from talka.errors import Invalid
 from talka.work.lifecycle import IllegalMove
-from tests.sim import certified, dags, elections, jobs, leases, membership_figures, skew, stalls
+from tests.sim import certified, dags, elections, jobs, leases, membership_figures, searching, skew, stalls, zones
 from tests.sim.variants import without
 
 DOCUMENT: Final = Path(__file__).parent.parent.parent / "docs" / "ablation.md"
@@ -50,6 +50,8 @@ class Row(msgspec.Struct, frozen=True):
     """Of dag jobs."""
     has_fans: bool = False
     """Of dag jobs whose tasks are fanned out."""
+    has_late: bool = False
+    """Of dag jobs whose tasks take longer than their timeouts."""
     has_code: bool = False
     """Of dag jobs of which some bring their handlers along."""
     has_forger: bool = False
@@ -66,6 +68,10 @@ class Row(msgspec.Struct, frozen=True):
     """Of dag jobs whose manager stands still while a worker dies."""
     is_of_skew: bool = False
     """Of hosts of two releases."""
+    is_of_searching: bool = False
+    """Of workers that find managers again."""
+    is_of_zones: bool = False
+    """Of jobs on managers and workers in several zones."""
 
 
 def _jobs(name: str, safeguard: str, invariants: tuple[str, ...], seed: int, *, has_hostile: bool = False) -> Row:
@@ -105,6 +111,7 @@ INTACT: Final = (
     Row("nothing, jobs and cores that are blocked", (), (), 0, 200, is_of_jobs=True, has_blocked=True),
     Row("nothing, dag jobs", (), (), 0, 600, is_of_dags=True),
     Row("nothing, dag jobs with tasks that are fanned out", (), (), 0, 200, is_of_dags=True, has_fans=True),
+    Row("nothing, dag jobs whose tasks are late", (), (), 0, 200, is_of_dags=True, has_late=True),
     Row("nothing, dag jobs that bring their handlers", (), (), 0, 200, is_of_dags=True, has_code=True),
     Row("nothing, jobs with a hostile member", (), (), 0, 200, is_of_jobs=True, has_hostile=True),
     Row("nothing, dag jobs with a hostile member", (), (), 0, 200, is_of_dags=True, has_hostile=True),
@@ -112,6 +119,8 @@ INTACT: Final = (
     Row("nothing, different leases", (), (), 0, 200, is_of_leases=True),
     Row("nothing, a worker that dies in a stall of the manager", (), (), 0, 200, is_of_stalls=True),
     Row("nothing, hosts of two releases", (), (), 0, 800, is_of_skew=True),
+    Row("nothing, workers that find managers again", (), (), 0, 200, is_of_searching=True),
+    Row("nothing, managers and workers in several zones", (), (), 0, 200, is_of_zones=True),
 )
 
 
@@ -193,6 +202,23 @@ ROWS: Final = (
         200,
         is_of_stalls=True,
     ),
+    Row(
+        "workers forget where managers are (`remembered_managers`)",
+        ("remembered_managers",),
+        ("found",),
+        10,
+        200,
+        is_of_searching=True,
+    ),
+    Row(
+        "who does not lead names nobody (`named_managers`)",
+        ("named_managers",),
+        ("found",),
+        3,
+        200,
+        is_of_searching=True,
+    ),
+    Row("far managers are asked first (`near_first`)", ("near_first",), ("near",), 6, 200, is_of_zones=True),
     _dags(
         "results of tasks count as often as they come (`task_result_key`)", "task_result_key", (ILLEGAL_MOVE, "D2"), 1
     ),
@@ -217,6 +243,15 @@ ROWS: Final = (
         200,
         is_of_dags=True,
         has_fans=True,
+    ),
+    Row(
+        "a manager that is started anew forgets what it has given (`kept_times`)",
+        ("kept_times",),
+        ("D14",),
+        8,
+        200,
+        is_of_dags=True,
+        has_late=True,
     ),
     _code("code is given to anybody (`code_takers`)", "code_takers", 1),
     _code("bundles share the cores of a worker's own files (`cores_of_code`)", "cores_of_code", 1),
@@ -260,6 +295,10 @@ def _violated(seed: int, row: Row) -> str:
         world = skew.run(seed)
     elif row.is_of_stalls:
         world = stalls.run(seed)
+    elif row.is_of_searching:
+        world = searching.run(seed)
+    elif row.is_of_zones:
+        world = zones.run(seed)
     elif row.is_of_leases:
         world = leases.run(seed)
     elif row.is_of_jobs:
@@ -272,7 +311,9 @@ def _violated(seed: int, row: Row) -> str:
 
 
 def _plan_of_dags(seed: int, row: Row) -> dags.Plan:
-    return dags.plan_of(seed, has_hostile=row.has_hostile, has_fans=row.has_fans, has_code=row.has_code)
+    return dags.plan_of(
+        seed, has_hostile=row.has_hostile, has_fans=row.has_fans, has_code=row.has_code, has_late=row.has_late
+    )
 
 
 def some(first: int, count: int, row: Row) -> list[tuple[int, str]]:

@@ -41,6 +41,8 @@ from talka.control.jobs.workers.health import CorrelatedFailure
 from talka.control.jobs.workers.lease_rule import LeaseRule
 from talka.control.jobs.workers.worker_life import WorkerLife
 from talka.control.load.load_job import LoadJob
+from talka.control.manager import Manager
+from talka.control.member import peer_pool
 from talka.control.member.agreements import Agreements
 from talka.control.member.replay_guard import ReplayGuard, ReplayWindow
 from talka.control.member.ring_guard import RingGuard
@@ -59,6 +61,7 @@ from talka.control.worker.handlers_code import OWN
 from talka.control.worker.handlers_pool import HandlerPool
 from talka.control.worker.handlers_room import HandlerRoom
 from talka.control.worker.lease import WorkerLease
+from talka.control.worker.manager_search import ManagerSearch
 from talka.control.worker.variables import WorkerVariables
 from talka.store.dags.sqlite import SqliteRecords
 from talka.testing import store_chores
@@ -371,6 +374,25 @@ def never_ends(right, self):
     return NEVER
 
 
+@variant("remembered_managers", ManagerSearch, "told")
+def writes_nobody_down(right, self, now, managers):
+    """A worker keeps on its disk where managers are, and greets them when it is started again."""
+    right(self, now, managers)
+    return None
+
+
+@variant("named_managers", Manager, "_named_to")
+def names_nobody(right, self, seeks):
+    """A manager that does not lead tells a worker without a lease where the others are."""
+    return ()
+
+
+@variant("near_first", peer_pool, "tier_of")
+def takes_all_for_near(right, own, other):
+    """Of several that can all do the same a near one is asked first."""
+    return peer_pool.Tier.ANY
+
+
 @variant("core_deadline", Worker, "_tell_cores")
 def tells_no_core(right, self):
     """A core stops by its own clock when its worker's lease is over, also while the worker stands still."""
@@ -520,6 +542,11 @@ def takes_results_again(right, self, now, sender, result):
 @variant("leased_limits", Dispatcher, "restore")
 def forgets_what_is_held(right, self, now, task):
     """An attempt holds its limits until it is over, also when the manager that gave it out was started anew."""
+
+
+@variant("kept_times", DagKeeper, "restore_times")
+def forgets_what_was_given(right, self, job, times):
+    """More time that an attempt was given stays given, also when the manager that gave it was started anew."""
 
 
 @variant("commit_first", DagKeeper, "_out")

@@ -147,6 +147,7 @@ from talka.wire.tasks import (
     Held,
     Load,
     Loaded,
+    MoreTime,
     Ran,
     Recall,
     ResultsStored,
@@ -158,6 +159,12 @@ from talka.wire.tasks import (
     TaskLine,
     TaskProgress,
     TaskResult,
+    TellTime,
+    TimeAnswer,
+    TimeAnswers,
+    TimeTold,
+    TimeWanted,
+    WarnTasks,
 )
 from talka.wire.views import (
     CertificateView,
@@ -302,6 +309,8 @@ WORKER = WorkerFacts(
         *("host1", 4711, "Debian GNU/Linux 12, Linux 6.1", "x86_64", "Xeon", ("avx", "sse2"), 8, "CPython 3.11.2"),
         *(1 << 40, 1 << 38, (GpuFacts("T4", 16 << 30),), (("rack", "7"), ("spare", ""))),
     ),
+    zone="z1",
+    region="r1",
 )
 
 ASKER = Asker("submit", "submitter", "ada", "t1", "10.0.0.7")
@@ -373,6 +382,9 @@ WORKER_VIEW = WorkerView(
     "2026-09-21T14:13:21.007Z",
     ["extract", "load"],
     MachineView("host1", 4711, cpu_flags=["avx"], gpus=[GpuView("T4", 16 << 30)], tags={"rack": "7"}),
+    "z1",
+    "d1",
+    "r1",
 )
 ANSWERS: dict[str, manager_calls.LeaderAnswer] = {
     "job": manager_calls.JobTold(SHOWN),
@@ -383,7 +395,17 @@ ANSWERS: dict[str, manager_calls.LeaderAnswer] = {
     "worker": manager_calls.WorkerTold(WORKER_VIEW),
     "cluster": manager_calls.ClusterTold(
         ClusterView(
-            *("prod", "m1", 7, [ManagerView("m1", "active", "10.0.0.1:7701", True, 3)], 5, 40, 8, 1, 36),
+            *(
+                "prod",
+                "m1",
+                7,
+                [ManagerView("m1", "active", "10.0.0.1:7701", True, 3, "z1", "d1", "r1")],
+                5,
+                40,
+                8,
+                1,
+                36,
+            ),
             [CertificateView("w1", "worker", "2030-05-06T07:08:09Z", 12, "ends soon")],
         )
     ),
@@ -401,6 +423,7 @@ JOBS: dict[str, jobs.JobMessage] = {
         (QuietCore("b4k7", ("Shop",), 4711, "stuck", 31_000, 'File "shop.py", line 9 in go'),),
         TaskLoad(3, 1, 2),
         True,
+        True,
     ),
     "beat-of-few-words": Beat(0, WorkerFacts(1)),
     "renew": Renew(
@@ -408,7 +431,7 @@ JOBS: dict[str, jobs.JobMessage] = {
         70,
         5 * SECOND,
         False,
-        (ManagerAt("m1", "10.0.0.1:7700"), ManagerAt("m2", "")),
+        (ManagerAt("m1", "10.0.0.1:7700", "z1", "d1", "r1"), ManagerAt("m2", "")),
         ("b4k7",),
         ("b4k8",),
         True,
@@ -417,6 +440,7 @@ JOBS: dict[str, jobs.JobMessage] = {
     ),
     "renew-of-few-words": Renew((0, 0, 0), 0, 5 * SECOND, True),
     "elsewhere": Elsewhere("m2"),
+    "elsewhere-than-sought": Elsewhere("m2", (ManagerAt("m2", "10.0.0.2:7700", "z2", "d1", "r1"),)),
     "goodbye": Goodbye(),
     "assign": Assign(
         job="b4k7",
@@ -522,6 +546,7 @@ TASK = HandedTask(
     3,
     b'{"part":3}',
     3,
+    "pause",
 )
 FAILED = TaskResult(
     TASK_FENCE,
@@ -542,7 +567,8 @@ FAILED = TaskResult(
 WROTE = Wrote(TASK_FENCE, (StreamTail("stderr", b"slow\n", 5),))
 DIED = TaskResult(TASK_FENCE + 1, "died", error="it was killed", cause="SIGSEGV", signal="SIGSEGV", alone=True)
 LINE = TaskLine(TASK_FENCE, 1_760_000_000_123, "row 7 of 9 – fertig")
-PROGRESS = HandlerProgress(TASK_FENCE, b'{"row":7}')
+PROGRESS = HandlerProgress(TASK_FENCE, b'{"row":7}', 3)
+MORE_TIME = MoreTime(TASK_FENCE, 2, 25_000, 3, "the index is large – später", 30_000, True)
 
 TASKS: dict[str, tasks.TaskMessage] = {
     "hand": AssignTasks(7, (TASK,), 0xB007, 41, LIFE, HandedBundle(DIGEST, 70_000, ("etl.py",), bytes(range(100)))),
@@ -551,20 +577,23 @@ TASKS: dict[str, tasks.TaskMessage] = {
     "took": ResultsStored(7, (TASK_FENCE, TASK_FENCE + 1), LIFE),
     "which": AskHeld(7, LIFE),
     "feed": TaskInputs(7, TASK_FENCE, {"fetch": b'"a.png"'}, 0xB007, LIFE),
+    "more-time": TimeAnswers(7, (TimeAnswer(TASK_FENCE, 2, 15_000, 4, "it has not advanced"),), LIFE),
     "done": Done((FAILED, DIED, TaskResult(TASK_FENCE + 2, "completed", b"[1]")), LIFE),
-    "underway": TaskProgress((TASK_FENCE,), (PROGRESS,), (LINE,), LIFE, (WROTE,)),
+    "underway": TaskProgress((TASK_FENCE,), (PROGRESS,), (LINE,), LIFE, (WROTE,), (MORE_TIME,)),
     "holding": Held(7, (TASK_FENCE, TASK_FENCE + 1), 1, 2, LIFE, (Dropped(0x5706E, 0x11FE, 3, 2),)),
 }
 TO_HANDLERS: dict[str, tasks.ToHandlers] = {
     "load": Load(("etl.py", "more.py"), 2, "w1", BundleSource("/b", DIGEST, "etl.py", "/f", {})),
     "run": RunTasks((TASK,)),
     "stop": StopTasks((TASK_FENCE,), "timeout"),
+    "warn": WarnTasks((TASK_FENCE,)),
+    "tell-time": TellTime((TimeTold(TASK_FENCE, 1, 15_000, 4, "it has not advanced"),)),
 }
 FROM_HANDLERS: dict[str, tasks.FromHandlers] = {
     "loaded": Loaded(4711, ("resize", "fetch"), plain=("resize",)),
     "loaded-with-a-problem": Loaded(4711, problem="etl.py:3: SyntaxError: invalid syntax"),
     "ran": Ran((FAILED, DIED)),
-    "said": Said((PROGRESS,), (LINE,), (WROTE,)),
+    "said": Said((PROGRESS,), (LINE,), (WROTE,), (TimeWanted(TASK_FENCE, 1, 3, "rows", 30_000),), (TASK_FENCE,)),
     "spent": Spent(3),
 }
 

@@ -56,20 +56,37 @@ from talka.wire.shards import encode as encode_to_owner
 from talka.wire.tasks import (
     AssignTasks,
     HandedTask,
+    HandlerProgress,
     Said,
     TaskProgress,
     TaskResult,
     decode_from_handlers,
     decode_to_handlers,
 )
-from talka.wire.views import ClusterView, JobFacts, WorkerView
+from talka.wire.views import ClusterView, JobFacts, ManagerView, WorkerView
 from tests.wire.samples import DIGEST, FENCE, FROM_CORE, FROM_HANDLERS, JOBS, TASKS, TO_HANDLERS, WORKER
 
 GOLDEN = Path(__file__).parent / "golden" / "protocol-1"
 OLDER = GOLDEN / "older" / "jobs"
 quick = settings(deadline=None, derandomize=True, max_examples=200)
 
+BEFORE_TIME: dict[tuple[type, str], Any] = {
+    (HandedTask, "on_timeout"): "kill",
+    (HandlerProgress, "done"): 0,
+    (TaskProgress, "more_time"): (),
+    (Said, "wanted"): (),
+    (Said, "heeding"): (),
+}
+BEFORE_CERTIFICATES: dict[tuple[type, str], Any] = {(ClusterView, "certificates"): []}
+BEFORE_PLACES: dict[tuple[type, str], Any] = {
+    **BEFORE_CERTIFICATES,
+    (Beat, "seeks"): False,
+    **{(kind, name): "" for kind in (ManagerAt, ManagerView) for name in ("zone", "datacenter", "region")},
+    **{(WorkerFacts, name): "" for name in ("zone", "region")},
+    **{(WorkerView, name): "" for name in ("zone", "datacenter", "region")},
+}
 BEFORE_MACHINE: dict[tuple[type, str], Any] = {
+    **BEFORE_PLACES,
     (WorkerFacts, "machine"): None,
     (ListWorkers, "worker"): "",
     (WorkerView, "load_percent"): 0,
@@ -88,7 +105,6 @@ BEFORE_WORKERS: dict[tuple[type, str], Any] = {
     (WorkerView, "quiet_cores"): [],
     **{(WorkerView, name): 0 for name in ("tasks", "tasks_waiting", "task_cores", "load_cores")},
     (ClusterView, "cores_usable"): 0,
-    (ClusterView, "certificates"): [],
 }
 OLDER_FIELDS: dict[tuple[type, str], Any] = {
     **BEFORE_WORKERS,
@@ -104,6 +120,7 @@ OLDER_FIELDS: dict[tuple[type, str], Any] = {
     (WorkerFacts, "accepts_code"): False,
 }
 BEFORE_PARTITIONS: dict[tuple[type, str], Any] = {
+    **BEFORE_TIME,
     (HandedTask, "item"): b"",
     (HandedTask, "place"): -1,
     **BEFORE_WORKERS,
@@ -115,6 +132,7 @@ BEFORE_PARTITIONS: dict[tuple[type, str], Any] = {
     (TaskResult, "tails"): (),
     (TaskProgress, "wrote"): (),
 }
+BEFORE_ITEM: dict[tuple[type, str], Any] = {**BEFORE_TIME, (HandedTask, "item"): b"", (HandedTask, "place"): -1}
 BEFORE_SPARE: dict[tuple[type, str], Any] = {
     (Lead, "asks"): False,
     (StoreCheckpoint, "spare"): (),
@@ -123,7 +141,6 @@ BEFORE_SPARE: dict[tuple[type, str], Any] = {
     (JobFacts, "stopped"): None,
     (JobFacts, "datacenter"): "",
 }
-BEFORE_ITEM: dict[tuple[type, str], Any] = {(HandedTask, "item"): b"", (HandedTask, "place"): -1}
 BEFORE_CODE: dict[tuple[type, str], Any] = {
     **BEFORE_ITEM,
     **BEFORE_WORKERS,
@@ -181,6 +198,14 @@ def test_a_result_whose_rows_had_no_outcomes_is_still_read() -> None:
     assert decode_result(golden) == a_result()
 
 
+@pytest.mark.parametrize("name", sorted(path.stem for path in (OLDER.parent / "before-places").glob("*.hex")))
+def test_who_does_not_say_where_it_stands_is_still_read(name: str) -> None:
+    golden = bytes.fromhex((OLDER.parent / "before-places" / f"{name}.hex").read_text())
+
+    assert golden != encode(JOBS[name])
+    assert decode(golden) == older(JOBS[name], BEFORE_PLACES)
+
+
 @pytest.mark.parametrize("name", sorted(path.stem for path in (OLDER.parent / "before-partitions").glob("*.hex")))
 def test_what_names_no_partition_is_of_the_only_one(name: str) -> None:
     golden = bytes.fromhex((OLDER.parent / "before-partitions" / f"{name}.hex").read_text())
@@ -214,9 +239,19 @@ def test_what_tells_no_output_is_read_as_of_attempts_that_wrote_nothing(name: st
     golden = bytes.fromhex((OLDER.parent / "before-output" / f"{name}.hex").read_text())
     message = {**TASKS, **FROM_HANDLERS}[name]
     read = decode_from_handlers if name in FROM_HANDLERS else decode
-    fields = {(TaskResult, "tails"): (), (TaskProgress, "wrote"): (), (Said, "wrote"): ()}
+    fields = {**BEFORE_TIME, (TaskResult, "tails"): (), (TaskProgress, "wrote"): (), (Said, "wrote"): ()}
 
     assert read(golden) == older(message, fields) != message
+
+
+@pytest.mark.parametrize("name", ["hand", "hand-of-few-words", "run", "said", "underway"])
+def test_what_tells_nothing_of_time_is_of_attempts_that_end_at_their_timeout(name: str) -> None:
+    golden = bytes.fromhex((OLDER.parent / "before-time" / f"{name}.hex").read_text())
+    message = {**TASKS, **TO_HANDLERS, **FROM_HANDLERS}[name]
+    read = {"run": decode_to_handlers, "said": decode_from_handlers}.get(name, decode)
+
+    assert golden != encode(message)
+    assert read(golden) == older(message, BEFORE_TIME)
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (OLDER.parent / "before-workers").glob("*.hex")))
@@ -257,7 +292,7 @@ def test_an_answer_about_the_cluster_that_tells_no_certificates_is_still_read() 
     golden = bytes.fromhex((OLDER.parent / "before-certificates" / "answer-cluster.hex").read_text())
 
     assert golden != encode(JOBS["answer-cluster"])
-    assert decode(golden) == older(JOBS["answer-cluster"], {(ClusterView, "certificates"): []})
+    assert decode(golden) == older(JOBS["answer-cluster"], BEFORE_CERTIFICATES)
 
 
 def test_golden_bytes_of_a_result_are_read_as_it_and_written_from_it() -> None:

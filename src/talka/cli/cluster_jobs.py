@@ -7,7 +7,7 @@ import click
 
 from talka.cli.command import CommandEntry, ListingGroup, command
 from talka.cli.connection import answered, api_options, asked, client_of, json_option
-from talka.cli.output import ResultFile, json_of, say, say_list, sheet_text, table, tell
+from talka.cli.output import PLACE, ResultFile, json_of, place_of, say, say_list, sheet_text, table, tell
 from talka.errors import Invalid
 from talka.report.tame import tame
 
@@ -434,6 +434,7 @@ def workers_table(found: "Sequence[WorkerView]") -> str:
             "JOBS",
             "TASKS",
             "CAPABILITIES",
+            *PLACE,
             "ADDRESS",
             "VERSION",
             "NOTE",
@@ -449,6 +450,7 @@ def workers_table(found: "Sequence[WorkerView]") -> str:
                 ", ".join(worker.jobs),
                 tasks_text(worker),
                 ", ".join(worker.capabilities),
+                *place_of(worker),
                 worker.address,
                 worker.version,
                 note_text(worker),

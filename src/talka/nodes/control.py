@@ -260,9 +260,16 @@ class ManagerControl:
         node = self._node
         view = (await self._call(DescribeCluster(), ClusterTold)).cluster
         apis, led = node.apis(), {one.name: one.jobs for one in view.managers}
-        states = node.manager_states()
+        states, places = node.manager_states(), node.places()
         managers = [
-            ManagerView(name, state, apis.get(name, ""), name == view.leader, led.get(name, 0))
+            ManagerView(
+                name,
+                state,
+                apis.get(name, ""),
+                name == view.leader,
+                led.get(name, 0),
+                *((at.zone, at.datacenter, at.region) if (at := places.get(name)) else ()),
+            )
             for name, state in states.items()
         ]
         certificates = node.certificates()

@@ -17,6 +17,7 @@ from talka.clock import boottime_ns, both_clocks, cpu_ns, realtime_ns
 from talka.cluster.effects import PersistBlob, Send, Transmit
 from talka.cluster.leadership.election import Phase
 from talka.cluster.leadership.lease_terms import LeaseDiffers, OtherLease, OwnLease
+from talka.cluster.membership.members import Member
 from talka.control.blobs.replicated_blobs import BlobFailed, BlobKept, BlobReady, LoadBlob, ServeBlob, piece_of
 from talka.control.clients.overload import Overload
 from talka.control.jobs.effects import DocumentWanted, Forwarded, Updated, WatchFailed, WorkerLost
@@ -24,7 +25,7 @@ from talka.control.jobs.entries import PREFIX
 from talka.control.jobs.job_checkpoint import closed_of
 from talka.control.manager import Manager, PassedOn
 from talka.control.member.admin_queries import STATES
-from talka.control.member.announcement import standing_of
+from talka.control.member.announcement import standing_of, zone_of
 from talka.control.member.composite import JobsPart, MemberEffect, QuestionAsked, ToNeighbour
 from talka.control.member.leader_calls import CallEnded
 from talka.control.member.voter import Voter
@@ -190,8 +191,9 @@ class ManagerNode(MemberNode[PassedOn]):
     def _managers(self) -> tuple[ManagerAt, ...]:
         """Those that vote, and where they are; this one first."""
         voters = self.options.voters
-        others = [ManagerAt(one.name, one.address) for one in self._membership.alive() if one.name in voters]
-        return (ManagerAt(self.options.name, self.runtime.address), *others)
+        me = self.options
+        others = [_where(one) for one in self._membership.alive() if one.name in voters]
+        return (ManagerAt(me.name, self.runtime.address, me.zone, me.datacenter, me.region), *others)
 
     def apis(self) -> dict[str, str]:
         """Where the API of each manager that is here can be reached."""
@@ -201,6 +203,10 @@ class ManagerNode(MemberNode[PassedOn]):
             if standing is not None and standing.api:
                 found[other.name] = standing.api
         return found
+
+    def places(self) -> dict[str, ManagerAt]:
+        """Where each manager that is here stands."""
+        return {one.name: one for one in self._managers()}
 
     # -- life
 
@@ -481,3 +487,11 @@ class ManagerNode(MemberNode[PassedOn]):
                 "submissions_refused_total": dict(registry.refused),
             }
         return counts
+
+
+def _where(member: Member) -> ManagerAt:
+    said = standing_of(member)
+    if said is None:
+        return ManagerAt(member.name, member.address)
+    zone = zone_of(member.zone, said.datacenter)
+    return ManagerAt(member.name, member.address, zone, said.datacenter, said.region)

@@ -120,7 +120,7 @@ class MemberNode(Generic[PartEffect]):
             name=options.name,
             boot=runtime.boot,
             address=runtime.address,
-            zone=options.datacenter,
+            zone=options.zone or options.datacenter,
             group=options.group,
             config=config,
             rng=runtime.rng,
@@ -148,6 +148,8 @@ class MemberNode(Generic[PartEffect]):
             replay_guard=runtime.replay_guard,
             admission=runtime.admission,
         )
+        if self.member.announcer is not None:
+            self.member.announcer.region = options.region
 
     @property
     def failure(self) -> TalkaError | None:

@@ -70,7 +70,10 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     data_dir: Path
     cluster: str = "default"
     environment: str = "default"
+    zone: str = ""
+    """Where in its datacenter it stands."""
     datacenter: str = ""
+    region: str = ""
     certs: Path | None = None
 
     @property

@@ -141,6 +141,10 @@ class WorkerView(msgspec.Struct, frozen=True):
     handlers: list[str] = []
     """Names of what it can run; told of a worker that is asked for by its name, as its machine is."""
     machine: MachineView | None = None
+    zone: str = ""
+    """Where it stands, as far as it was said."""
+    datacenter: str = ""
+    region: str = ""
 
 
 class ManagerView(msgspec.Struct, frozen=True):
@@ -153,6 +157,10 @@ class ManagerView(msgspec.Struct, frozen=True):
     """It leads the cluster."""
     jobs: int = 0
     """That it leads."""
+    zone: str = ""
+    """Where it stands, as far as it was said."""
+    datacenter: str = ""
+    region: str = ""
 
 
 class LeaseView(msgspec.Struct, frozen=True):
