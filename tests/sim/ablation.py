@@ -13,7 +13,20 @@ import msgspec
 
 from talka.errors import Invalid
 from talka.work.lifecycle import IllegalMove
-from tests.sim import certified, dags, elections, jobs, leases, membership_figures, searching, skew, stalls, zones
+from tests.sim import (
+    certified,
+    dags,
+    elections,
+    jobs,
+    late,
+    leases,
+    membership_figures,
+    queues,
+    searching,
+    skew,
+    stalls,
+    zones,
+)
 from tests.sim.variants import without
 
 DOCUMENT: Final = Path(__file__).parent.parent.parent / "docs" / "ablation.md"
@@ -66,12 +79,16 @@ class Row(msgspec.Struct, frozen=True):
     """Of jobs whose managers were told different leases, which are changed meanwhile."""
     is_of_stalls: bool = False
     """Of dag jobs whose manager stands still while a worker dies."""
+    is_of_queues: bool = False
+    """Of jobs of all sizes that queue for few cores."""
     is_of_skew: bool = False
     """Of hosts of two releases."""
     is_of_searching: bool = False
     """Of workers that find managers again."""
     is_of_zones: bool = False
     """Of jobs on managers and workers in several zones."""
+    is_of_late: bool = False
+    """Of jobs that run longer than they may, whose manager falls meanwhile."""
 
 
 def _jobs(name: str, safeguard: str, invariants: tuple[str, ...], seed: int, *, has_hostile: bool = False) -> Row:
@@ -118,9 +135,11 @@ INTACT: Final = (
     _certified("nothing, with certificates and somebody who has the secret", (), (), 0, 400),
     Row("nothing, different leases", (), (), 0, 200, is_of_leases=True),
     Row("nothing, a worker that dies in a stall of the manager", (), (), 0, 200, is_of_stalls=True),
+    Row("nothing, jobs of all sizes that queue", (), (), 0, 200, is_of_queues=True),
     Row("nothing, hosts of two releases", (), (), 0, 800, is_of_skew=True),
     Row("nothing, workers that find managers again", (), (), 0, 200, is_of_searching=True),
     Row("nothing, managers and workers in several zones", (), (), 0, 200, is_of_zones=True),
+    Row("nothing, jobs that run longer than they may", (), (), 0, 200, is_of_late=True),
 )
 
 
@@ -219,6 +238,22 @@ ROWS: Final = (
         is_of_searching=True,
     ),
     Row("far managers are asked first (`near_first`)", ("near_first",), ("near",), 6, 200, is_of_zones=True),
+    Row(
+        "more time is forgotten with the manager that gave it (`kept_deadlines`)",
+        ("kept_deadlines",),
+        ("T2",),
+        7,
+        200,
+        is_of_late=True,
+    ),
+    Row(
+        "small jobs pass the one that is next whenever they fit (`reservation`)",
+        ("reservation",),
+        ("no delay",),
+        5,
+        200,
+        is_of_queues=True,
+    ),
     _dags(
         "results of tasks count as often as they come (`task_result_key`)", "task_result_key", (ILLEGAL_MOVE, "D2"), 1
     ),
@@ -255,6 +290,8 @@ ROWS: Final = (
     ),
     _code("code is given to anybody (`code_takers`)", "code_takers", 1),
     _code("bundles share the cores of a worker's own files (`cores_of_code`)", "cores_of_code", 1),
+    _dags("tasks that a manager read are not counted by handler (`restored_counts`)", "restored_counts", ("D16",), 1),
+    _dags("tasks whose time has come are counted as delayed (`delays_end`)", "delays_end", ("D16",), 1),
     _dags("schedules of a clock that was ahead stay (`schedule_mending`)", "schedule_mending", ("D10",), 14),
     _dags("ended jobs are dropped by the clock of the day (`aged_retention`)", "aged_retention", ("D1", "D11"), 14),
 )
@@ -299,6 +336,10 @@ def _violated(seed: int, row: Row) -> str:
         world = searching.run(seed)
     elif row.is_of_zones:
         world = zones.run(seed)
+    elif row.is_of_late:
+        world = late.run(seed)
+    elif row.is_of_queues:
+        world = queues.run(seed)
     elif row.is_of_leases:
         world = leases.run(seed)
     elif row.is_of_jobs:

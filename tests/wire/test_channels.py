@@ -202,7 +202,7 @@ CONVERSATIONS = [
         shards.TO_CORE,
         "the owner sent a malformed message",
         {"shards": samples.TO_CORE},
-        {"Arm": 1, "Go": 2, "Stop": 3, "Ack": 4},
+        {"Arm": 1, "Go": 2, "Stop": 3, "Ack": 4, "ShardAnswer": 5, "TimeOver": 6},
         limits.TO_CORE,
     ),
     Conversation(

@@ -77,9 +77,8 @@ BEFORE_TIME: dict[tuple[type, str], Any] = {
     (Said, "wanted"): (),
     (Said, "heeding"): (),
 }
-BEFORE_CERTIFICATES: dict[tuple[type, str], Any] = {(ClusterView, "certificates"): []}
 BEFORE_PLACES: dict[tuple[type, str], Any] = {
-    **BEFORE_CERTIFICATES,
+    (ClusterView, "certificates"): [],
     (Beat, "seeks"): False,
     **{(kind, name): "" for kind in (ManagerAt, ManagerView) for name in ("zone", "datacenter", "region")},
     **{(WorkerFacts, name): "" for name in ("zone", "region")},
@@ -105,6 +104,7 @@ BEFORE_WORKERS: dict[tuple[type, str], Any] = {
     (WorkerView, "quiet_cores"): [],
     **{(WorkerView, name): 0 for name in ("tasks", "tasks_waiting", "task_cores", "load_cores")},
     (ClusterView, "cores_usable"): 0,
+    (ClusterView, "certificates"): [],
 }
 OLDER_FIELDS: dict[tuple[type, str], Any] = {
     **BEFORE_WORKERS,
@@ -280,6 +280,16 @@ def test_what_tells_nothing_of_cores_that_come_back_is_still_read(name: str) -> 
     assert read(golden) == older(message, BEFORE_SPARE)
 
 
+@pytest.mark.parametrize("name", sorted(path.stem for path in (OLDER.parent / "before-more-time").glob("*.hex")))
+def test_what_tells_nothing_of_more_time_neither_asks_nor_answers(name: str) -> None:
+    golden = bytes.fromhex((OLDER.parent / "before-more-time" / f"{name}.hex").read_text())
+    message = {**JOBS, **FROM_CORE}[name]
+    read, write = (decode_from_core, encode_to_owner) if name in FROM_CORE else (decode, encode)
+
+    assert golden != write(message)
+    assert read(golden) == message
+
+
 @pytest.mark.parametrize("name", ["beat", "beat-of-few-words"])
 def test_what_tells_nothing_of_loading_is_of_a_worker_whose_handlers_are_known(name: str) -> None:
     golden = bytes.fromhex((OLDER.parent / "before-loading" / f"{name}.hex").read_text())
@@ -292,7 +302,7 @@ def test_an_answer_about_the_cluster_that_tells_no_certificates_is_still_read() 
     golden = bytes.fromhex((OLDER.parent / "before-certificates" / "answer-cluster.hex").read_text())
 
     assert golden != encode(JOBS["answer-cluster"])
-    assert decode(golden) == older(JOBS["answer-cluster"], BEFORE_CERTIFICATES)
+    assert decode(golden) == older(JOBS["answer-cluster"], BEFORE_PLACES)
 
 
 def test_golden_bytes_of_a_result_are_read_as_it_and_written_from_it() -> None:

@@ -30,6 +30,7 @@ JOBS: Final = {
     "resume": CommandEntry("Of pipelines", "cluster_jobs:resume", "resume one that is paused"),
     "retry": CommandEntry("Of pipelines", "cluster_jobs:retry", "run tasks again, and what depends on them"),
     "skip": CommandEntry("Of pipelines", "cluster_jobs:skip", "skip some of its tasks"),
+    "queues": CommandEntry("Of pipelines", "cluster_jobs:queues", "what waits, runs and ended, for each handler"),
     "schedules": CommandEntry("Of pipelines", "schedules:schedules", "pipelines that are submitted on a schedule"),
 }
 WORKERS: Final = {
@@ -390,6 +391,26 @@ def checked_json(what: str, text: str) -> "msgspec.Raw":
 def ordered(facts: "DagFacts", as_json: bool, rest: str = "") -> int:
     """What is said of a pipeline that was told something."""
     say(json_of(facts) if as_json else f"job {facts.id} is {facts.state}{f': {tame(rest)}' if rest else ''}")
+    return 0
+
+
+@command(
+    "queues",
+    "Show for each handler how many tasks wait, run and ended, and which limits tasks wait for.",
+    ("talka jobs queues", "what is behind, and for how long"),
+)
+@json_option
+@api_options
+def queues(as_json: bool, **where: Any) -> int:
+    from talka.cli.dag_text import queues_text
+
+    found = asked(where, lambda client: client.queues())
+    if as_json:
+        say(json_of(found))
+    elif found.queues:
+        say(queues_text(found))
+    else:
+        tell("no worker has a handler, and no task waits for one")
     return 0
 
 

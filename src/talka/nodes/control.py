@@ -283,6 +283,10 @@ class ManagerControl:
 
     # -- besides
 
+    def limit_counts(self) -> dict[str, float]:
+        """Metrics of whose requests are counted, and how many had to wait."""
+        return {"api_clients": len(self._limits), "api_rate_limited_total": self._limits.refused}
+
     def limiter(self, operation: str, client: str) -> float:
         """Seconds to wait before this may be asked; 0: go on. Whoever has no name is not counted: it is the one user of
         this machine, of whom little is shed."""

@@ -20,7 +20,7 @@ from talka.cluster.leadership.lease_terms import LeaseDiffers, OtherLease, OwnLe
 from talka.cluster.membership.members import Member
 from talka.control.blobs.replicated_blobs import BlobFailed, BlobKept, BlobReady, LoadBlob, ServeBlob, piece_of
 from talka.control.clients.overload import Overload
-from talka.control.jobs.effects import DocumentWanted, Forwarded, Updated, WatchFailed, WorkerLost
+from talka.control.jobs.effects import DocumentWanted, Forwarded, JobLate, Updated, WatchFailed, WorkerLost
 from talka.control.jobs.entries import PREFIX
 from talka.control.jobs.job_checkpoint import closed_of
 from talka.control.manager import Manager, PassedOn
@@ -101,7 +101,9 @@ class ManagerNode(MemberNode[PassedOn]):
     """One manager, from its files to its sockets. Its API is served by whoever starts it, through `control`."""
 
     def __init__(self, options: ManagerOptions, on_event: Callable[[Event], None]) -> None:
-        self.evictions = 0
+        self.evictions = self.clock_jumps = 0
+        self.late = {"given": 0, "warned": 0}
+        """Times that workflows of its jobs were given more time, or warned."""
         self.clock = ClockWatch(*both_clocks())
         self._api = options.api
         self._own_lease = options.own_lease
@@ -267,6 +269,7 @@ class ManagerNode(MemberNode[PassedOn]):
         jump_ns = self.clock.look(*both_clocks())
         if not jump_ns:
             return
+        self.clock_jumps += 1
         self.manager.set_wall_offset(self.clock.offset_ns)
         if self.dags is not None and self.dags.lost is None:
             self.dags.on_clock_jump(jump_ns)
@@ -379,6 +382,8 @@ class ManagerNode(MemberNode[PassedOn]):
         if isinstance(news, Forwarded):
             put_down_forwarded(self.put_down, news)
         self.evictions += isinstance(news, WorkerLost)
+        if isinstance(news, JobLate):
+            self.late[news.what] += 1
         if event := job_event_of(news, self.clock.offset_ns):
             self.runtime.tell(event)
 
@@ -470,6 +475,9 @@ class ManagerNode(MemberNode[PassedOn]):
             "jobs_led": len(manager.led),
             "overload_level": int(manager.level),
             "worker_evictions_total": self.evictions,
+            "clock_jumps_total": self.clock_jumps,
+            **self.control.limit_counts(),
+            "workflows_late_total": dict(self.late),
             "calls_total": self.control.counts["calls"],
             "calls_refused_total": dict(self.control.refused),
         }
@@ -485,6 +493,11 @@ class ManagerNode(MemberNode[PassedOn]):
                 "cores_free": fleet.total_free(),
                 "cores_usable": fleet.total(),
                 "submissions_refused_total": dict(registry.refused),
+                "workers_by_state": fleet.states(),
+                "workers_silent": fleet.silent,
+                "worker_breakers": fleet.breakers(),
+                "worker_lease_seconds": registry.lease.renew_ns / SECOND,
+                **registry.granting.counts(),
             }
         return counts
 

@@ -27,6 +27,7 @@ from talka.net.listening import listening_sockets
 from talka.net.streams import OnGone, Streams
 from talka.nodes.member_events import Event
 from talka.nodes.member_keys import first_ring
+from talka.nodes.own_machine import disk_of
 from talka.store.files.folder import DataFolder
 from talka.store.files.keyring import KeyringFile
 from talka.units import MILLISECOND, NEVER, SECOND
@@ -367,7 +368,7 @@ class NodeRuntime(Generic[PartEffect]):
 
     def counts(self) -> Counts:
         """Metrics of what every node has."""
-        streams = self.streams
+        streams, (disk_bytes, free_bytes) = self.streams, disk_of(self.folder.path)
         certificates = (
             {} if self.certificates is None else {"certificate_expires_seconds": self.certificates.expires_s()}
         )
@@ -378,6 +379,9 @@ class NodeRuntime(Generic[PartEffect]):
             "stream_bytes_sent_total": streams.bytes_out,
             "stream_connections": streams.connections,
             "stream_problems_total": streams.counts,
+            "stream_breakers": streams.breakers(),
+            "disk_bytes": disk_bytes,
+            "disk_free_bytes": free_bytes,
             "process_cpu_seconds_total": cpu_ns() / SECOND,
         }
 

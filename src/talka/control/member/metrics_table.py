@@ -64,6 +64,8 @@ GROUPS: Final = (
         (
             _gauge("term", "The term of leadership that this voter knows."),
             _gauge("is_leader", "1 on the voter that leads."),
+            _gauge("voters", "Voters that there are."),
+            _gauge("quorum_breaker_open", "1 while writes are refused, because no majority answered again and again."),
             _gauge("voters_answering", "Voters heard from lately, this one included."),
         ),
     ),
@@ -85,6 +87,9 @@ GROUPS: Final = (
             _counter("stream_bytes_sent_total", "Bytes that were sent over streams."),
             _gauge("stream_connections", "Streams that are open."),
             _counter("stream_problems_total", "Streams that failed or were refused, by reason.", "reason"),
+            _gauge("stream_breakers", "Peers that are dialled, by the state of their breaker.", "state"),
+            _gauge("disk_bytes", "Size of the disk that the data folder is on."),
+            _gauge("disk_free_bytes", "What is free on the disk that the data folder is on."),
             _counter("process_cpu_seconds_total", "Processor time that this process has used, in seconds."),
         ),
     ),
@@ -94,6 +99,14 @@ GROUPS: Final = (
             _gauge("jobs_led", "Jobs that this manager leads."),
             _gauge("overload_level", "0 well, 1 busy, 2 stressed, 3 overloaded."),
             _counter("worker_evictions_total", "Workers that this manager heard were given up."),
+            _counter("clock_jumps_total", "Times the clock of the day was set while this manager ran."),
+            _gauge("api_clients", "Clients of the API whose requests are counted."),
+            _counter("api_rate_limited_total", "Requests of the API that were beyond a client's limit."),
+            _counter(
+                "workflows_late_total",
+                "Times that a workflow was given more time or warned, by which of the two.",
+                "what",
+            ),
             _counter("calls_total", "Questions that this manager asked the leader."),
             _counter("calls_refused_total", "Questions and requests that were refused, by reason.", "reason"),
         ),
@@ -103,6 +116,12 @@ GROUPS: Final = (
         (
             _gauge("jobs_queued", "Jobs that wait for cores."),
             _gauge("workers", "Workers that the leader knows."),
+            _gauge("workers_by_state", "Workers that the leader knows, by state.", "state"),
+            _gauge("workers_silent", "Workers that have a lease and are silent."),
+            _gauge(
+                "worker_breakers", "Workers, by the state of their breaker: an open one is given no load test.", "state"
+            ),
+            _gauge("worker_lease_seconds", "The lease of workers: who is silent for longer is given up."),
             _gauge("cores", "Cores of workers that are there."),
             _gauge("cores_free", "Cores that no job has."),
             _gauge("cores_usable", "Cores that a job could be given."),
@@ -128,6 +147,19 @@ GROUPS: Final = (
             _histogram("dag_store_commit_seconds", "From when a commit was asked for until it was durable."),
             _gauge("dag_store_commits_waiting", "Commits that were asked for and are not durable yet."),
             _gauge("dag_store_oldest_commit_seconds", "For how long the first of these commits has waited."),
+        ),
+    ),
+    MetricGroup(
+        "Managers with a store: tasks by handler",
+        (
+            _gauge("queue_waiting", "Tasks that are ready to run, by handler.", "handler"),
+            _gauge("queue_active", "Tasks that workers have, by handler.", "handler"),
+            _gauge("queue_delayed", "Tasks that wait for their time, by handler.", "handler"),
+            _gauge("queue_blocked", "Tasks that wait for others, or whose job is paused, by handler.", "handler"),
+            _gauge("queue_oldest_seconds", "For how long the first in line has been ready, by handler.", "handler"),
+            _counter("queue_completed_total", "Tasks completed since this manager started, by handler.", "handler"),
+            _counter("queue_failed_total", "Tasks given up since this manager started, by handler.", "handler"),
+            _counter("queue_dead_total", "Those of them that became dead letters, by handler.", "handler"),
         ),
     ),
     MetricGroup(
