@@ -214,7 +214,6 @@ class TimeAnswers(Message, frozen=True, tag=68):
     """To what was asked with MoreTime."""
 
     since = 1
-
     epoch: Number
     answers: Annotated[tuple[TimeAnswer, ...], msgspec.Meta(max_length=TASKS_LIMIT)]
     of: StoreLife = NOWHERE
