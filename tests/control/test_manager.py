@@ -248,7 +248,7 @@ def test_a_document_of_a_job_that_is_not_led_is_nothing(sole: Play) -> None:
 
 def test_a_manager_under_load_asks_for_fewer_reports(sole: Play, order_of: OrderOf) -> None:
     job, _ = sole.running(order_of())
-    sole.manager().level = Level.OVERLOADED
+    sole.manager().shedding.level = Level.OVERLOADED
 
     report = Report(job, 1, encode_word(Totals(1, Tally(), [], 1, sole.now)))
     (acknowledged,) = said(sole.hear("m1", "w1", report), Acknowledge)

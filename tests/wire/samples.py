@@ -294,6 +294,7 @@ WORKER = WorkerFacts(
     sealing=bytes(range(34)),
     accepts_code=True,
     is_loading=True,
+    overload=2,
 )
 
 ASKER = Asker("submit", "submitter", "ada", "t1", "10.0.0.7")
@@ -351,6 +352,7 @@ WORKER_VIEW = WorkerView(
     1,
     2,
     4,
+    "stressed",
 )
 ANSWERS: dict[str, manager_calls.LeaderAnswer] = {
     "job": manager_calls.JobTold(SHOWN),
@@ -426,7 +428,7 @@ JOBS: dict[str, jobs.JobMessage] = {
     "start": Start("b4k7", FENCE, 3, 1_020 * SECOND, 1_000 * SECOND, -5 * SECOND),
     "halt-stop": Halt("b4k7", FENCE, 3, "stop"),
     "halt-kill": Halt("b4k7", FENCE, 3, "kill"),
-    "acknowledge": Acknowledge("b4k7", FENCE, 3, 299, 400),
+    "acknowledge": Acknowledge("b4k7", FENCE, 3, 299, 400, True),
     "accepted": ResultAccepted("b4k7", FENCE, 3),
     "reconcile": Reconcile("b4k7", FENCE, 2),
     "snapshot": WorkerSnapshot(

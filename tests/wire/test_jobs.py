@@ -19,6 +19,7 @@ from talka.wire.jobs import (
     PIECE_LIMIT_BYTES,
     RUNNING_LIMIT,
     VIEW_LIMIT_BYTES,
+    Acknowledge,
     Assign,
     AttemptResult,
     Beat,
@@ -68,7 +69,12 @@ GOLDEN = Path(__file__).parent / "golden" / "protocol-1"
 OLDER = GOLDEN / "older" / "jobs"
 quick = settings(deadline=None, derandomize=True, max_examples=200)
 
-BEFORE_LOADING: dict[tuple[type, str], Any] = {(WorkerFacts, "is_loading"): False}
+BEFORE_OVERLOAD: dict[tuple[type, str], Any] = {
+    (WorkerFacts, "overload"): 0,
+    (WorkerView, "level"): "normal",
+    (Acknowledge, "is_refusal"): False,
+}
+BEFORE_LOADING: dict[tuple[type, str], Any] = {**BEFORE_OVERLOAD, (WorkerFacts, "is_loading"): False}
 BEFORE_WORKERS: dict[tuple[type, str], Any] = {
     **BEFORE_LOADING,
     (Beat, "quiet"): (),
@@ -215,6 +221,14 @@ def test_what_tells_nothing_of_loading_is_of_a_worker_whose_handlers_are_known(n
 
     assert golden != encode(JOBS[name])
     assert decode(golden) == older(JOBS[name], BEFORE_LOADING)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (OLDER.parent / "before-overload").glob("*.hex")))
+def test_what_tells_nothing_of_overload_is_of_those_who_have_little_to_do(name: str) -> None:
+    golden = bytes.fromhex((OLDER.parent / "before-overload" / f"{name}.hex").read_text())
+
+    assert golden != encode(JOBS[name])
+    assert decode(golden) == older(JOBS[name], BEFORE_OVERLOAD)
 
 
 def test_golden_bytes_of_a_result_are_read_as_it_and_written_from_it() -> None:

@@ -14,6 +14,7 @@ import psutil
 
 from talka.clock import boottime_ns
 from talka.cluster.effects import Lane, Persist, PersistBlob, Send, Transmit
+from talka.control.clients.overload import Level
 from talka.control.load.core_effects import KillCore, StartCore, TellCore
 from talka.control.member.admin_queries import metrics_text
 from talka.control.member.admission import HelloDeclined, RingChanged, Welcomed
@@ -38,6 +39,7 @@ from talka.net.discovery import Candidates
 from talka.nodes.confinement import Confinement
 from talka.nodes.cores import HandlerProcesses, LoadCores, files_of, short_of_disk
 from talka.nodes.job_events import WorkerNews, worker_event_of
+from talka.nodes.load_sampling import LoadSampler
 from talka.nodes.local import physical_cores
 from talka.nodes.member_events import Event, event_of
 from talka.nodes.runtime import Counts, NodeOptions, NodeRuntime
@@ -54,6 +56,8 @@ ALONE_S: Final = 5.0
 ALONE_AGAIN_S: Final = 60.0
 DRAIN_S: Final = 30.0
 FACTS_EVERY_S: Final = 2.0
+SAMPLE_S: Final = 1.0
+"""As often as it beats: nobody hears of more."""
 MEMORY_SHARE: Final = 0.8
 """Of the machine's memory, for all cores together; one that wants more is refused it by the kernel."""
 FOLDER_KEY: Final = "folder"
@@ -156,6 +160,7 @@ class WorkerNode:
             replay_guard=runtime.replay_guard,
             admission=runtime.admission,
         )
+        self._load = LoadSampler(SAMPLE_S, oldest_ns=runtime.disk.oldest_ns)
         self._candidates = Candidates(options.seeds, remembered=list, own=[])
         self._confinement: Confinement | None = None
         if options.core_env is not None:
@@ -202,7 +207,7 @@ class WorkerNode:
         self.runtime.tell({"event": "starting", "name": self._options.name, "cores": self.worker.facts.cores})
         if self._confinement is not None and self._confinement.alarm:
             self.runtime.tell({"event": "alarm", "kind": "cores", "text": self._confinement.alarm})
-        for chore in (self._cores.obey(), self._search(), self._measure()):
+        for chore in (self._cores.obey(), self._search(), self._measure(), self._load.run(self._on_sample)):
             self.runtime.spawn(chore)
         try:
             self.runtime.act(self.worker.start(boottime_ns()))
@@ -251,8 +256,10 @@ class WorkerNode:
             "worker_tasks_total": dict(self._happened),
             "worker_messages_refused_total": dict(self.worker.refused),
             "worker_tasks_declined_total": self.worker.shards.declined,
+            "worker_reports_refused_total": self.worker.reports_refused,
             "worker_attempts_total": dict(self.worker.handlers.outcomes),
             "worker_task_messages_refused_total": dict(self.worker.handlers.refused),
+            **self._load.counts(),
             **self.runtime.counts(),
         }
         counts |= {f"worker_tasks_{state}": number for state, number in states.items()}
@@ -394,6 +401,10 @@ class WorkerNode:
             self._handlers.supervisor.look()
             load = min(100, round(psutil.cpu_percent()))
             self.worker.set_facts(msgspec.structs.replace(self.worker.facts, load_percent=load))
+
+    def _on_sample(self, now: int, level: Level) -> None:
+        if level != self.worker.facts.overload:
+            self.worker.set_facts(msgspec.structs.replace(self.worker.facts, overload=int(level)))
 
     def _look_at_disk(self) -> None:
         reason, facts = short_of_disk(self.runtime.folder.path), self.worker.facts

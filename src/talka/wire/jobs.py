@@ -84,6 +84,8 @@ class WorkerFacts(msgspec.Struct, frozen=True, array_like=True):
     """It runs handlers that travel with dag jobs."""
     is_loading: bool = False
     """Its cores still load the files with its handlers: which there are is not known yet."""
+    overload: Annotated[int, msgspec.Meta(ge=0, le=3)] = 0
+    """How overloaded it is: an index of `wire.views.LEVELS`. One that is overloaded is given work last, and lives."""
 
 
 class Running(msgspec.Struct, frozen=True, array_like=True):
@@ -247,6 +249,8 @@ class Acknowledge(Message, frozen=True, tag=13):
     attempt: Count
     sequence: Count
     every_ms: Count = 0
+    is_refusal: bool = False
+    """The report was not counted, as the manager has too much to do. The next one that is taken brings all of it."""
 
 
 class ResultAccepted(Message, frozen=True, tag=14):

@@ -22,7 +22,7 @@ def test_a_client_may_ask_as_often_as_the_limit_says_and_then_waits() -> None:
     limits = of(3)
 
     assert passed(limits, 0, 5) == 3
-    assert limits.refused == 2
+    assert limits.refused == {"submit": 2}
 
 
 def test_clients_and_operations_do_not_use_up_each_others_requests() -> None:
@@ -71,6 +71,43 @@ def test_limits_shrink_with_the_load_of_the_node(level: int, requests: int) -> N
     limits.level = Level(level)
 
     assert passed(limits, 0, 30) == requests
+
+
+def test_under_stress_all_clients_together_have_the_requests_of_a_few_and_each_its_fair_share() -> None:
+    limits = of(20)
+    limits.level = Level.STRESSED
+    crowd = [f"client {number}" for number in range(20)]
+
+    assert sum(passed(limits, 0, 1, client=client) for client in crowd) == 20, "each has one"
+    # Four times 20 requests for 20 clients: the first to ask takes nothing from the others.
+    assert passed(limits, 1, 30, client=crowd[0]) == 3
+    assert [passed(limits, 2, 30, client=client) for client in crowd[1:]] == [3] * 19
+
+
+def test_two_clients_under_stress_have_no_less_than_one() -> None:
+    limits = of(20)
+    limits.level = Level.STRESSED
+
+    assert [passed(limits, 0, 30, client=client) for client in ("ann", "ben")] == [10, 10]
+
+
+def test_clients_that_asked_two_windows_ago_share_no_more() -> None:
+    limits = of(20)
+    limits.level = Level.STRESSED
+    for number in range(40):
+        passed(limits, 0, 1, client=f"client {number}")
+
+    assert passed(limits, 10 * SECOND, 30) == 2, "40 asked in the window before"
+    assert passed(limits, 40 * SECOND, 30) == 10
+
+
+def test_cancels_are_not_shared_out() -> None:
+    limits = of(20, is_steady=True)
+    limits.level = Level.OVERLOADED
+    for number in range(100):
+        passed(limits, 0, 1, client=f"client {number}")
+
+    assert passed(limits, 1, 30) == 20
 
 
 def test_something_always_passes_and_what_must_pass_is_not_shrunk() -> None:

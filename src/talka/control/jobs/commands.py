@@ -74,6 +74,12 @@ class Commands:
         every_ms = self._report_every_ms()
         return Send(CHANNEL, worker, Acknowledge(self._job, self._fence, attempt, sequence, every_ms), lane)
 
+    def refuse(self, attempt: int, worker: str) -> Send[JobMessage]:
+        """Say that a report was not counted."""
+        every_ms = self._report_every_ms()
+        refusal = Acknowledge(self._job, self._fence, attempt, 0, every_ms, is_refusal=True)
+        return Send(CHANNEL, worker, refusal, Lane.STATISTICS)
+
     def pending(self, attempt: int) -> JobMessage | None:
         """What has not been answered."""
         command = self._open.get(attempt)

@@ -103,6 +103,8 @@ class Worker:
         self.managers = managers
         self.refused: dict[str, int] = {}
         """Messages that were not obeyed, by reason."""
+        self.reports_refused = 0
+        """By managers with too much to do."""
         self._signers = signers
         self._lease = WorkerLease()
         self._cores_until = 0
@@ -423,7 +425,8 @@ class Worker:
             case Halt():
                 killed = self.shards.kill(now, held, "its manager said so")
                 return [*killed, *self._no_task(sender, message)]
-            case Acknowledge(sequence=sequence, every_ms=every_ms):
+            case Acknowledge(sequence=sequence, every_ms=every_ms, is_refusal=is_refusal):
+                self.reports_refused += is_refusal
                 held.acknowledged(now, sequence, every_ms)
                 return []
             case ResultAccepted():  # pragma: no branch - the type checker sees that no message is left

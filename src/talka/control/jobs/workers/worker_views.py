@@ -3,7 +3,7 @@
 from talka.cluster.effects import HANDLE
 from talka.control.jobs.workers.worker_life import WorkerLife
 from talka.units import MILLISECOND
-from talka.wire.views import QuietCoreView, WorkerDecision, WorkerView, instant_text
+from talka.wire.views import LEVELS, QuietCoreView, WorkerDecision, WorkerView, instant_text
 
 
 def view_of(life: WorkerLife, now: int, wall_offset_ns: int) -> WorkerView:
@@ -40,4 +40,5 @@ def view_of(life: WorkerLife, now: int, wall_offset_ns: int) -> WorkerView:
         tasks_waiting=life.tasks.waiting,
         task_cores=life.busy_cores,
         load_cores=life.used,
+        level=LEVELS[facts.overload if facts else 0],
     )
