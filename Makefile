@@ -167,11 +167,12 @@ fuzz: $(READY) ## a million frames through every decoder, a million answers thro
 	@$(BIN)/python -m tests.wire.fuzz --frames $(FRAMES) --seed $(SEED)
 	@$(BIN)/python -m tests.engine.response_fuzz --answers $(ANSWERS) --seed $(SEED)
 
-docs: $(READY) ## write the pages that are made from code: commands, API, Python names, errors, state machines
+docs: $(READY) ## write the pages that are made from code: commands, API, Python names, errors, state machines, metrics
 	@$(BIN)/python docs/cli_reference.py > docs/cli.md
 	@$(BIN)/python docs/python_reference.py > docs/python.md
 	@$(BIN)/python docs/errors_reference.py > docs/errors.md
 	@$(BIN)/python docs/state_machines_reference.py > docs/state-machines.md
+	@$(BIN)/python docs/metrics_reference.py > docs/metrics.md
 	@$(BIN)/python -m talka.web.openapi > docs/openapi.json
 
 sizes: $(READY) ## the largest files and classes, folders that are full, and what is written twice

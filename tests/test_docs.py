@@ -32,6 +32,7 @@ MADE = {
     "cli.md": "cli_reference.py",
     "python.md": "python_reference.py",
     "errors.md": "errors_reference.py",
+    "metrics.md": "metrics_reference.py",
     "state-machines.md": "state_machines_reference.py",
 }
 TIMES = {

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from talka.control.load.core_effects import TellCore
-from talka.control.load.deadlines import EXTENSION_BASE_NS
 from talka.control.load.load_job import MERGE_STEP_NS
 from talka.stats.tally import MetricTally, StepTally, Tally
 from talka.wire.shards import Ack, MetricTotals, StepTotals, Stop, Unread, decode_unread, encode_unread
+from talka.work.deadlines import EXTENSION_BASE_NS
 from talka.work.shapes import ConstantRate, IterationsPerVU
 
 if TYPE_CHECKING:

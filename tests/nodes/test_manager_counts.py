@@ -2,6 +2,10 @@
 
 from pathlib import Path
 
+from prometheus_client.parser import text_string_to_metric_families
+
+from talka.control.member.metrics import PREFIX
+from talka.control.member.metrics_table import METRICS
 from tests.nodes.small_cluster import small_cluster
 
 
@@ -22,3 +26,12 @@ async def test_cores_in_metrics_are_those_of_the_cluster_also_where_none_is_give
 
     assert (counts["cores"], counts["cores_free"], counts["cores_usable"]) == (1, 0, 0)
     assert (view.cores, view.cores_free, view.cores_usable) == (1, 0, 0)
+
+
+async def test_whatever_a_node_counts_has_a_line_in_the_table_of_metrics(tmp_path: Path) -> None:
+    async with small_cluster(tmp_path, "m", store=f"sqlite:///{tmp_path / 'jobs.sqlite'}") as cluster:
+        worker = await cluster.start_worker()
+        texts = cluster.managers["m"].control.metrics(), worker.metrics()
+
+    shown = {family.name for text in texts for family in text_string_to_metric_families(text)}
+    assert shown == {PREFIX + line.name.removesuffix("_total") for line in METRICS.values()}

@@ -24,8 +24,8 @@ from talka.control.clients.rate_limits import RateLimits
 from talka.control.clients.request_classes import CLASSES, RequestClass
 from talka.control.clients.request_times import RequestTimes
 from talka.control.jobs.effects import Updated, WatchFailed
-from talka.control.member.admin_queries import metrics_text
 from talka.control.member.leader_calls import CallEnded
+from talka.control.member.metrics import metrics_text
 from talka.errors import Invalid, TalkaError, Unavailable
 from talka.wire.manager_calls import (
     CancelJob,

@@ -18,6 +18,7 @@ from talka.clock import boottime_ns, cpu_ns, realtime_ns
 from talka.cluster.effects import Lane, Send, Transmit
 from talka.control.member.admission import Admission
 from talka.control.member.composite import AsideMessage, ClusterMember, MemberEffect, PartEffect, ToNeighbour
+from talka.control.member.metrics import Counted
 from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.send_queue import Class
 from talka.errors import TalkaError
@@ -52,7 +53,7 @@ CLASSES: Final = {
     Lane.STATISTICS: Class.STATISTICS,
 }
 
-Counts = dict[str, dict[str, int] | float]
+Counts = dict[str, Counted]
 
 
 class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,9 +16,9 @@ from talka.clock import boottime_ns
 from talka.cluster.effects import Lane, Persist, PersistBlob, Send, Transmit
 from talka.control.clients.overload import Level
 from talka.control.load.core_effects import KillCore, StartCore, TellCore
-from talka.control.member.admin_queries import metrics_text
 from talka.control.member.admission import HelloDeclined, RingChanged, Welcomed
 from talka.control.member.composite import ClusterMember, MemberEffect, QuestionAsked, ToNeighbour
+from talka.control.member.metrics import metrics_text
 from talka.control.worker.composite import Worker
 from talka.control.worker.core_turns import TURN_LIMITS, TurnLimits
 from talka.control.worker.effects import (

@@ -1,27 +1,19 @@
 """What a member answers: shapes that programs rely on, figures that Prometheus reads, and sentences."""
 
 import json
-from random import Random
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from prometheus_client.parser import text_string_to_metric_families
 
 from talka.cluster.effects import Lane, Persist, Transmit
 from talka.cluster.membership import verdicts
-from talka.cluster.membership.membership import Membership
-from talka.cluster.membership.presets import PRESETS
 from talka.control.member import admin_queries
-from talka.control.member.admin_queries import answer, metrics_text
-from talka.control.member.admission import Admission, RingChanged
+from talka.control.member.admin_queries import answer
+from talka.control.member.admission import RingChanged
 from talka.control.member.announcement import Announcement
 from talka.control.member.composite import ClusterMember, QuestionAsked
 from talka.control.member.key_distribution import NotConfirmed
-from talka.control.member.replay_guard import ReplayGuard
-from talka.control.member.voter import Voter
 from talka.errors import Invalid
 from talka.units import SECOND
 from talka.wire import asking
@@ -41,72 +33,21 @@ from talka.wire.asking import (
     RetireKey,
     UseKey,
 )
-from talka.wire.greeting import Self
 from talka.wire.membership import (
     ADDRESS_LIMIT,
     REASON_LIMIT,
     ZONE_LIMIT,
     Alive,
     Dead,
-    Gossip,
     MemberHasLeft,
     MemberState,
-    MemberUpdate,
     Stated,
     Suspect,
-    encode_update,
 )
 from talka.wire.packets import NAME_LIMIT, decode_packet
-from talka.wire.security.keys import Keyring, key_id
+from talka.wire.security.keys import Keyring
 from talka.wire.security.sealing import BadSeal, Seal
-
-OLD = "kD7wq2Zr-9xMvB4tYpLs8HnGfJc3RaEu"
-NEW = "Vb5nXz1Qm_Ke6WtSy0UhDgLr7AoPi2Cj"
-K1, K2 = key_id(OLD), key_id(NEW)
-ME = Self("shop", "staging", "manager", "1.0", [], [], "east", "", "0.1")
-BOOT = 2**61 + 1
-
-
-def member_of(
-    name: str = "b", *, voters: tuple[str, ...] = (), is_sealed: bool = True, has_membership: bool = True
-) -> ClusterMember:
-    group = "shop/staging"
-    replay_guard = ReplayGuard(group=group, name=name, boot=BOOT)
-    ring = Keyring.of((OLD,))
-    admission = (
-        Admission(replay_guard=replay_guard, seal=Seal(ring, BOOT), name=name, me=ME, rng=Random(1))
-        if is_sealed
-        else None
-    )
-    membership = Membership(
-        name=name,
-        boot=BOOT,
-        address="10.0.0.1:7",
-        zone="z1",
-        group=group,
-        config=PRESETS["default"],
-        rng=Random(1),
-        now=0,
-    )
-    voter = Voter(name=name, voters=voters, stored={}, rng=Random(1), now=0) if voters else None
-    member = ClusterMember(
-        group=group,
-        name=name,
-        boot=BOOT,
-        membership=membership if has_membership else None,
-        voter=voter,
-        replay_guard=replay_guard,
-        admission=admission,
-    )
-    for effect in member.start(0):
-        if isinstance(effect, Persist):
-            member.on_persisted(0, effect.ticket)
-    return member
-
-
-def hear(member: ClusterMember, *updates: MemberUpdate, now: int = 0) -> None:
-    assert member.membership is not None
-    member.membership.on_message(now, "at-x", "x", 7, Gossip(), [encode_update(update) for update in updates], 0)
+from tests.control.member.asked_members import BOOT, K1, K2, NEW, OLD, figures, hear, member_of
 
 
 def asked(member: ClusterMember, question: Question, now: int = 0, **more: Any) -> Any:
@@ -438,71 +379,6 @@ def test_a_change_of_keys_that_cannot_be_is_refused_with_a_sentence(question: Qu
 def test_one_without_the_part_that_is_asked_about_says_so(question: Question, sentence: str) -> None:
     with pytest.raises(Invalid, match=sentence):
         answer(member_of(is_sealed=False, has_membership=False), 0, question)
-
-
-# -- metrics
-
-
-def figures(member: ClusterMember, now: int = 0, **counts: Any) -> dict[tuple[str, str], float]:
-    """(name, label) to value, as Prometheus' own parser reads it."""
-    found: dict[tuple[str, str], float] = {}
-    for family in text_string_to_metric_families(metrics_text(member, now, counts)):
-        assert family.documentation and family.type in ("gauge", "counter")
-        for sample in family.samples:
-            place = (sample.name, ",".join(sample.labels.values()))
-            assert place not in found
-            found[place] = sample.value
-    return found
-
-
-def test_metrics_are_read_by_prometheus_and_count_what_happened() -> None:
-    member = member_of(voters=("a", "b", "c"))
-    hear(member, Alive("x", 1, 0, "at-x"), Alive("y", 1, 0, "at-y"), Suspect("x", 1, 0, "y", "no answer"))
-    member.on_frame(0, "from", b"garbage", Lane.DATAGRAM, 0)
-
-    values = figures(member)
-
-    states = {label: value for (name, label), value in values.items() if name == "talka_members"}
-    assert states == {"alive": 2, "suspect": 1, "dead": 0, "left": 0}
-    assert values["talka_frames_refused_total", "short"] == 1
-    assert values["talka_recent_verdicts", "suspect"] == 1
-    assert values["talka_datagrams_blocked", ""] == 0
-    assert (values["talka_is_leader", ""], values["talka_keys", ""]) == (0, 1)
-    assert ("talka_challenges_total", "") in values and ("talka_voters_answering", "") in values
-
-
-def test_a_member_without_parts_still_has_metrics() -> None:
-    values = figures(member_of(is_sealed=False, has_membership=False))
-
-    assert values == {("talka_frames_admitted_total", ""): 0}
-
-
-def test_what_the_shell_counts_is_told_too() -> None:
-    values = figures(member_of(), dials_total=3, memory_bytes=1.5, streams_refused_total={"tls": 2, "limit": 1})
-
-    assert values["talka_dials_total", ""] == 3
-    assert values["talka_memory_bytes", ""] == 1.5
-    assert values["talka_streams_refused_total", "tls"] == 2
-    assert "# HELP talka_streams_refused_total Streams refused." in metrics_text(
-        member_of(), 0, {"streams_refused_total": {}}
-    )
-
-
-def test_the_answer_to_a_question_for_metrics_is_their_text() -> None:
-    member = member_of()
-
-    assert answer(member, 0, AskMetrics())[0].decode() == metrics_text(member, 0, {})
-    assert b"talka_dials_total 3" in answer(member, 0, AskMetrics(), counts={"dials_total": 3})[0]
-
-
-@settings(deadline=None, derandomize=True, max_examples=50)
-@given(st.dictionaries(st.text(max_size=8), st.integers(0, 9), max_size=4))
-def test_whatever_the_reasons_are_called_prometheus_reads_them(reasons: dict[str, int]) -> None:
-    member = member_of(is_sealed=False, has_membership=False)
-
-    values = figures(member, x_total=reasons)
-
-    assert {label: value for (name, label), value in values.items() if name == "talka_x_total"} == reasons
 
 
 # -- the answer on its way

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -26,6 +26,7 @@ from talka.client.requests import (
 from talka.clock import boottime_ns, both_clocks, realtime_ns
 from talka.control.dags.keeper import DagKeeper
 from talka.control.dags.keeper_limits import KEEPER_LIMITS, KeeperLimits
+from talka.control.member.metrics import Counted
 from talka.control.tasks.clock_watch import ClockWatch
 from talka.control.tasks.delivery import DeliveryLimits
 from talka.control.tasks.epoch_floor import PAUSE_NS
@@ -50,6 +51,7 @@ from talka.nodes.dags.dag_service import DagService, ServiceLimits
 from talka.nodes.dags.dag_views import spec_of
 from talka.nodes.dags.notice_sender import NO_NOTICES
 from talka.nodes.dags.store_upkeep import KEPT_S, UpkeepLimits
+from talka.stats.time_buckets import TimeBuckets
 from talka.store.dags.memory import StoreMemory
 from talka.store.dags.records import RecordsUnavailable, StoreGone, StoreLost, StoreTaken
 from talka.store.dags.sqlite import SqliteRecords
@@ -279,6 +281,13 @@ def specs(tasks: dict[str, Any]) -> tuple[TaskSpec, ...]:
 # Submitting.
 
 
+def commits_of(metrics: dict[str, Counted]) -> int:
+    """Those that are durable and whose time was taken."""
+    times = metrics["dag_store_commit_seconds"]
+    assert isinstance(times, TimeBuckets)
+    return times.up_to()[-1][1]
+
+
 async def test_a_job_runs_from_submission_to_its_end(node: Node) -> None:
     node.beat()
     facts = await node.jobs.submit_dag(dag({"a": "", "b": "a"}), "", "me")
@@ -291,7 +300,10 @@ async def test_a_job_runs_from_submission_to_its_end(node: Node) -> None:
     assert (end.state, end.exit_code, end.counts) == (JobState.COMPLETED, 0, {"completed": 2})
     assert end.ended_at and node.jobs.counts == {"completed": 1}
     assert node.events == [], "there may be thousands a second that just complete"
-    assert node.jobs.metrics()["dag_jobs_ended_total"] == {"completed": 1}
+    metrics = node.jobs.metrics()
+    assert metrics["dag_jobs_ended_total"] == {"completed": 1}
+    assert commits_of(metrics) >= 3, "of the job, and of each of its results"
+    assert (metrics["dag_store_commits_waiting"], metrics["dag_store_oldest_commit_seconds"]) == (0, 0)
 
 
 async def test_a_bad_job_is_refused(node: Node) -> None:
@@ -410,7 +422,9 @@ async def test_while_the_store_takes_nothing_nothing_is_accepted(
     first = asyncio.ensure_future(node.jobs.submit_dag(dag({"a": ""}), "", ""))
     await node.until(lambda: bool(node.events))
     assert node.events[0]["text"] == "the disk is full: dag jobs wait until it can be written"
-    assert node.jobs.metrics()["dag_store_has_problem"] == 1
+    metrics = node.jobs.metrics()
+    assert (metrics["dag_store_has_problem"], metrics["dag_store_commits_waiting"]) == (1, 1)
+    assert cast(float, metrics["dag_store_oldest_commit_seconds"]) > 0 and commits_of(metrics) == 0
     with pytest.raises(Unavailable, match="the disk is full: try again later"):
         await node.jobs.submit_dag(dag({"b": ""}), "", "")
     monkeypatch.setattr(node.records, "apply", apply)

@@ -11,7 +11,6 @@ import msgspec
 
 from talka.control.load.allocation import Seat, allocate, by_room, claim_of
 from talka.control.load.core_effects import CoreEffect, JobEnded, LoadEffect
-from talka.control.load.deadlines import Deadline
 from talka.control.load.shard_group import ShardGroup
 from talka.control.load.shard_run import LostShard, Seats, ShardAttempt, ShardRun
 from talka.control.load.times import JobTimes
@@ -33,6 +32,7 @@ from talka.wire.shards import (
     Unread,
     engines_of,
 )
+from talka.work.deadlines import Deadline, Granted
 from talka.work.lifecycle import TaskState, move
 from talka.work.load import PlanSlice, Shard
 from talka.work.thresholds import Threshold, Verdict, judge, scoped, should_abort
@@ -483,10 +483,10 @@ class LoadJob(JobTimes[ShardGroup]):
             run.deadline = Deadline(run.origin_ns + run.spec.timeout_ns)
         if now < run.deadline.until:
             return True
-        more_ns = run.deadline.extend(now, run.reports)
-        if more_ns:
-            run.note(f"it was late and its cores worked, so it was given {more_ns / SECOND:g} s more")
-        return more_ns > 0
+        answer = run.deadline.ask(now, run.reports)
+        if isinstance(answer, Granted):
+            run.note(f"it was late and its cores worked, so it was given {answer.ns / SECOND:g} s more")
+        return isinstance(answer, Granted)
 
     def _check_thresholds(self, now: int) -> list[CoreEffect]:
         if now < self._judge_at_ns or not any(rule.abort for rule in self._rules()):

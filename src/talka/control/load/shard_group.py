@@ -11,7 +11,6 @@ from typing import Final, Protocol
 import msgspec
 
 from talka.control.load.core_effects import CoreEffect, KillCore, StartCore, TellCore
-from talka.control.load.deadlines import Deadline
 from talka.control.load.shard_run import ATTEMPTS_LIMIT, LostShard, Seats, ShardAttempt, ShardRun
 from talka.control.load.times import WorkflowTimes
 from talka.stats.tally import Tally, fold_calls, merged
@@ -34,6 +33,7 @@ from talka.wire.shards import (
     UnreadStep,
     engines_of,
 )
+from talka.work.deadlines import Deadline
 from talka.work.lifecycle import TaskState, move
 from talka.work.load import Shard
 

@@ -1,6 +1,5 @@
 """What a member answers to those who ask it: its view, its leader, its verdicts, its keys and its figures."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -10,6 +9,7 @@ from talka.cluster.membership.members import Status
 from talka.control.member.announcement import standing_of
 from talka.control.member.composite import ClusterMember
 from talka.control.member.key_distribution import KeyDistribution, KeyEffect
+from talka.control.member.metrics import Counted, metrics_text
 from talka.errors import Invalid
 from talka.units import SECOND
 from talka.wire.asking import (
@@ -103,7 +103,7 @@ def answer(
     *,
     asked_with: str = "",
     expected: tuple[str, ...] = (),
-    counts: Mapping[str, Mapping[str, int] | float] | None = None,
+    counts: Mapping[str, Counted] | None = None,
     page_limit: int = PAGE_LIMIT,
 ) -> tuple[bytes, Sequence[KeyEffect]]:
     """The content of the answer, and what it makes the member do. `Invalid` when it cannot be answered.
@@ -247,64 +247,3 @@ def _key_distribution(member: ClusterMember[Any]) -> KeyDistribution:
     if member.key_distribution is None:
         raise Invalid(f"{member.name} seals nothing and has no keys")
     return member.key_distribution
-
-
-def metrics_text(member: ClusterMember[Any], now: int, counts: Mapping[str, Mapping[str, int] | float]) -> str:
-    """Prometheus' text format."""
-    lines: list[str] = []
-
-    def put(name: str, kind: str, text: str, values: Mapping[str, int | float], label: str = "") -> None:
-        lines.append(f"# HELP talka_{name} {text}")
-        lines.append(f"# TYPE talka_{name} {kind}")
-        for key, value in sorted(values.items()):
-            labels = f'{{{label}="{_escaped(key)}"}}' if label else ""
-            lines.append(f"talka_{name}{labels} {value}")
-
-    membership = member.membership
-    if membership is not None:
-        states = dict.fromkeys(STATES.values(), 0)
-        states["alive"] = 1
-        for other in membership.members():
-            states[STATES[other.status]] += 1
-        put("members", "gauge", "Members in view, by state.", states, "state")
-        health = membership.health
-        put("local_health_score", "gauge", "0 is well; the higher, the more it doubts itself.", {"": health.score})
-        put("lag_gate_closed", "gauge", "1 while it gives no verdict.", {"": int(health.gate_closed(now))})
-        put("incarnation", "gauge", "Times this member refuted an accusation.", {"": membership.incarnation})
-        verdicts = Counter(verdict.verdict for verdict in membership.audit)
-        put("recent_verdicts", "gauge", "The last verdicts given or heard, by kind.", verdicts, "verdict")
-        blocked = sum(1 for other in membership.members() if other.blocked)
-        put("datagrams_blocked", "gauge", "Members that are reached over the stream only.", {"": blocked})
-        put("refused_updates_total", "counter", "Updates that nobody could read.", {"": membership.refused_updates})
-        unsigned = {"": membership.disbelieved}
-        put("records_disbelieved_total", "counter", "Records of members that the member did not sign.", unsigned)
-    if member.voter is not None:
-        election = member.voter.election
-        put("term", "gauge", "The term of leadership.", {"": election.term})
-        put("is_leader", "gauge", "1 on the leader.", {"": int(election.is_leading(now))})
-        put("voters_answering", "gauge", "Voters heard from lately.", {"": len(election.electorate.answering(now))})
-    put("frames_admitted_total", "counter", "Frames let in.", {"": member.frames_admitted})
-    put("frames_refused_total", "counter", "Frames turned away, by reason.", member.replay_guard.refused, "reason")
-    unsaid = member.roles.refused
-    put("frames_refused_by_role_total", "counter", "What a role may not say, by message.", unsaid, "message")
-    if member.admission is not None:
-        challenged = {"": member.admission.lives.challenged}
-        put("challenges_total", "counter", "Lives asked to prove that they live.", challenged)
-        put("keys", "gauge", "Keys in use.", {"": len(member.admission.ring.accepted())})
-        rings = member.admission.rings
-        put("rings_unexpected_total", "counter", "Changes of keys that were not expected.", {"": rings.unexpected})
-        put("rings_refused_total", "counter", "Keys that did not count, by reason.", rings.refused, "reason")
-    for name, value in sorted(counts.items()):
-        if isinstance(value, Mapping):
-            put(name, "counter", _of(name), value, "reason")
-        else:
-            put(name, "counter" if name.endswith("_total") else "gauge", _of(name), {"": value})
-    return "\n".join(lines) + "\n"
-
-
-def _of(name: str) -> str:
-    return name.removesuffix("_total").replace("_", " ").capitalize() + "."
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -12,9 +12,9 @@ from typing import Final
 
 import msgspec
 
-from talka.control.load.deadlines import Deadline
 from talka.units import NEVER, SECOND
 from talka.wire.jobs import STACK_LIMIT, QuietState
+from talka.work.deadlines import Deadline, DeadlineTerms, Granted
 
 
 class TurnLimits(msgspec.Struct, frozen=True):
@@ -24,6 +24,8 @@ class TurnLimits(msgspec.Struct, frozen=True):
     stuck_ns: int = 30 * SECOND
     deadline_ns: int = 60 * SECOND
     """Of silence. One that computes, as its processor time shows, gets extensions."""
+    terms: DeadlineTerms = DeadlineTerms(grace_ns=0)
+    """Its code would not hear a warning, as its loop does not turn."""
     stack_ns: int = 5 * SECOND
     """Between two looks at the stack of one that is quiet."""
 
@@ -145,7 +147,7 @@ class CoreTurns:
                 state = "stuck" if one.quiet_ns >= limits.stuck_ns else "stalled"
             if state != one.condition:
                 one.condition, one.since_ns = state, now - one.quiet_ns
-                one.deadline = one.deadline or Deadline(limits.deadline_ns)
+                one.deadline = one.deadline or Deadline(limits.deadline_ns, limits.terms)
                 news.append(QuietNews(number, state, one.quiet_ns))
         self.version += len(news)
         return news
@@ -165,7 +167,7 @@ class CoreTurns:
             assert one.deadline is not None, "it has one from when it is quiet"
             if one.is_given_up or one.quiet_ns < one.deadline.until or not may_end(number):
                 continue
-            if not one.deadline.extend(one.quiet_ns, one.computed_s):
+            if not isinstance(one.deadline.tick(one.quiet_ns, one.computed_s), Granted):
                 one.is_given_up = True
                 found.append((number, one.quiet_ns))
         return found

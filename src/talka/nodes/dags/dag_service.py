@@ -21,6 +21,7 @@ from talka.control.dags.job import DagJob, DagStep
 from talka.control.dags.keeper import DagKeeper, Edit
 from talka.control.dags.keeper_limits import KEEPER_LIMITS, KeeperLimits
 from talka.control.dags.shelf import KeyTaken, NoRoomForJobs
+from talka.control.member.metrics import Counted
 from talka.control.tasks.notices import NOTICE_LIMITS, NoticeLimits
 from talka.control.tasks.store_effects import (
     CallAnswered,
@@ -224,17 +225,11 @@ class DagService(ScheduleCalls):
             case _:
                 assert_never(effect)
 
-    def metrics(self) -> dict[str, dict[str, int] | float]:
-        keepers = list(self.keepers)
+    def metrics(self) -> dict[str, Counted]:
         return {
-            "dag_jobs_live": sum(len(keeper.jobs) for keeper in keepers),
+            **self._kept.metrics(boottime_ns()),
             "dag_jobs_ended_total": dict(self.counts),
-            "dag_tasks_under_way": sum(len(keeper.attempts.running) for keeper in keepers),
-            "dag_results_stale_total": sum(keeper.stale_results for keeper in keepers),
-            "dag_messages_foreign_total": sum(keeper.foreign_messages for keeper in keepers),
             "dag_attempts_dropped_total": self.dropped,
-            "dag_epochs_raised_total": sum(keeper.floor.raised_total for keeper in keepers),
-            "dag_workers_quarantined": len(self._kept.turns.dispatcher.workers.quarantined(boottime_ns())),
             "dag_notices_total": dict(self._notifier.counts),
             "dag_store_has_problem": int(bool(self.problem)),
         }

@@ -12,12 +12,15 @@ from talka.clock import boottime_ns
 from talka.control.dags.keeper import DagKeeper
 from talka.control.dags.keepers import DagKeepers
 from talka.control.dags.turns import DagTurns
+from talka.control.member.metrics import Counted
 from talka.control.tasks.partition import WHOLE
 from talka.control.tasks.store_effects import Commit, DagEffect, RaiseEpoch, ReadOutputs
 from talka.errors import TalkaError, Unavailable
 from talka.nodes.dags.store_hold import StoreLease
+from talka.stats.time_buckets import TimeBuckets
 from talka.store.dags.memory import OpenedLife, StoreMemory
 from talka.store.dags.records import Store, StoreLost, StoreTaken
+from talka.units import SECOND
 from talka.work.dags.dag import TaskSpec
 from talka.work.dags.elements import fans_of, whole_specs
 from talka.work.dags.records import TaskKey
@@ -66,6 +69,10 @@ class KeptPartitions:
             self.keepers.set(one.keeper)
         self._held: list[int] = []
         """Tickets of commits that hold already, and of which keepers are told in a moment."""
+        self.commit_times = TimeBuckets()
+        """From when a commit was asked for until it was durable; of commits under way together, each its own."""
+        self._asked_ns: dict[int, int] = {}
+        """When each commit that is under way was asked for, by ticket."""
         self._asking: set[asyncio.Task[Any]] = set()
         """Questions to the store that nobody awaits."""
         self._is_over = False
@@ -100,11 +107,17 @@ class KeptPartitions:
 
     def commit(self, commit: Commit) -> None:
         kept = self._kept.get(commit.partition)
-        if kept is not None and self._store.commit(commit.ticket, commit.changes, kept.lease.key):
-            # Not at once: whoever calls is in the midst of other effects.
-            self._held.append(commit.ticket)
-            if len(self._held) == 1:
-                asyncio.get_running_loop().call_soon(self._on_held)
+        if kept is None:
+            return
+        asked_ns = boottime_ns()
+        if not self._store.commit(commit.ticket, commit.changes, kept.lease.key):
+            self._asked_ns[commit.ticket] = asked_ns
+            return
+        self.commit_times.add(boottime_ns() - asked_ns)
+        # Not at once: whoever calls is in the midst of other effects.
+        self._held.append(commit.ticket)
+        if len(self._held) == 1:
+            asyncio.get_running_loop().call_soon(self._on_held)
 
     def _on_held(self) -> None:
         held, self._held = self._held, []
@@ -113,7 +126,10 @@ class KeptPartitions:
     def on_committed(self, tickets: list[int]) -> None:
         """Those of each partition together: no two of them draw the same."""
         by_partition: dict[int, list[int]] = {}
+        now = boottime_ns()
         for ticket in tickets:
+            if (asked_ns := self._asked_ns.pop(ticket, None)) is not None:
+                self.commit_times.add(now - asked_ns)
             by_partition.setdefault(ticket % self._count, []).append(ticket)
         for number, own in by_partition.items():
             keeper = self.keepers.get(number)
@@ -209,8 +225,24 @@ class KeptPartitions:
         (number,) = found
         del self._kept[number]
         self._store.give_up(taken.key)
+        self._asked_ns = {ticket: at for ticket, at in self._asked_ns.items() if ticket % self._count != number}
         self.keepers.drop(boottime_ns(), number)
         return number
+
+    def metrics(self, now: int) -> dict[str, Counted]:
+        keepers, waiting = list(self.keepers), self._asked_ns
+        return {
+            "dag_jobs_live": sum(len(keeper.jobs) for keeper in keepers),
+            "dag_tasks_under_way": sum(len(keeper.attempts.running) for keeper in keepers),
+            "dag_results_stale_total": sum(keeper.stale_results for keeper in keepers),
+            "dag_messages_foreign_total": sum(keeper.foreign_messages for keeper in keepers),
+            "dag_messages_strayed_total": self.keepers.strayed,
+            "dag_epochs_raised_total": sum(keeper.floor.raised_total for keeper in keepers),
+            "dag_workers_quarantined": len(self.turns.dispatcher.workers.quarantined(now)),
+            "dag_store_commit_seconds": self.commit_times,
+            "dag_store_commits_waiting": len(waiting),
+            "dag_store_oldest_commit_seconds": max(0, now - next(iter(waiting.values()), now)) / SECOND,
+        }
 
     def stop(self) -> None:
         """Ask nothing more."""

@@ -1,0 +1,163 @@
+"""Every metric that a node shows at `/metrics`: its kind, its label, and what it says.
+
+What is counted is not shown unless it has a line here; `docs/metrics.md` is written from these lines. Names stand
+without `talka_`.
+
+Decision: docs/decisions/0065-metrics-are-a-table.md.
+"""
+
+from typing import Final, Literal, NamedTuple
+
+MetricKind = Literal["counter", "gauge", "histogram"]
+
+
+class MetricLine(NamedTuple):
+    name: str
+    kind: MetricKind
+    text: str
+    """One sentence, for whoever reads a scrape."""
+    label: str = ""
+    """What tells its samples apart; empty: it has one sample."""
+
+
+class MetricGroup(NamedTuple):
+    title: str
+    lines: tuple[MetricLine, ...]
+
+
+def _counter(name: str, text: str, label: str = "") -> MetricLine:
+    return MetricLine(name, "counter", text, label)
+
+
+def _gauge(name: str, text: str, label: str = "") -> MetricLine:
+    return MetricLine(name, "gauge", text, label)
+
+
+def _histogram(name: str, text: str) -> MetricLine:
+    return MetricLine(name, "histogram", text)
+
+
+GROUPS: Final = (
+    MetricGroup(
+        "Members and managers: the view of the cluster",
+        (
+            _gauge("members", "Members in the view of this one, itself included, by state.", "state"),
+            _gauge("local_health_score", "How much this member doubts itself; 0 is well."),
+            _gauge("lag_gate_closed", "1 while this member gives no verdict, because its own loop was late."),
+            _gauge("incarnation", "Times this member refuted an accusation."),
+            _gauge("recent_verdicts", "The last verdicts given or heard, by kind.", "verdict"),
+            _gauge("datagrams_blocked", "Members that are reached over the stream only."),
+            _counter("refused_updates_total", "Updates of members that nobody could read."),
+            _counter("records_disbelieved_total", "Records of members that the member itself had not signed."),
+            _counter("datagrams_received_total", "Datagrams that arrived."),
+            _counter("datagrams_sent_total", "Datagrams that were sent."),
+            _counter("datagrams_unsent_total", "Datagrams that the kernel did not take."),
+            _counter("datagrams_over_rate_total", "Datagrams above the rate that one address may send."),
+            _counter("datagrams_stale_total", "Datagrams that had waited in the socket for too long."),
+            _counter("datagram_bytes_received_total", "Bytes of datagrams that arrived."),
+            _counter("datagram_bytes_sent_total", "Bytes of datagrams that were sent."),
+            _gauge("process_resident_memory_bytes", "Memory that this process has."),
+        ),
+    ),
+    MetricGroup(
+        "Voters: leadership",
+        (
+            _gauge("term", "The term of leadership that this voter knows."),
+            _gauge("is_leader", "1 on the voter that leads."),
+            _gauge("voters_answering", "Voters heard from lately, this one included."),
+        ),
+    ),
+    MetricGroup(
+        "Every node: frames, keys, connections",
+        (
+            _counter("frames_admitted_total", "Frames of other nodes that were let in."),
+            _counter("frames_refused_total", "Frames that were turned away, by reason.", "reason"),
+            _counter("frames_refused_by_role_total", "Messages that the role of their sender may not say.", "message"),
+            _counter("challenges_total", "Lives of nodes that were asked to prove that they live."),
+            _gauge("keys", "Keys that are accepted."),
+            _counter("rings_unexpected_total", "Changes of keys that were not expected."),
+            _counter("rings_refused_total", "Changes of keys that did not count, by reason.", "reason"),
+            _counter("stream_frames_received_total", "Frames that arrived over streams."),
+            _counter("stream_frames_sent_total", "Frames that were sent over streams."),
+            _counter("stream_bytes_sent_total", "Bytes that were sent over streams."),
+            _gauge("stream_connections", "Streams that are open."),
+            _counter("stream_problems_total", "Streams that failed or were refused, by reason.", "reason"),
+            _counter("process_cpu_seconds_total", "Processor time that this process has used, in seconds."),
+        ),
+    ),
+    MetricGroup(
+        "Managers: jobs, calls, overload",
+        (
+            _gauge("jobs_led", "Jobs that this manager leads."),
+            _gauge("overload_level", "0 well, 1 busy, 2 stressed, 3 overloaded."),
+            _counter("worker_evictions_total", "Workers that this manager heard were given up."),
+            _counter("calls_total", "Questions that this manager asked the leader."),
+            _counter("calls_refused_total", "Questions and requests that were refused, by reason.", "reason"),
+        ),
+    ),
+    MetricGroup(
+        "The manager that leads: workers and the queue of jobs",
+        (
+            _gauge("jobs_queued", "Jobs that wait for cores."),
+            _gauge("workers", "Workers that the leader knows."),
+            _gauge("cores", "Cores of workers that are there."),
+            _gauge("cores_free", "Cores that no job has."),
+            _gauge("cores_usable", "Cores that a job could be given."),
+            _counter("submissions_refused_total", "Jobs that were not accepted, by reason.", "reason"),
+        ),
+    ),
+    MetricGroup(
+        "Managers with a store: pipelines",
+        (
+            _gauge("dag_jobs_live", "Dag jobs of this manager that have not ended."),
+            _counter("dag_jobs_ended_total", "Dag jobs that ended since this manager started, by state.", "state"),
+            _gauge("dag_tasks_under_way", "Attempts of tasks that workers have."),
+            _counter("dag_results_stale_total", "Results of attempts that were given up before; they do not count."),
+            _counter("dag_messages_foreign_total", "Messages of workers about another life of the store."),
+            _counter("dag_messages_strayed_total", "Messages of workers about partitions that are not kept here."),
+            _counter("dag_messages_lost_total", "Messages to workers that found no room; what they said is asked for."),
+            _counter("dag_attempts_dropped_total", "Attempts and results that workers dropped, of an older store."),
+            _counter("dag_epochs_raised_total", "Times a worker knew a later life of the store than the store itself."),
+            _gauge("dag_workers_quarantined", "Workers that get no task for a while, because too many died there."),
+            _counter("dag_notices_total", "Notices of ends of jobs, by what became of them.", "outcome"),
+            _gauge("dag_store_has_problem", "1 while the store cannot be written."),
+            _histogram("dag_store_commit_seconds", "From when a commit was asked for until it was durable."),
+            _gauge("dag_store_commits_waiting", "Commits that were asked for and are not durable yet."),
+            _gauge("dag_store_oldest_commit_seconds", "For how long the first of these commits has waited."),
+        ),
+    ),
+    MetricGroup(
+        "Workers",
+        (
+            _gauge("worker_cores", "Cores that this worker offers."),
+            _gauge("worker_has_lease", "1 while a manager's lease lets this worker work."),
+            _counter("worker_tasks_total", "What happened on this worker, by event.", "event"),
+            _counter("worker_messages_refused_total", "Messages that this worker did not obey, by reason.", "reason"),
+            _counter("worker_tasks_declined_total", "Parts of load jobs that this worker did not take."),
+            _gauge("worker_tasks_arming", "Parts of load jobs whose cores start."),
+            _gauge("worker_tasks_armed", "Parts of load jobs that wait for the instant to start at."),
+            _gauge("worker_tasks_running", "Parts of load jobs that run."),
+            _gauge("worker_tasks_ended", "Parts of load jobs that ended and whose result was not taken yet."),
+            _counter("worker_attempts_total", "Attempts of tasks that ended here, by outcome.", "outcome"),
+            _counter(
+                "worker_task_messages_refused_total",
+                "Messages about tasks that this worker did not obey, by reason.",
+                "reason",
+            ),
+            _gauge("worker_handler_cores", "Processes that run handlers."),
+            _counter("worker_handler_cores_started_total", "Processes for handlers that were started."),
+            _counter("worker_handler_cores_died_total", "Processes for handlers that died by themselves."),
+            _counter("worker_handler_cores_spent_total", "Processes for handlers that ended after enough attempts."),
+            _gauge("worker_attempts_waiting", "Attempts of tasks that wait for a place here."),
+            _gauge("worker_attempts_running", "Attempts of tasks that run here."),
+            _counter("worker_attempts_repeated_total", "Attempts that were assigned here once more."),
+            _counter("worker_attempts_dropped_total", "Attempts that were dropped with the life of their store."),
+            _counter("worker_results_unknown_total", "Results that processes told of attempts nobody knows."),
+            _gauge("worker_results_untaken", "Results that no manager has stored yet."),
+            _gauge("worker_results_untaken_bytes", "Bytes of results that no manager has stored yet."),
+            _counter("worker_task_lines_dropped_total", "Lines that tasks wrote and that were too many to keep."),
+            _counter("worker_task_progress_dropped_total", "Steps of progress that were too many to tell."),
+        ),
+    ),
+)
+METRICS: Final = {line.name: line for group in GROUPS for line in group.lines}
