@@ -70,7 +70,8 @@ class LoadSampler:
     def counts(self) -> Counts:
         """For metrics."""
         counts: Counts = {f"overload_{name}": value for name, value in self.overload.values.items()}
-        return counts | {"overload_level": int(self.overload.level)}
+        signals = {name: int(level) for name, level in self.overload.levels.items()}
+        return counts | {"overload_level": int(self.overload.level), "overload_signal_level": signals}
 
     def _memory(self, now: int) -> int:
         """It fills slowly, and to look takes as long as all else together."""

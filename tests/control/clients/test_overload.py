@@ -146,9 +146,7 @@ def answered(overload: Overload, *took_ms: int, from_s: int = 0) -> list[Level]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("took_ms", "level"), [(499, 0), (500, 1), (999, 1), (1000, 2), (2999, 2), (3000, 3)], ids=str
-)
+@pytest.mark.parametrize(("took_ms", "level"), [(499, 0), (500, 1), (999, 1), (1000, 2), (2999, 2), (3000, 3)], ids=str)
 def test_how_long_requests_take_is_judged_by_bounds(took_ms: int, level: int) -> None:
     assert answered(Overload(), *[took_ms] * 3)[-1] == level
 
@@ -182,7 +180,7 @@ def test_requests_of_one_instant_have_no_trend() -> None:
     levels = [overload.sample(0, lag_ns=0, latency_ns=took_ns) for took_ns in (0, SECOND // 10, SECOND // 5)]
 
     assert levels == [0, 0, 0]
-    assert overload.values["latency_rise"] == 0
+    assert overload.values["latency_rise_ratio"] == 0
 
 
 def test_requests_that_take_much_longer_than_usual_count_as_one_level_more() -> None:
@@ -205,13 +203,13 @@ def test_the_worst_signal_counts_and_each_is_told() -> None:
         "late_seconds": 0.25,
         "queue_seconds": 2.0,
         "latency_seconds": 1.0,
-        "latency_rise": 0.0,
+        "latency_rise_ratio": 0.0,
         "cpu_percent": 99,
         "memory_percent": 86,
     }
 
 
-def test_whoever_is_refused_waits_until_the_level_may_fall_and_longer_the_higher_it_is_and_the_longer_it_lasts() -> None:
+def test_whoever_is_refused_waits_longer_the_higher_the_level_is_and_the_longer_it_lasts() -> None:
     overload = Overload(OverloadConfig(warm_up=1000, retry_most_ns=10 * SECOND))
 
     sampled(overload, 500)
@@ -224,7 +222,10 @@ def test_whoever_is_refused_waits_until_the_level_may_fall_and_longer_the_higher
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"late_ns": (2, 1, 3)}, {"late_ns": (0, 1, 3)}, {"above_percent": (1, 3, 2)}, {"late_floor_ns": 0}, {"calm": 0}, {"recent": 2}],
+    [
+        *({"late_ns": (2, 1, 3)}, {"late_ns": (0, 1, 3)}, {"above_percent": (1, 3, 2)}),
+        *({"late_floor_ns": 0}, {"calm": 0}, {"recent": 2}),
+    ],
     ids=str,
 )
 def test_bounds_without_a_meaning_are_refused(wrong: dict[str, Any]) -> None:

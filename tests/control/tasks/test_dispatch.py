@@ -400,6 +400,13 @@ def test_a_degraded_worker_is_the_last_choice() -> None:
     assert [name for _, name in dispatcher.assign(0)] == ["w2"] * 8 + ["w1"] * 2
 
 
+def test_an_overloaded_worker_is_given_tasks_when_no_other_has_room() -> None:
+    dispatcher = with_workers(msgspec.structs.replace(worker("w1", 8), is_overloaded=True), worker("w2"))
+    dispatcher.put(0, tasks_of(new_job(), 10))
+
+    assert [name for _, name in dispatcher.assign(0)] == ["w2"] * 8 + ["w1"] * 2
+
+
 def test_a_worker_gets_only_what_it_can_run() -> None:
     gpu = DispatchWorker(name="w2", handlers=("resize",), capabilities=("gpu", "x"), memory_bytes=8_000)
     dispatcher = with_workers(worker("w1", 2), gpu, worker("w3", 2, handlers=("upload",)))

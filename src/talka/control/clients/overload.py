@@ -147,7 +147,7 @@ class Overload:
             "late_seconds": lag_ns / SECOND,
             "queue_seconds": queue_ns / SECOND,
             "latency_seconds": took_ns / SECOND,
-            "latency_rise": round(rise, 3),
+            "latency_rise_ratio": round(rise, 3),
             "cpu_percent": cpu_percent,
             "memory_percent": memory_percent,
         }
@@ -157,7 +157,7 @@ class Overload:
         """How long whoever is left waiting is told to wait: until the level may have fallen, longer the higher it is
         and the longer it has lasted."""
         falls_ns = (self._config.calm - self._calm) * self._every_ns
-        lasted_ns = (now - self._since) // 4
+        lasted_ns = (now - self._since) // 4 if self.level else 0
         return min(self._config.retry_most_ns, max(falls_ns, lasted_ns) * max(1, self.level - 1))
 
     def _take(self, now: int, found: Level) -> Level:

@@ -77,7 +77,9 @@ class Shedding:
 
     def refuses(self, message: JobMessage) -> bool:
         """Whatever is no statistics is taken at every level."""
-        if self.backpressure is not Backpressure.REJECT or not self._is_shed(CLASS_OF_MESSAGE.get(type(message), RequestClass.VITAL)):
+        if self.backpressure is not Backpressure.REJECT:
+            return False
+        if not self._is_shed(CLASS_OF_MESSAGE.get(type(message), RequestClass.VITAL)):
             return False
         if isinstance(message, Report) and _is_milestone(message):
             return False
