@@ -135,7 +135,18 @@ def test_memory_that_is_full_counts_by_its_bounds_alone(percent: int, level: int
 def test_a_full_processor_counts_as_one_level_more_than_what_waits_and_no_more(
     percent: int, late_ms: int, level: int
 ) -> None:
-    assert Overload().sample(0, lag_ns=late_ms * MILLISECOND, cpu_percent=percent) == level
+    overload = Overload()
+    for turn in range(9):
+        assert overload.sample(turn, lag_ns=0, cpu_percent=percent) <= Level.BUSY
+
+    assert overload.sample(9, lag_ns=late_ms * MILLISECOND, cpu_percent=percent) == level
+
+
+def test_a_processor_that_one_long_turn_of_the_loop_fills_is_not_full() -> None:
+    overload = Overload()
+
+    assert overload.sample(0, lag_ns=200 * MILLISECOND, cpu_percent=100) is Level.BUSY
+    assert overload.values["cpu_percent"] == 10
 
 
 def answered(overload: Overload, *took_ms: int, from_s: int = 0) -> list[Level]:
@@ -193,6 +204,8 @@ def test_requests_that_take_much_longer_than_usual_count_as_one_level_more() -> 
 def test_the_worst_signal_counts_and_each_is_told() -> None:
     overload = Overload()
 
+    for _ in range(9):
+        overload.sample(0, lag_ns=0, cpu_percent=99)
     level = overload.sample(
         0, lag_ns=250 * MILLISECOND, queue_ns=2 * SECOND, cpu_percent=99, memory_percent=86, latency_ns=SECOND
     )

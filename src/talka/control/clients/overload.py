@@ -7,7 +7,8 @@ as one level more than the bounds say, and no more: a node that is idle most of 
 has something to do.
 
 A processor that is full does not show that anything waits: a load test on the same machine fills it, and that is what
-it is for. So it counts as one level more than what waits does, at the most. Memory that is full ends processes, however
+it is for. So it counts as one level more than what waits does, at the most, and only once it is full for a while: one
+long turn of the loop fills it too. Memory that is full ends processes, however
 fast they answer: it counts by its bounds alone. The worst of all counts.
 
 Decision: docs/decisions/0060-what-is-left-undone-under-load.md.
@@ -56,7 +57,7 @@ class OverloadConfig(msgspec.Struct, frozen=True, kw_only=True):
     warm_up: int = 10
     """Samples before the baseline means anything."""
     recent: int = 10
-    """Samples by which latency and its trend are judged."""
+    """Samples by which latency, its trend and the use of a processor are judged."""
     recent_ns: int = 5 * SECOND
     """Older ones do not count: nobody may have asked since."""
     least_recent: int = 3
@@ -103,6 +104,7 @@ class Overload:
         self._latency = _Usual(config.latency_ns, config.latency_floor_ns, config)
         self._recent: deque[tuple[int, int]] = deque(maxlen=config.recent)
         """When, and how long requests took then."""
+        self._cpu: deque[int] = deque([0] * config.recent, config.recent)
         self._calm = 0
         self._highest = Level.NORMAL
         """Of the samples that were lower than the level."""
@@ -133,6 +135,8 @@ class Overload:
         config = self._config
         if latency_ns is not None:
             self._recent.append((now, latency_ns))
+        self._cpu.append(cpu_percent)
+        cpu_percent = sum(self._cpu) // config.recent
         took_ns, rise = self._latency_now(now)
         late = self._late.judge(now, lag_ns)
         latency = Level.NORMAL
