@@ -1,6 +1,6 @@
 """Run the simulator: replay one seed, or run seeds for a while, or take the safeguards away one by one.
 
-python -m tests.sim replay SEED [--kind elections|jobs|leases|dags|membership] [--quiet]
+python -m tests.sim replay SEED [--kind elections|jobs|leases|overload|dags|membership] [--quiet]
 python -m tests.sim long [--seconds 600] [--from-seed N]
 python -m tests.sim ablation [--write]
 """
@@ -17,9 +17,16 @@ from typing import NamedTuple
 
 from talka.testing.world import World
 from talka.units import SECOND
-from tests.sim import ablation, dags, elections, jobs, leases, membership, membership_figures
+from tests.sim import ablation, dags, elections, jobs, leases, membership, membership_figures, overload
 
-KINDS = {"dags": dags, "elections": elections, "jobs": jobs, "leases": leases, "membership": membership}
+KINDS = {
+    "dags": dags,
+    "elections": elections,
+    "jobs": jobs,
+    "leases": leases,
+    "membership": membership,
+    "overload": overload,
+}
 
 
 def replay(kind: str, seed: int, is_quiet: bool) -> int:

@@ -13,7 +13,7 @@ import msgspec
 
 from talka.errors import Invalid
 from talka.work.lifecycle import IllegalMove
-from tests.sim import certified, dags, elections, jobs, leases, membership_figures, stalls
+from tests.sim import certified, dags, elections, jobs, leases, membership_figures, overload, stalls
 from tests.sim.variants import without
 
 DOCUMENT: Final = Path(__file__).parent.parent.parent / "docs" / "ablation.md"
@@ -62,6 +62,8 @@ class Row(msgspec.Struct, frozen=True):
     """Of sealed members with certificates, somebody who has the secret alone, and a manager that lies."""
     is_of_leases: bool = False
     """Of jobs whose managers were told different leases, which are changed meanwhile."""
+    is_of_overload: bool = False
+    """Of jobs whose managers have too much to do now and then."""
     is_of_stalls: bool = False
     """Of dag jobs whose manager stands still while a worker dies."""
 
@@ -90,6 +92,10 @@ def _leases(name: str, safeguard: str, invariants: tuple[str, ...], seed: int) -
     return Row(name, (safeguard,), invariants, seed, 200, is_of_leases=True)
 
 
+def _overload(name: str, safeguard: str, seed: int) -> Row:
+    return Row(name, (safeguard,), ("shed",), seed, 100, is_of_overload=True)
+
+
 INTACT: Final = (
     Row("nothing", (), (), 0, 2000),
     Row("nothing, only crashes and cuts", (), (), 0, 800, is_focused=True),
@@ -104,6 +110,7 @@ INTACT: Final = (
     Row("nothing, dag jobs with a hostile member", (), (), 0, 200, is_of_dags=True, has_hostile=True),
     _certified("nothing, with certificates and somebody who has the secret", (), (), 0, 400),
     Row("nothing, different leases", (), (), 0, 200, is_of_leases=True),
+    Row("nothing, managers with too much to do", (), (), 0, 100, is_of_overload=True),
     Row("nothing, a worker that dies in a stall of the manager", (), (), 0, 200, is_of_stalls=True),
 )
 
@@ -174,6 +181,9 @@ ROWS: Final = (
         "attempts that were given up bring results (`attempt_fence`)", "attempt_fence", (ILLEGAL_MOVE, "D2", "D4"), 12
     ),
     _leases("managers go by the lease they were told (`one_worker_lease`)", "one_worker_lease", ("I4 task",), 63),
+    _overload("what must pass is shed first, statistics last (`class_order`)", "class_order", 1),
+    _overload("statistics are taken at every level (`statistics_refused`)", "statistics_refused", 1),
+    _overload("what workers say once is refused with their counts (`milestones_pass`)", "milestones_pass", 1),
     _leases("a changed lease counts at once (`longer_lease`)", "longer_lease", ("I4 task",), 26),
     Row(
         "workers that were heard have the grace of others (`heard_lives`)",
@@ -248,6 +258,8 @@ def _violated(seed: int, row: Row) -> str:
         world = certified.run(seed)
     elif row.is_of_stalls:
         world = stalls.run(seed)
+    elif row.is_of_overload:
+        world = overload.run(seed)
     elif row.is_of_leases:
         world = leases.run(seed)
     elif row.is_of_jobs:

@@ -240,6 +240,7 @@ class Story:
         told: Mapping[str, OwnLease] = {},
         *,
         has_forger: bool = False,
+        clients: type[Clients] = Clients,
     ) -> None:
         self.plan = plan
         self.world = world = build(plan, verbose, told)
@@ -247,7 +248,7 @@ class Story:
         self.ledger = Ledger()
         self.cores = Cores(world, self.ledger)
         self.history = JobHistory(self.ledger)
-        self.clients = Clients(world, plan.errands, self.managers, self.history)
+        self.clients = clients(world, plan.errands, self.managers, self.history)
         self.ends = EveryJobEnds(self.history, self.ledger, STOP_WITHIN_NS)
         self.counts = CountsAreTrue(self.ledger)
         self.journeys = JourneysAddUp(self.ledger)

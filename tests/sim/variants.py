@@ -29,6 +29,9 @@ from talka.cluster.membership.prober import Relays
 from talka.cluster.membership.suspicion import Suspicion, SuspicionBounds
 from talka.cluster.membership.updates import Updates
 from talka.cluster.membership.vouched import Vouched
+from talka.control.clients import shedding
+from talka.control.clients.request_classes import RequestClass
+from talka.control.clients.shedding import Shedding
 from talka.control.dags.keeper import DagKeeper
 from talka.control.jobs.checkpoints import Checkpoints
 from talka.control.jobs.commands import Assignments
@@ -596,3 +599,22 @@ def sweeps_by_the_clock_of_the_day(right, self, now):
 
     with patch.object(SqliteRecords, "sweep", _in_place_of(SqliteRecords.sweep, sweep)):
         right(self, now)
+
+
+@variant("class_order", Shedding, "_is_shed")
+def sheds_the_last_class_first(right, self, kind):
+    """What must pass in any case is in the last classes, statistics are in the first."""
+    order = list(RequestClass)
+    return right(self, order[-1 - order.index(kind)])
+
+
+@variant("statistics_refused", Shedding, "refuses")
+def takes_whatever_is_told(right, self, message):
+    """A manager with too much to do leaves statistics before it leaves what clients want."""
+    return False
+
+
+@variant("milestones_pass", shedding, "_is_milestone")
+def takes_every_report_for_statistics(right, report):
+    """What a worker says once, that it is armed or cannot run, travels as its counts do, and is none of them."""
+    return False

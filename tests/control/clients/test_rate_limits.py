@@ -4,8 +4,10 @@ from hypothesis import strategies as st
 
 from talka.control.clients.overload import Level
 from talka.control.clients.rate_limits import LIMITS, RateLimit, RateLimits
+from talka.control.clients.request_classes import CLASSES
 from talka.errors import Invalid
 from talka.units import SECOND
+from talka.wire.security.access import LEAST
 
 quick = settings(deadline=None, derandomize=True, max_examples=150)
 
@@ -99,6 +101,12 @@ def test_clients_that_asked_two_windows_ago_share_no_more() -> None:
 
     assert passed(limits, 10 * SECOND, 30) == 2, "40 asked in the window before"
     assert passed(limits, 40 * SECOND, 30) == 10
+
+
+def test_what_is_never_shed_has_limits_of_its_own_that_do_not_shrink() -> None:
+    never = [name for rule in CLASSES.values() if rule.shed_from is None for name in rule.operations]
+
+    assert [name for name in never if LEAST[name] is not None and not LIMITS[name].is_steady] == []
 
 
 def test_cancels_are_not_shared_out() -> None:

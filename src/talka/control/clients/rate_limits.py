@@ -58,6 +58,10 @@ LIMITS: Final[dict[str, RateLimit]] = {
     "cluster": RateLimit(100),
     "watch": RateLimit(50),
     "cancel": RateLimit(20, is_steady=True),
+    "result": RateLimit(200, is_steady=True),
+    "metrics": RateLimit(500, is_steady=True),
+    "drop_schedule": RateLimit(50, is_steady=True),
+    "pause_schedule": RateLimit(50, is_steady=True),
     "drain": RateLimit(20, is_steady=True),
     "undrain": RateLimit(20, is_steady=True),
 }
