@@ -18,11 +18,11 @@ from talka.control.dags.keeper_limits import KEEPER_LIMITS
 from talka.control.tasks.known_workers import KNOWN_LIMITS
 from talka.control.worker.handlers_outbox import HANDLER_LIMITS, WROTE_BYTES
 from talka.nodes.dags.runnable import SETTLE_NS
-from talka.nodes.manager import KEPT_S
 from talka.units import SECOND
 from talka.wire.output_tail import STREAM_LIMIT_BYTES
 from talka.work.dags.dag import OUTPUT_LIMIT_BYTES
 from talka.work.dags.endings import ENDINGS
+from talka.work.retention import MANAGER_KEEPS
 from tests import processes
 from tests.processes import TALKA
 
@@ -39,7 +39,7 @@ TIMES = {
     "end after a minute without work": HANDLER_LIMITS.idle_ns,
     "those that were here in the last ten minutes": KNOWN_LIMITS.remembered_ns,
     "says so for five seconds": SETTLE_NS,
-    "and a week after it was submitted last": KEPT_S * SECOND,
+    "and a week after it was submitted last": MANAGER_KEEPS.blobs.age_ns,
 }
 """What the page of pipelines says in words."""
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -244,9 +244,8 @@ PROTOCOLS = {
     "led_job losses orders queue registry remote_load take_over",
     "control/jobs/workers": "fleet granted_workers lease_rule sharing standing worker_life",
     "control/load": "allocation core_effects load_job shard_group shard_run",
-    "control/member": "admission composite key_distribution owner replay_guard ring_guard role_check send_queue "
-    "signers "
-    "token_bucket voter",
+    "control/member": "admission agreements composite key_distribution owner replay_guard ring_guard role_check "
+    "send_queue signers token_bucket voter",
     "control/tasks": "attempts clock_watch delivery dispatch dispatch_workers epoch_floor limits partition quarantine "
     "ready_queues "
     "retries schedules "

@@ -75,6 +75,8 @@ def test_every_setting_can_come_from_every_place(monkeypatch: pytest.MonkeyPatch
         "outputs": ('["csv=a/", "jsonl=b"]', "csv=a/; jsonl=b", ("csv=a/", "jsonl=b")),
         "keep": ("true", "yes", True),
         "store": ('"kept.sqlite"', "kept.sqlite", "kept.sqlite"),
+        "keep_history": ('"90d,500"', "90d,500", "90d,500"),
+        "keep_failed_history": ('"20"', "20", "20"),
         "seed": ("0", "0", 0),
         "ui": ('"none"', "none", "none"),
         "engine": ('"native"', "native", "native"),

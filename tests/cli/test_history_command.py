@@ -10,9 +10,12 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from talka.cli.history import NoPlace, keep_result, kept_run, open_store, own_store, table
+from talka.cli.config import CliSettings, read_settings
+from talka.cli.history import NoPlace, keep_result, kept_rows, kept_run, open_store, own_store, table
+from talka.cli.jobs import kept_in_history
 from talka.cli.main import run_command
-from talka.report.document import ResultDocument, read
+from talka.errors import Invalid
+from talka.report.document import Call, Check, Metric, ResultDocument, read
 from talka.report.summary import summary
 from talka.stats import hdr
 from talka.stats.histogram import Histogram
@@ -62,6 +65,55 @@ def renamed(result: ResultDocument, id: str, **changes: Any) -> ResultDocument:
 
 
 # Keeping.
+
+
+def test_rows_of_a_kept_run_are_those_of_its_document(result: ResultDocument) -> None:
+    (workflow,) = result.workflows
+    (step,) = workflow.steps
+    assert step.response_time_ms is not None and step.service_time_ms is not None
+    call = Call("GET /\0a", 3, 2, 1, 0, 0.5, step.response_time_ms, None, {}, {}, [], None, None)
+    step = msgspec.structs.replace(step, calls=[call], skipped=4)
+    metrics = [
+        Metric("items", "distribution", 3, 6.0, 0.5, 1.0, 2.0, 3.0, {"p50": 2.0, "p99": 3.0}),
+        Metric("carts", "count", 2, 2.0, 0.2, None, None, None, None),
+    ]
+    changed = msgspec.structs.replace(
+        workflow, steps=[step], metrics=metrics, checks=[Check("x" * 2000, passed=4, failed=1, samples=[])]
+    )
+    rows = kept_rows(msgspec.structs.replace(result, workflows=[changed]))
+    of_step, of_call = rows.steps
+    assert (of_step.step, of_step.call, of_step.count, of_step.skipped) == (step.name, "", 5, 4)
+    assert (of_step.p99_ms, of_step.service_p50_ms) == (step.response_time_ms.p99, step.service_time_ms.p50)
+    assert (of_call.step, of_call.call, of_call.failed, of_call.skipped) == (step.name, "GET /\ufffda", 1, 0)
+    assert (of_call.max_ms, of_call.service_p99_ms) == (step.response_time_ms.max, None)
+    assert [(row.name, row.count, row.p99) for row in rows.metrics] == [("items", 3, 3.0), ("carts", 2, None)]
+    assert [(len(row.name), row.passed, row.failed) for row in rows.checks] == [(1000, 4, 1)]
+
+
+def test_rows_are_kept_with_the_result(kept: History, result: ResultDocument, folder: Path) -> None:
+    keep_result(kept, renamed(result, "k7fw"), is_own=True)
+    with contextlib.closing(sqlite3.connect(folder / ".local" / "state" / "talka" / "history.sqlite")) as connection:
+        assert connection.execute("SELECT run, call, ok FROM talka_run_steps").fetchall() == [("k7fw", "", 5)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "completed", "failed"),
+    [
+        ({}, "10000", "10000"),
+        ({"keep_history": "90d,500"}, "90d,500", "90d,500"),
+        ({"keep_history": 20, "keep_failed_history": "1d"}, "20", "1d,10000"),
+        ({"keep_failed_history": 5}, "10000", "5"),
+    ],
+)
+def test_how_long_runs_are_kept_is_a_setting(settings: dict[str, Any], completed: str, failed: str) -> None:
+    kept = kept_in_history(CliSettings(**settings))
+    assert (str(kept.completed), str(kept.failed)) == (completed, failed)
+
+
+def test_rule_for_the_history_that_says_nothing_is_refused_where_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TALKA_KEEP_HISTORY", "soon")
+    with pytest.raises(Invalid, match='TALKA_KEEP_HISTORY = "soon" is not a duration'):
+        read_settings({})
 
 
 def test_kept_result_is_announced_with_the_command_that_shows_it(

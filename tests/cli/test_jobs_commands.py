@@ -10,10 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from talka.cli.cluster_jobs import newest
+from talka.cli.cluster_jobs import newest, stopped_text
 from talka.cli.live.layout import Size
 from talka.cli.live.view import Composer
 from talka.client.client import Client
+from talka.client.kinds import AnyJob
 from talka.client.sheets import waiting_text
 from talka.client.watched_job import WatchedJob
 from talka.wire.views import JobFacts, ManagerView, QuietCoreView, WorkerDecision, WorkerView
@@ -112,6 +113,19 @@ def test_cancel_says_what_becomes_of_the_job(remote: Any, command: Any, endless:
     command("jobs", "cancel", endless, "--to", remote.to)
     assert "has ended: it is cancelled" in command("jobs", "cancel", endless, "--to", remote.to).out
     assert json.loads(command("jobs", "cancel", endless, "--json", "--to", remote.to).out)["state"] == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("kind", "stopped", "text"),
+    [
+        ("load", None, ""),
+        ("load", 1, "; 1 workflow was stopped"),
+        ("dag", 0, "; 0 tasks were stopped"),
+        ("dag", 2, "; 2 tasks were stopped"),
+    ],
+)
+def test_cancel_says_how_much_it_stopped(kind: str, stopped: int | None, text: str) -> None:
+    assert stopped_text(AnyJob("job1", "shop", JobState.CANCELLED, kind=kind, stopped=stopped)) == text
 
 
 def test_result_is_summed_up_and_written(remote: Any, command: Any, ended: str, folder: Path) -> None:

@@ -707,6 +707,14 @@ def test_logs_are_printed_up_to_what_there_is(command: Any, cluster: FakeClient)
     assert "load of job job1 has logged and printed nothing\n" in command("jobs", "show", "job1", "--logs", "load").err
 
 
+def test_logs_that_are_no_longer_kept_are_told_from_logs_that_never_were(command: Any, cluster: FakeClient) -> None:
+    cluster.log_pages = [LogPage([], "", is_gone=True)]
+    code, out, err = command("jobs", "show", "job1", "--logs", "load")
+    assert (code, out) == (0, "") and "job job1 ended so long ago that nothing of what its tasks logged" in err
+    cluster.log_pages = [LogPage([], "", is_gone=True)]
+    assert command("jobs", "show", "job1", "--logs", "load", "--json").err == ""
+
+
 def test_followed_logs_go_on_until_no_more_can_come(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     cluster.log_pages = [log_page(following="0"), log_page(following="0"), log_page("a", following="1"), log_page("b")]
     code = pipelines.show_logs({}, "job1", "load", pipelines.LogsWanted(follow=True), every_s=0)

@@ -81,6 +81,7 @@ from talka.wire.shards import encode as encode_word
 from talka.wire.tasks import AssignTasks, Done, Held, ResultsStored, TaskProgress, TaskResult
 from talka.work.dags.dag import CodeBundle, DagSpec, TaskSpec
 from talka.work.lifecycle import JobState
+from talka.work.retention import Keep, Retention
 
 CLOCK_NS = 77 * SECOND
 """By how much workers' clocks are ahead."""
@@ -453,6 +454,25 @@ def test_a_leader_that_steps_down_keeps_the_jobs_it_leads_itself(trio: Play, ord
     assert list(trio.manager(before).led) == led
     assert [trio.entry(job).owner for job in led] == [before] * len(led)
     assert trio.manager(before).on_news(trio.now, WriteEnded(1, "accepted")) == [], "of a write as a leader"
+
+
+def test_a_leader_drops_jobs_that_ended_long_ago_and_others_drop_none(trio: Play, order_of: OrderOf) -> None:
+    job = trio.submit(order_of())
+    trio.call(CancelJob(job, "a mistake"))
+    keep = Retention(Keep(60 * SECOND, 10), Keep(60 * SECOND, 10))
+    for name in trio.group.parts:
+        assert trio.act(name, trio.manager(name).sweep_jobs(trio.now, keep)) == []
+    assert trio.entry(job).state is JobState.CANCELLED
+
+    trio.run(61)
+    for name in trio.others():
+        trio.act(name, trio.manager(name).sweep_jobs(trio.now, keep))
+    assert trio.entry(job).state is JobState.CANCELLED
+    trio.act(trio.leader, trio.manager().sweep_jobs(trio.now, keep))
+    trio.run(1)
+
+    registry = trio.manager().registry
+    assert registry is not None and registry.entries == {}
 
 
 def test_a_manager_whose_voter_steps_down_keeps_no_registry(sole: Play) -> None:

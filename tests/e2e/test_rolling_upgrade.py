@@ -22,6 +22,8 @@ STAGES = NEXT.with_name("stages.py")
 STAGE_COUNT, ARRIVALS = 6, 100
 """Of stages.py: how many there are, and what each begins with."""
 UNREAD = re.compile(r'^talka_frames_refused_total\{reason="body"\} (\d+)$', re.MULTILINE)
+UNSAID = re.compile(r'^talka_messages_unsaid_total\{message="Weather"\} (\d+)$', re.MULTILINE)
+PROTOCOLS = (str(PROTOCOL), str(ProtocolVersion(PROTOCOL.major, PROTOCOL.minor + 1)))
 
 
 class MixedCluster(JobCluster):
@@ -75,10 +77,9 @@ class MixedCluster(JobCluster):
         except (OSError, http.client.HTTPException):  # also in the midst of an answer
             return ""
 
-    def unread(self) -> int:
-        """Messages that managers of the present version could not read."""
-        present = [name for name in self.managers if name not in self.are_next]
-        return sum(int(count) for name in present for count in UNREAD.findall(self.answer(name, "metrics")))
+    def counted(self, pattern: re.Pattern[str]) -> int:
+        """By all managers that are up."""
+        return sum(int(count) for name in self.managers for count in pattern.findall(self.answer(name, "metrics")))
 
 
 def takes_nothing(client: Client, worker: str) -> bool:
@@ -121,9 +122,13 @@ def test_a_job_ends_complete_and_exact_while_every_node_is_replaced(
         cluster.replace(name, by_next=by_next)
         if name == cluster.managers[0]:
             cluster.open_gate(1)  # what follows is told to every manager
-            until(cluster.unread, cluster, SOON_S, "the present version to count what it cannot read")
+            until(
+                lambda: cluster.counted(UNSAID), cluster, SOON_S, "the next version to keep from older ones what is new"
+            )
+        assert cluster.counted(UNREAD) == 0, "a side was told what it does not know"
     for stage, name in enumerate(cluster.workers, 2):
         cluster.replace(name, by_next=by_next, stage=stage)
+        assert cluster.counted(UNREAD) == 0, "a side was told what it does not know"
     client, versions = cluster.client(), {f"{VERSION}+next" if by_next else VERSION}
     until(lambda: {each.version for each in client.workers()} == versions, cluster, SOON_S, "all to be replaced")
     assert submitted.process.poll() is None, "the job ended before the last node was replaced: this proves nothing"
@@ -138,12 +143,11 @@ def test_a_job_ends_complete_and_exact_while_every_node_is_replaced(
     assert cluster.said("refused") == cluster.said("lease-ended") == cluster.said("task-killed") == []
     # A goodbye reaches whoever leads at that moment, or nobody, and then its next life tells. None was taken for dead.
     assert {event["cause"] for _, event in cluster.said("worker-lost")} <= {LEFT, STARTED_ANEW}
-    # What the next version says is heard where it is known, and agreed on where both know it.
+    # What the next version says is heard by all who know it, and nodes of two versions told of each other.
     expected = {(who, what) for who in nodes for what in ("field", "message")}
     cluster.wait(lambda: heard(cluster) == expected, SOON_S, "every node to hear what the next version says")
-    agreed = {(event["version"], "weather" in event["capabilities"]) for _, event in cluster.said("agreed")}
-    next_protocol = str(ProtocolVersion(PROTOCOL.major, PROTOCOL.minor + 1))
-    assert (next_protocol, True) in agreed
-    assert agreed <= {(next_protocol, True), (str(PROTOCOL), False)}
-    if by_next:  # the first of them meets none of its kind
-        assert (str(PROTOCOL), False) in agreed
+    told = {(event["mine"], event["theirs"], event["agreed"]) for _, event in cluster.said("version")}
+    present, newer = PROTOCOLS
+    assert told == {(present, newer, present), (newer, present, present)}
+    assert not any("weather" in event["capabilities"] for _, event in cluster.said("version"))
+    assert f'talka_peers{{version="{PROTOCOLS[by_next]}"}}' in cluster.answer(cluster.managers[0], "metrics")

@@ -203,6 +203,18 @@ async def test_answer_to_a_connection_that_is_gone_is_counted(node) -> None:
     assert here.counts == {"undeliverable": 1}
 
 
+async def test_end_of_a_connection_that_was_accepted_is_told_by_its_handle(node, stranger) -> None:
+    here = await node()
+    guest = await stranger(here)
+    guest.say(framed(b"hello"))
+    await here.until(lambda: bool(here.frames))
+
+    guest.writer.close()
+
+    await here.until(lambda: here.gone == [(here.frames[0][0], True)])
+    assert here.frames[0][0].startswith("#")
+
+
 @pytest.mark.parametrize("address", ["localhost:80", "", "nonsense", "127.0.0.1", "127.0.0.1:0"])
 async def test_address_that_is_no_ip_address_is_not_dialled(node, address: str) -> None:
     here = await node()

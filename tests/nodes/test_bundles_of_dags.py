@@ -11,10 +11,12 @@ from talka.errors import Invalid
 from talka.nodes.dags.dag_service import DagService
 from talka.nodes.manager import ManagerNode
 from talka.store.dags.records import StoreLost
+from talka.units import SECOND
 from talka.work.dags.dag import CodeBundle, DagSpec, TaskSpec
+from talka.work.retention import Keep
 from tests.nodes.small_cluster import small_cluster
 
-KEPT_S = 60.0
+KEEP = Keep(60 * SECOND, 10)
 
 
 async def uploaded(node: ManagerNode, content: bytes) -> CodeBundle:
@@ -34,7 +36,7 @@ async def left_of(node: ManagerNode, *bundles: CodeBundle) -> list[bool]:
         path = node.folder / "blobs" / bundle.digest
         if path.exists():
             os.utime(path, (1, 1))
-    await node.drop_unnamed(KEPT_S)
+    await node.drop_unnamed(KEEP)
     return [await node.control.has_bundle(bundle.digest) for bundle in bundles]
 
 
@@ -68,7 +70,7 @@ async def test_a_bundle_that_was_named_lately_stays_and_so_do_all_while_the_stor
         bundle = await uploaded(node, b"code")
         os.utime(node.folder / "blobs" / bundle.digest, (1, 1))
         node.check_bundle(bundle)
-        await node.drop_unnamed(KEPT_S)
+        await node.drop_unnamed(KEEP)
         assert await node.control.has_bundle(bundle.digest)
 
         async def lost() -> set[str]:

@@ -190,6 +190,17 @@ async def test_writes_are_made_and_told_of_in_the_order_in_which_they_were_asked
     assert written == [*range(20)] and node.machine.told == [("kept", ticket) for ticket in range(20)]
 
 
+async def test_connection_that_somebody_opened_and_closed_takes_along_what_was_agreed_on(node: Node) -> None:
+    agreements = node.runtime.admission.agreements
+    agreements.meet("b", 5, "1.1", source="#1")
+    agreements.meet("c", 6, "1.1", source="10.0.0.3:8471")
+
+    for address in ("#1", "10.0.0.3:8471"):
+        node.runtime.streams._on_gone(address, True)  # type: ignore[misc]
+
+    assert (agreements.life_of("b"), agreements.life_of("c")) == (0, 6)
+
+
 async def test_what_is_not_vital_and_cannot_be_written_is_told_and_the_node_goes_on(node: Node) -> None:
     node.runtime.persist(1, full, is_vital=False)
     await settled(node)

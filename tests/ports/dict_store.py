@@ -28,6 +28,7 @@ from talka.store.dags.records import (
     StoreTaken,
     check_taken,
 )
+from talka.units import MILLISECOND
 from talka.wire.output_tail import STREAMS
 from talka.work.dags.records import (
     JOB_STATES,
@@ -67,6 +68,7 @@ from talka.work.dags.records import (
     TaskRow,
 )
 from talka.work.lifecycle import JobState, TaskState, is_final
+from talka.work.retention import Keep, Retention
 
 replace = msgspec.structs.replace
 
@@ -202,17 +204,33 @@ class DictStore:
 
         return self._write(act, key)  # type: ignore[no-any-return]
 
-    async def sweep(self, grown_ms: int, kept_ms: int, keep: int, limit: int, key: str = "") -> int:
+    async def sweep(self, grown_ms: int, kept: Retention, limit: int, key: str = "") -> int:
         def act(rows: Rows) -> int:
             rows.age_ms += max(grown_ms, 0)
-            ended = [row for row in rows.jobs.values() if is_final(row.state)]
-            for row in ended:
-                rows.ages.setdefault(row.number, rows.age_ms)
-            ended.sort(key=lambda row: (rows.ages[row.number], row.ended_ms, row.number))
-            too_many = {row.number for row in ended[: max(0, len(ended) - max(keep, 0))]}
-            too_many -= {notice.job for notice in rows.notices.values() if notice.state == "waiting"}
-            old = [r for r in ended if r.number in too_many or rows.ages[r.number] <= rows.age_ms - kept_ms]
+            for row in rows.jobs.values():
+                if is_final(row.state):
+                    rows.ages.setdefault(row.number, rows.age_ms)
+            old: list[JobRow] = []
+            for completed in (True, False):
+                keep, ended = kept.of(is_completed=completed), ends_of(rows, completed)
+                too_many = {row.number for row in ended[: max(0, len(ended) - keep.count)]}
+                too_many -= {notice.job for notice in rows.notices.values() if notice.state == "waiting"}
+                old += [r for r in ended if r.number in too_many or is_beyond(rows, r, keep)]
             return sum(changed(rows, DropJob(row.number)) for row in old[: max(limit, 0)])
+
+        return self._write(act, key)  # type: ignore[no-any-return]
+
+    async def sweep_output(self, kept: Retention, key: str = "") -> bool:
+        def act(rows: Rows) -> bool:
+            for completed in (True, False):
+                keep = kept.of(is_completed=completed)
+                having = [row for row in ends_of(rows, completed) if not row.output_gone and row.number in rows.ages]
+                if having and (len(having) > keep.count or is_beyond(rows, having[0], keep)):
+                    number = having[0].number
+                    drop_lines(rows, number)
+                    rows.jobs[number] = replace(having[0], output_gone=True, output_bytes=0)
+                    return True
+            return False
 
         return self._write(act, key)  # type: ignore[no-any-return]
 
@@ -556,6 +574,7 @@ def moved(rows: Rows, number: int, change: MoveJob) -> int:
     rows.jobs[number] = replace(
         old,
         state=change.state,
+        output_gone=False,
         reason=change.reason,
         started_ms=old.started_ms or (change.at_ms if change.state is JobState.RUNNING else 0),
         ended_ms=change.at_ms if has_ended else 0,
@@ -563,6 +582,22 @@ def moved(rows: Rows, number: int, change: MoveJob) -> int:
         counts=old.counts if has_ended and change.counts is None else change.counts or {},
     )
     return 1
+
+
+def ends_of(rows: Rows, completed: bool) -> list[JobRow]:
+    """Of jobs that completed, or of all others; the oldest first."""
+    ended = [row for row in rows.jobs.values() if is_final(row.state)]
+    ended = [row for row in ended if (row.state is JobState.COMPLETED) is completed]
+    return sorted(ended, key=lambda row: (rows.ages.get(row.number, rows.age_ms), row.ended_ms, row.number))
+
+
+def is_beyond(rows: Rows, row: JobRow, keep: Keep) -> bool:
+    return rows.ages[row.number] <= rows.age_ms - keep.age_ns // MILLISECOND
+
+
+def drop_lines(rows: Rows, number: int) -> None:
+    rows.logs = {key: row for key, row in rows.logs.items() if row.job != number}
+    rows.streams = {key: row for key, row in rows.streams.items() if row.job != number}
 
 
 def dropped(rows: Rows, number: int) -> int:
@@ -573,8 +608,7 @@ def dropped(rows: Rows, number: int) -> int:
     rows.fans = {key: row for key, row in rows.fans.items() if key[0] != number}
     rows.attempts = {key: row for key, row in rows.attempts.items() if row.job != number}
     rows.events = {key: row for key, row in rows.events.items() if row.job != number}
-    rows.logs = {key: row for key, row in rows.logs.items() if row.job != number}
-    rows.streams = {key: row for key, row in rows.streams.items() if row.job != number}
+    drop_lines(rows, number)
     rows.notices = {key: row for key, row in rows.notices.items() if row.job != number}
     return int(rows.jobs.pop(number, None) is not None)
 

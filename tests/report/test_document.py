@@ -14,6 +14,7 @@ from talka.control.load.load_job import LoadJob
 from talka.control.load.planning import plan_load_job
 from talka.report.building import Meta, build, loop_lag_of
 from talka.report.document import SCHEMA, BadResult, ResultDocument, failures_of, read
+from talka.report.summary import facts_of
 from talka.stats.machine import Machine
 from talka.stats.tally import CheckTally, Exchanges, GeneratorTally, MetricTally, Sample, StepTally, Tally
 from talka.stats.windows import StepWindow, Window
@@ -889,6 +890,9 @@ def test_the_promised_fields_are_there_by_their_names() -> None:
     has(written["lost_shards"][0], "workflow shard cause from_s to_s")
     has(written["generator"], "engine cpu start_lag_ms saturated verdict")
     assert written["datacenters"] == []
+    named = build(drive.job, drive.specs, msgspec.structs.replace(META, datacenters=("fra1",)))
+    assert named.datacenters == ["fra1"]
+    assert "in fra1" in facts_of(named)
     assert written["measures"] == 2
     has(written["totals"], "interrupted_iterations")
     has(shop, "interrupted_iterations timeline")

@@ -66,7 +66,8 @@ def postgres_server() -> Iterator[PostgresServer]:
 @pytest.fixture
 def postgres(postgres_server: PostgresServer) -> PostgresServer:
     """Without a history in it."""
-    postgres_server.execute("DROP TABLE IF EXISTS talka_runs, talka_baselines, talka_history_version")
+    postgres_server.execute("DROP TABLE IF EXISTS talka_runs, talka_baselines, talka_history_version CASCADE")
+    postgres_server.execute("DROP TABLE IF EXISTS talka_run_steps, talka_run_metrics, talka_run_checks")
     return postgres_server
 
 

@@ -245,7 +245,7 @@ GREETING: dict[str, greeting.GreetingMessage] = {
     "hello-of-few-words": GreetingHello(Self("shop", "staging", "worker", "1.0"), A),
     "welcome": GreetingWelcome(NODE, A, B),
     "challenge": Challenge(B),
-    "proof": Proof(B, 300),
+    "proof": Proof(B, 300, "1.1", ["keyring", "one-life"]),
     "refusal": GreetingRefusal(A, "cluster", "'a' is of cluster 'shop', not of 'bank'"),
     "share-ring": ShareRing(b"\x92\x90\x92\x00\xa0"),
 }

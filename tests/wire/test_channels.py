@@ -7,15 +7,16 @@ one takes its place. What is special to one conversation is tested in the file o
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.wire import asking, greeting, jobs, leadership, leases, membership, shards, tasks
-from talka.wire.channels import BadMessage, Channel
+from talka.wire import asking, greeting, jobs, leadership, leases, manager_calls, membership, shards, tasks
+from talka.wire.channels import BadMessage, Channel, Message
+from talka.wire.versions import VERSION
 from tests.wire import limits, samples
 
 GOLDEN = Path(__file__).parent / "golden" / "protocol-1"
@@ -271,6 +272,36 @@ def test_every_channel_is_here_and_those_of_packets_have_a_number_of_their_own()
 
 
 # -- other versions
+
+NEWER: dict[str, int] = {}
+"""Messages, questions, calls and answers that came after protocol 1.0, and the minor that brought each. A number here
+never changes: sides of that minor are told it."""
+ENVELOPES = (asking.Question, manager_calls.LeaderCall, manager_calls.LeaderAnswer)
+
+
+def test_every_message_says_which_minor_brought_it_and_none_is_newer_than_this_release() -> None:
+    kinds = [kind for one in CONVERSATIONS for kind in one.channel.kinds]
+    kinds += [kind for inner in ENVELOPES for kind in get_args(inner)]
+
+    assert all(issubclass(kind, Message) for kind in kinds)
+    assert {kind.__name__: kind.since for kind in kinds if kind.since} == NEWER
+    assert all(kind.since <= VERSION.minor for kind in kinds)
+
+
+def test_sides_that_have_not_met_say_nothing_that_one_of_them_may_not_know() -> None:
+    for channel in (greeting.CHANNEL, membership.CHANNEL, membership.UPDATES):
+        assert {kind.since for kind in channel.kinds} == {0}, f"{channel.name}: another message needs another MAJOR"
+
+
+def test_what_is_in_an_envelope_decides_who_understands_it() -> None:
+    class Newer(Message, frozen=True, tag=240):
+        since = 7
+
+    newer: Any = Newer()
+    assert (Newer.since, newer.needs) == (7, 7)
+    assert asking.Ask(1, newer).needs == manager_calls.ManagerCall(1, newer).needs == 7
+    assert manager_calls.CallAnswer(1, newer).needs == 7
+    assert asking.AskAnswer(1, "").needs == manager_calls.CallAnswer(1, None, "busy").needs == 0
 
 
 @each_message

@@ -45,9 +45,17 @@ def test_a_packet_without_news_may_leave_them_out_as_an_older_member_does() -> N
 
 
 def test_fields_of_a_newer_member_are_ignored() -> None:
-    longer = msgspec.msgpack.encode([PROTOCOL, "g", "a", 1, 2, 3, None, [], "new"])
+    longer = msgspec.msgpack.encode([PROTOCOL, "g", "a", 1, 2, 3, None, [], 4, "new"])
 
-    assert decode_packet(longer) == Packet(PROTOCOL, "g", "a", 1, 2, 3, raw(None))
+    assert decode_packet(longer) == Packet(PROTOCOL, "g", "a", 1, 2, 3, raw(None), [], 4)
+
+
+def test_only_a_packet_that_is_meant_for_one_life_says_so() -> None:
+    assert msgspec.msgpack.decode(encode_packet(packet()))[8:] == []
+    meant = msgspec.structs.replace(packet(), life=2**61)
+
+    assert msgspec.msgpack.decode(encode_packet(meant))[8:] == [2**61]
+    assert decode_packet(encode_packet(meant)) == meant
 
 
 def test_the_body_and_the_news_are_kept_as_bytes_whatever_they_say() -> None:

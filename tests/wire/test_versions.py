@@ -5,8 +5,13 @@ from hypothesis import strategies as st
 
 from talka.errors import Invalid, Untrusted
 from talka.wire.versions import (
+    CAPABILITIES,
     CAPABILITIES_LIMIT,
     CAPABILITY_LIMIT,
+    CERTIFICATES,
+    KEYRING,
+    OLDEST,
+    ONE_LIFE,
     VERSION,
     Agreed,
     NotCompatible,
@@ -14,7 +19,9 @@ from talka.wire.versions import (
     ProtocolVersion,
     compatible,
     disagreement,
+    names_until,
     negotiate,
+    offer_of,
 )
 
 quick = settings(deadline=None, derandomize=True, max_examples=150)
@@ -23,8 +30,8 @@ VERSIONS = st.builds(ProtocolVersion, PARTS, PARTS)
 NAMES = st.lists(st.sampled_from(["relay", "compress", "push", "sync"]), max_size=4).map(tuple)
 
 
-def test_this_is_version_one() -> None:
-    assert (VERSION, str(VERSION)) == (ProtocolVersion(1, 0), "1.0")
+def test_this_is_version_1_1() -> None:
+    assert (VERSION, str(VERSION), str(OLDEST)) == (ProtocolVersion(1, 1), "1.1", "1.0")
 
 
 @given(version=VERSIONS)
@@ -42,7 +49,7 @@ def test_nonsense_is_no_version(text: str) -> None:
         ProtocolVersion.parse(text)
 
     assert str(refusal.value) == (
-        f"{ascii(text)} is not a version of the protocol. Write it as MAJOR.MINOR, for example 1.0"
+        f"{ascii(text)} is not a version of the protocol. Write it as MAJOR.MINOR, for example 1.1"
     )
 
 
@@ -107,7 +114,7 @@ def test_both_sides_come_to_the_same(versions, names, is_alike: bool) -> None:
             Offer(VERSION),
             Offer(ProtocolVersion(2, 0), (), ("relay",)),
             "version",
-            "this side speaks protocol 1.0, the other one 2.0. This side needs a newer release",
+            "this side speaks protocol 1.1, the other one 2.0. This side needs a newer release",
         ),
     ],
     ids=["theirs", "ours", "just as many as are named", "another major"],
@@ -130,9 +137,9 @@ def test_nonsense_of_the_other_side_is_a_disagreement_of_bounded_length() -> Non
     many = [chr(0xE0001 + number) * CAPABILITY_LIMIT for number in range(CAPABILITIES_LIMIT)]
 
     for version, required in [("\U000e0001" * 64, []), ("1.0", wild), ("1.0", many)]:
-        assert 0 < len(disagreement(Offer(), version, [], required)) <= 400
-    assert disagreement(Offer(), "one", [], []).startswith("'one' is not a version of the protocol.")
-    assert disagreement(Offer(), "1.0", [""], []).startswith("an offer names at most 64 capabilities")
+        assert 0 < len(disagreement(Offer(VERSION), version, [], required)) <= 400
+    assert disagreement(Offer(VERSION), "one", [], []).startswith("'one' is not a version of the protocol.")
+    assert disagreement(Offer(VERSION), "1.0", [""], []).startswith("an offer names at most 64 capabilities")
 
 
 @pytest.mark.parametrize(
@@ -151,3 +158,32 @@ def test_the_largest_offer_is_taken() -> None:
     offer = Offer(VERSION, names, names)
 
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(offer), type=Offer) == offer
+
+
+# -- capabilities
+
+
+def test_a_side_has_what_its_minor_and_those_before_it_brought() -> None:
+    assert names_until(0) == ("challenge", "keyring")
+    assert names_until(VERSION.minor) == names_until(VERSION.minor + 1) == tuple(each.name for each in CAPABILITIES)
+
+
+def test_every_capability_of_this_release_has_a_name_of_its_own_and_says_what_is_done_without_it() -> None:
+    assert len({each.name for each in CAPABILITIES}) == len(CAPABILITIES)
+    for each in CAPABILITIES:
+        assert 0 <= each.since <= VERSION.minor, each.name
+        assert each.otherwise, each.name
+    assert {each.since for each in CAPABILITIES} == set(range(VERSION.minor + 1)), "what did a minor bring?"
+
+
+def test_only_what_both_have_is_known_to_be_had() -> None:
+    mine = offer_of(str(VERSION))
+    older, odd = negotiate(mine, offer_of("1.0")), negotiate(mine, offer_of("1.1", ["keyring", "weather"]))
+
+    assert (older.version, older.knows(KEYRING), older.knows(ONE_LIFE)) == (OLDEST, True, False)
+    assert (odd.version, odd.knows(KEYRING), odd.knows(CERTIFICATES)) == (ProtocolVersion(1, 1), True, False)
+
+
+def test_who_names_no_version_speaks_the_oldest_and_who_names_no_capability_has_those_of_its_version() -> None:
+    assert offer_of("") == Offer(OLDEST, names_until(0))
+    assert offer_of("1.1", (), ("keyring",)) == Offer(ProtocolVersion(1, 1), names_until(1), ("keyring",))

@@ -242,6 +242,15 @@ async def print_lines(client: "Client", id: str, follow: bool) -> int:
     return 0
 
 
+def stopped_text(facts: "AnyJob") -> str:
+    """How much of it a cancel stopped."""
+    if facts.stopped is None:
+        return ""
+    noun = "workflow" if facts.kind == "load" else "task"
+    verb = "was" if facts.stopped == 1 else "were"
+    return f"; {facts.stopped} {noun}{'' if facts.stopped == 1 else 's'} {verb} stopped"
+
+
 @command("cancel", "Ask a job to stop. What it measured so far stays its result.")
 @click.argument("id", metavar="ID")
 @click.option("--reason", default="", metavar="TEXT", help="The reason, shown with the job.")
@@ -252,7 +261,7 @@ def cancel(id: str, reason: str, as_json: bool, **where: Any) -> int:
 
     facts = asked(where, lambda client: client.cancel(id, reason))
     text = f"job {id} has ended: it is {facts.state}" if is_final(facts.state) else f"job {id} is being cancelled"
-    say(json_of(facts) if as_json else text)
+    say(json_of(facts) if as_json else f"{text}{stopped_text(facts)}")
     return 0
 
 

@@ -17,7 +17,9 @@ import click
 from talka.cli.command import CliCommand, did_you_mean
 from talka.cli.output import say
 from talka.errors import Invalid
+from talka.units import NEVER
 from talka.work.durations import parse_duration, parse_rate, shown
+from talka.work.retention import MOST_KEPT, Keep, parse_keep
 from talka.work.shapes import MOST_ITERATIONS, MOST_VUS
 from talka.work.thresholds import BadThreshold, parse_threshold
 
@@ -48,6 +50,8 @@ class CliSettings:
     outputs: tuple[str, ...] = ()
     keep: bool = False
     store: str | None = None
+    keep_history: str | int | None = None
+    keep_failed_history: str | int | None = None
     seed: int | None = None
     ui: Literal["auto", "full", "ci", "none"] = "auto"
     engine: Literal["auto", "native", "python"] = "auto"
@@ -148,6 +152,11 @@ def checked_summary(label: str, value: object) -> str:
         raise BadSetting(f"{label}: {error}") from None
 
 
+def checked_keep(label: str, value: object) -> object:
+    parse_keep(value, Keep(NEVER, MOST_KEPT), what=label)
+    return value
+
+
 def one_of(*choices: str) -> Callable[[str, object], str]:
     def check(label: str, value: object) -> str:
         if isinstance(value, str) and value in choices:
@@ -177,6 +186,8 @@ CHECKS: Mapping[str, Callable[[str, object], object]] = {
     "outputs": texts("outputs", "jsonl=windows.jsonl"),
     "keep": switch,
     "store": checked_path,
+    "keep_history": checked_keep,
+    "keep_failed_history": checked_keep,
     "seed": whole(0, MOST_SEED),
     "ui": one_of("auto", "full", "ci", "none"),
     "engine": one_of("auto", "native", "python"),

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -12,8 +12,9 @@ from talka.cli.output import ResultFile, columns_of, say, say_list, tell
 from talka.errors import Invalid
 
 if TYPE_CHECKING:
-    from talka.report.document import ResultDocument
-    from talka.store.history.runs import History, KeptRun, RunFacts
+    from talka.report.document import Metric, ResultDocument, Step, Times
+    from talka.store.history.runs import History, KeptRun, MetricColumns, RunFacts, RunRows, StepColumns
+    from talka.work.retention import Retention
 
 DEFAULT_STORE: Final = "~/.local/state/talka/history.sqlite"
 MOST_LISTED: Final = 10_000
@@ -223,11 +224,11 @@ def result_in(run: "KeptRun") -> "ResultDocument":
         raise BadResult(f"run {run.id}: {error}") from None
 
 
-def open_store(url: str | None) -> "History":
+def open_store(url: str | None, kept: "Retention | None" = None) -> "History":
     """The history at the address, or the user's own. Nothing is touched yet."""
-    from talka.store.history.runs import open_history
+    from talka.store.history.runs import KEPT, open_history
 
-    return open_history(own_store() if url is None else url)
+    return open_history(own_store() if url is None else url, kept=KEPT if kept is None else kept)
 
 
 def own_store() -> str:
@@ -240,7 +241,7 @@ def own_store() -> str:
 def keep_result(kept: "History", document: "ResultDocument", *, is_own: bool) -> None:
     """Keep the result and say how to get at it again. `is_own`: it is the history that is looked at by default."""
     run = kept_run(document)
-    kept.keep(run)
+    kept.keep(run, kept_rows(document))
     # Not the whole address of another one: it may have a password in it.
     tell(f"kept in {kept.place}: talka history show {run.id}{'' if is_own else ' --store …'}")
 
@@ -269,6 +270,75 @@ def kept_run(document: "ResultDocument") -> "KeptRun":
         p99_ms=times.percentile(99) / 1000 if times.count else None,
         document=packed(document.to_json()),
     )
+
+
+def kept_rows(document: "ResultDocument") -> "RunRows":
+    """What queries are about: its steps with their calls, its metrics and its checks."""
+    from talka.store.history.runs import CheckColumns, RunRows
+
+    workflows = document.workflows
+    return RunRows(
+        [row for workflow in workflows for step in workflow.steps for row in step_rows(workflow.name, step)],
+        [metric_row(workflow.name, metric) for workflow in workflows for metric in workflow.metrics],
+        [
+            CheckColumns(storable(workflow.name), storable(check.name), check.passed, check.failed)
+            for workflow in workflows
+            for check in workflow.checks
+        ],
+    )
+
+
+def step_rows(workflow: str, step: "Step") -> "Iterator[StepColumns]":
+    from talka.store.history.runs import StepColumns
+
+    for call in (None, *step.calls):
+        part, name = (step, "") if call is None else (call, call.name)
+        response, service = part.response_time_ms, part.service_time_ms
+        yield StepColumns(
+            storable(workflow),
+            storable(step.name),
+            storable(name),
+            step.measured,
+            part.count,
+            part.ok,
+            part.failed,
+            part.interrupted,
+            step.skipped if call is None else 0,
+            part.rate_per_s,
+            *((None,) * 6 if response is None else times_of(response)),
+            *((None,) * 2 if service is None else (service.p50, service.p99)),
+        )
+
+
+def times_of(times: "Times") -> tuple[float, ...]:
+    return times.mean, times.p50, times.p90, times.p95, times.p99, times.max
+
+
+def metric_row(workflow: str, metric: "Metric") -> "MetricColumns":
+    from talka.store.history.runs import MetricColumns
+
+    percentiles = metric.percentiles or {}
+    return MetricColumns(
+        storable(workflow),
+        storable(metric.name),
+        metric.kind,
+        metric.values,
+        metric.total,
+        metric.rate_per_s,
+        metric.min,
+        metric.mean,
+        metric.max,
+        percentiles.get("p50"),
+        percentiles.get("p99"),
+    )
+
+
+def storable(text: str) -> str:
+    """As every database takes it. The document has it as it was."""
+    from talka.store.history.runs import MOST_TEXT_CHARACTERS
+    from talka.store.sql_text import is_storable
+
+    return "".join(char if is_storable(char) else "\ufffd" for char in text[:MOST_TEXT_CHARACTERS])
 
 
 def table(runs: "Sequence[RunFacts]", *, width: int) -> str:

@@ -29,10 +29,12 @@ from talka.report.outputs.output import JobInfo, Output, Outputs, WindowFeed, pa
 from talka.report.plan import PlanDocument, plan_document, plan_text
 from talka.report.summary import progress_line
 from talka.report.text import counted_text
+from talka.store.history.runs import KEPT
 from talka.units import SECOND
 from talka.wire.orders import Outlined
 from talka.wire.shards import PLAIN_GET, UrlRequest
 from talka.work.outcome import ExitCode
+from talka.work.retention import Retention, parse_keep
 from talka.work.specs import WorkflowSpec
 from talka.work.thresholds import BadThreshold, meaning_of
 
@@ -155,7 +157,7 @@ class Reporting:
             self._asked_for.append(AskedFor(PageOutput(settings.html, label, job), label))
         outputs += self._asked_for
         if settings.keep:
-            outputs.append(HistoryOutput(settings.store))
+            outputs.append(HistoryOutput(settings.store, kept_in_history(settings)))
         elif settings.store is not None:
             raise BadSetting(f"{settings.named('store')} goes with --keep: without it nothing is kept")
         self._outputs = Outputs(outputs)
@@ -323,9 +325,9 @@ class HistoryOutput(EndOutput):
 
     name = "history"
 
-    def __init__(self, store: str | None) -> None:
+    def __init__(self, store: str | None, kept: Retention) -> None:
         self._is_own = store is None
-        self._history = open_store(store)
+        self._history = open_store(store, kept)
         self._history.prepare()
 
     def finish(self, document: ResultDocument) -> None:
@@ -333,3 +335,14 @@ class HistoryOutput(EndOutput):
 
     def close(self) -> None:
         self._history.close()
+
+
+def kept_in_history(settings: CliSettings) -> Retention:
+    """How long, of runs that passed and of the others. One rule alone holds for both."""
+    passed, others = settings.keep_history, settings.keep_failed_history
+    completed = (
+        KEPT.completed if passed is None else parse_keep(passed, KEPT.completed, what=settings.named("keep_history"))
+    )
+    if others is None:
+        return Retention(completed, completed)
+    return Retention(completed, parse_keep(others, KEPT.failed, what=settings.named("keep_failed_history")))

@@ -495,7 +495,12 @@ def show_logs(where: dict[str, Any], id: str, task: str, wanted: LogsWanted, *, 
             await asyncio.sleep(every_s)
 
     shown = asked(where, ask)
-    if not shown.count and not wanted.as_json:
+    if shown.is_gone and not wanted.as_json:
+        tell(
+            f"job {id} ended so long ago that nothing of what its tasks logged and printed is kept any more "
+            "(--keep-logs of its manager)"
+        )
+    elif not shown.count and not wanted.as_json:
         asked_for = " there" if wanted.attempt or wanted.stream else ""
         until = " that was told before its process died" if shown.has_died else ""
         tell(f"{task} of job {id} has logged and printed nothing{asked_for}{until}")
@@ -509,6 +514,8 @@ class WordsShown:
         self.count = 0
         self.has_died = False
         """The process of an attempt did: it may have had more to say."""
+        self.is_gone = False
+        """It is no longer kept."""
         self._client = client
         self._id = id
         self._task = task
@@ -518,6 +525,7 @@ class WordsShown:
 
     def log(self, page: LogPage) -> None:
         wanted = self._wanted
+        self.is_gone = page.is_gone
         if wanted.stream in ("", "log"):
             for line in page.items:
                 if wanted.attempt in (0, line.attempt):

@@ -14,6 +14,7 @@ from talka.client.any_calls import key_header, paged
 from talka.client.calls import error_in, job_part, not_ours, worker_part
 from talka.client.dag_calls import DagCalls
 from talka.client.http import ApiAddress
+from talka.client.kinds import AnyJob
 from talka.client.requests import PAGE_DEFAULT, CancelRequest, NotEnded
 from talka.errors import Invalid
 from talka.wire.orders import JobOrder
@@ -53,8 +54,9 @@ class Client(DagCalls):
     async def order(self, id: str) -> JobOrder:
         return await self._ask("GET", f"/v1/jobs/{job_part(id)}/order", JobOrder)
 
-    async def cancel(self, id: str, reason: str = "") -> JobFacts:
-        return await self._ask("POST", f"/v1/jobs/{job_part(id)}/cancel", JobFacts, value=CancelRequest(reason))
+    async def cancel(self, id: str, reason: str = "") -> AnyJob:
+        """Ask a job to stop; the answer tells how many of its workflows or tasks that stops."""
+        return await self._ask("POST", f"/v1/jobs/{job_part(id)}/cancel", AnyJob, value=CancelRequest(reason))
 
     async def result(self, id: str) -> bytes:
         """The result document, as JSON."""

@@ -138,8 +138,9 @@ class Client:
         """The result of a job, once it has ended: this waits for it."""
         return read(self._wait(self._client.wait(id)))
 
-    def cancel(self, id: str, reason: str = "") -> JobFacts:
-        """Ask a job to stop, and return its facts. A job that has ended is not changed."""
+    def cancel(self, id: str, reason: str = "") -> AnyJob:
+        """Ask a job to stop, and return its facts; `stopped` is how many workflows or tasks that stops. A job that has
+        ended is not changed."""
         return self._wait(self._client.cancel(id, reason))
 
     def job(self, id: str) -> JobFacts:

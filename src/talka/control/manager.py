@@ -78,6 +78,7 @@ from talka.wire.security.permissions import OWN_ROLES
 from talka.wire.security.roles import Role
 from talka.wire.tasks import Done, Held, TaskProgress
 from talka.work.lifecycle import JobState
+from talka.work.retention import Retention
 
 LED_LIMIT: Final = 1024
 KEEP_AGAIN_NS: Final = SECOND
@@ -104,6 +105,7 @@ class Manager:
         wall_offset_ns: int,
         keys: WorkerKeys,
         signer: bytes = b"",
+        datacenter: str = "",
         managers: Callable[[], tuple[ManagerAt, ...]] = tuple,
         blobs: Iterable[str] = (),
         led_limit: int = LED_LIMIT,
@@ -128,6 +130,7 @@ class Manager:
         self.is_draining = False
         self._keys = keys
         self._signer = signer
+        self._datacenter = datacenter
         self._boot = boot
         self._voter = voter
         self._rng = rng
@@ -236,6 +239,7 @@ class Manager:
                 wall_offset_ns=self._wall_offset_ns,
                 managers=self._managers,
                 signer=self._signer,
+                datacenter=self._datacenter,
                 heard=self._heard,
                 tasks=self.dags,
             )
@@ -254,6 +258,13 @@ class Manager:
     def drop_keeper(self, now: int, partition: int) -> None:
         """A partition is lost: nothing of its jobs is decided here any more, and no result of a task is taken."""
         self.dags.drop(now, partition)
+
+    def sweep_jobs(self, now: int, kept: Retention) -> list[PassedOn]:
+        """While it leads: drop what is remembered of load jobs that ended long ago. Not while the clock is doubtful."""
+        registry = self.registry
+        if registry is None:
+            return []
+        return self._out(now, registry.book.sweep(now, (now + registry.wall_offset_ns) // MILLISECOND, kept))
 
     def set_wall_offset(self, wall_offset_ns: int) -> None:
         """The clock of the day was set: what is put down from now on tells the new one."""

@@ -488,6 +488,8 @@ class Streams:
         if not link.is_dialled:
             self._accepted.pop(link.source, None)
             self._strangers.pop(link.source, None)
+            if self._on_gone is not None:
+                self._on_gone(link.source, True)
             return
         dialled = self._dialled.get((link.source, link.is_control))
         if dialled is None or dialled.link is not link:

@@ -44,8 +44,9 @@ from talka.errors import Invalid, TalkaError
 from talka.nodes.auditing import put_down_change, put_down_forwarded
 from talka.nodes.control import ManagerControl
 from talka.nodes.dags.dag_opening import open_dags
-from talka.nodes.dags.dag_service import DagService
+from talka.nodes.dags.dag_service import DagService, ServiceLimits
 from talka.nodes.dags.notice_sender import NotifyOptions
+from talka.nodes.dags.store_upkeep import UpkeepLimits
 from talka.nodes.job_events import JobNews, job_event_of
 from talka.nodes.load_sampling import LoadSampler
 from talka.nodes.member import MemberNode, MemberOptions
@@ -66,11 +67,12 @@ from talka.wire.security.bundles import sign_for_earlier
 from talka.wire.views import instant_text
 from talka.work.dags.dag import CodeBundle
 from talka.work.lifecycle import JobState
+from talka.work.retention import MANAGER_KEEPS, Keep, ManagerKeeps
 
 SAMPLE_S: Final = 0.1
 SWEEP_S: Final = 600.0
-KEPT_S: Final = 7 * 86_400.0
-"""How long blobs that no job of the register names are kept."""
+YOUNG_S: Final = 3600.0
+"""A blob is put before the job that names it: one that is younger than this is not one too many."""
 STEADY_NS: Final = 3600 * SECOND
 """A clock that was set a shorter time ago may be set again: nothing is dropped for being old by it."""
 HAND_OVER_S: Final = 5.0
@@ -92,6 +94,7 @@ class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
     own_lease: OwnLease = OwnLease()
     """Of workers: how long one may be silent before its work is given to others. The register's counts; one that
     was told another is refused."""
+    keeps: ManagerKeeps = MANAGER_KEEPS
 
 
 class ManagerNode(MemberNode[PassedOn]):
@@ -102,6 +105,7 @@ class ManagerNode(MemberNode[PassedOn]):
         self.clock = ClockWatch(*both_clocks())
         self._api = options.api
         self._own_lease = options.own_lease
+        self._keeps = options.keeps
         self._store_kind = kind_of(options.store) if options.store else None
         if self._store_kind is not None and len(options.member.voters) > 1 and not self._store_kind.is_shared:
             raise Invalid(
@@ -140,6 +144,8 @@ class ManagerNode(MemberNode[PassedOn]):
                     self.runtime.tell,
                     self._on_store_broken,
                     notices=self._notices,
+                    datacenter=self.options.datacenter,
+                    limits=ServiceLimits(upkeep=UpkeepLimits(self._keeps)),
                 )
             except BaseException:
                 await store.close()
@@ -179,6 +185,7 @@ class ManagerNode(MemberNode[PassedOn]):
             wall_offset_ns=self.clock.offset_ns,
             keys=self._trust.keys,
             signer=self._trust.named,
+            datacenter=options.datacenter,
             managers=self._managers,
             blobs=self._blobs.digests(),
         )
@@ -262,10 +269,11 @@ class ManagerNode(MemberNode[PassedOn]):
             await asyncio.sleep(SWEEP_S)
             # Files are as old as a clock says that was set.
             if self.clock.is_steady(boottime_ns(), STEADY_NS):
-                await self.drop_unnamed(KEPT_S)
+                self.perform(self.manager.sweep_jobs(boottime_ns(), self._keeps.jobs))
+                await self.drop_unnamed(self._keeps.blobs)
 
-    async def drop_unnamed(self, kept_s: float) -> None:
-        """Drop blobs that are older than this and that nothing names any more."""
+    async def drop_unnamed(self, keep: Keep) -> None:
+        """Drop blobs that nothing names any more and that are older than this, or too many."""
         try:
             named = set[str]() if self.dags is None else await self.dags.bundles()
         except TalkaError:
@@ -275,7 +283,9 @@ class ManagerNode(MemberNode[PassedOn]):
             if record.checkpoint:
                 with contextlib.suppress(TalkaError):
                     named.update(closed_of(decode_checkpoint(record.checkpoint)).values())
-        work = partial(self._blobs.sweep, named, kept_s, realtime_ns() / SECOND)
+        work = partial(
+            self._blobs.sweep, named, keep.age_ns / SECOND, realtime_ns() / SECOND, most=keep.count, young_s=YOUNG_S
+        )
         with contextlib.suppress(TalkaError):
             removed = await asyncio.get_running_loop().run_in_executor(None, work)
             self.manager.blobs.forget(removed)
@@ -381,6 +391,7 @@ class ManagerNode(MemberNode[PassedOn]):
                 version=VERSION,
                 allow_partial=record.order.allow_partial,
                 warnings=tuple(led.warnings),
+                datacenters=(record.datacenter,) if record.datacenter else (),
             ),
         )
         reason = " ".join(document.reasons)[:2000]

@@ -30,6 +30,7 @@ from talka.cluster.membership.news import (
     Refuted,
     StateLearned,
 )
+from talka.control.member.agreements import VersionDiffers
 from talka.control.member.composite import NodeNews
 from talka.control.member.receiver import Applied
 from talka.control.member.role_check import RoleRefused
@@ -55,6 +56,7 @@ WORDS: Final = {
     "alarm": "{text}",
     "keys": "keys in use: {keys}, sealing with {primary}",
     "key-change": "{who} ({source}) asked to {what} keys; in use: {keys}, sealing with {primary}",
+    "version": "{name} speaks protocol {theirs}, this node {mine}: {agreed} is spoken with it",
     "searching": "{text}",
     "stopped": "stopped",
 }
@@ -94,6 +96,8 @@ def event_of(news: NodeNews) -> Event | None:
         case RoleRefused(name=name, role=role, message=message, source=source):
             facts = {"address": source, "reason": "role", "name": name, "role": role, "message": message}
             return {"event": "refused", **facts, "text": news.text}
+        case VersionDiffers():
+            return {"event": "version", **asdict(news)}
         case LeadershipAlarm(kind=kind, text=text):
             return {"event": "alarm", "kind": kind, "text": text}
         case StateLearned() | LeaseExtended() | WriteEnded() | ReadEnded() | ConfigChanged() | PhaseChanged():

@@ -15,7 +15,7 @@ from typing import Any, Final, Generic
 import msgspec
 
 from talka.clock import boottime_ns, cpu_ns, realtime_ns
-from talka.cluster.effects import Lane, Send, Transmit
+from talka.cluster.effects import HANDLE, Lane, Send, Transmit
 from talka.control.member.admission import Admission
 from talka.control.member.composite import AsideMessage, ClusterMember, MemberEffect, PartEffect, ToNeighbour
 from talka.control.member.metrics import Counted
@@ -38,6 +38,7 @@ from talka.wire.security.keys import Keyring, encode_ring
 from talka.wire.security.roles import Proven, Role
 from talka.wire.security.sealing import Seal
 from talka.wire.versions import VERSION as PROTOCOL_VERSION
+from talka.wire.versions import names_until
 
 CLOSE_S: Final = 3.0
 """For writes that are under way when a node ends."""
@@ -45,7 +46,6 @@ REFUSALS_LIMIT: Final = 256
 CHORES_LIMIT: Final = 64
 ASIDE_LIMIT: Final = 64
 """Messages between neighbours in one turn of the loop."""
-CAPABILITIES: Final = ("challenge", "keyring")
 CLASSES: Final = {
     Lane.STREAM: Class.JOBS,
     Lane.CONTROL: Class.CONTROL,
@@ -112,6 +112,7 @@ class NodeRuntime(Generic[PartEffect]):
         self._carry_out = carry_out
         self._on_done = on_done
         self._hears = hears
+        self._on_gone = on_gone
         self._marks = marks or {}
         self._walked: list[MemberEffect | PartEffect] | None = None
         self._chores: set[asyncio.Task[None]] = set()
@@ -127,7 +128,7 @@ class NodeRuntime(Generic[PartEffect]):
                 options.environment,
                 role,
                 str(PROTOCOL_VERSION),
-                list(CAPABILITIES),
+                list(names_until(PROTOCOL_VERSION.minor)),
                 [],
                 options.datacenter,
                 "",
@@ -146,7 +147,7 @@ class NodeRuntime(Generic[PartEffect]):
             on_refused=self.refused,
             rng=self.rng,
             security=security,
-            on_gone=on_gone,
+            on_gone=self._on_connection_gone,
             on_refusing=on_refusing,
         )
         self.neighbour: NodeRuntime[Any] | None = None
@@ -242,6 +243,12 @@ class NodeRuntime(Generic[PartEffect]):
         opened = self.admission.opened
         self.do(self.member.on_frame(boottime_ns(), source, frame, Lane.STREAM, -1, proven))
         return self.admission.opened > opened
+
+    def _on_connection_gone(self, address: str, was_there: bool) -> None:
+        if address.startswith(HANDLE):
+            self.admission.agreements.gone(address)
+        elif self._on_gone is not None:
+            self._on_gone(address, was_there)
 
     def hear_neighbour(self, boot: int, message: AsideMessage) -> None:
         if not self.is_closed and (self._hears is None or self._hears()):

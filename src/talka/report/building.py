@@ -66,6 +66,8 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     allow_partial: bool = False
     warnings: tuple[str, ...] = ()
+    datacenters: tuple[str, ...] = ()
+    """Where it ran; empty for a local run."""
 
 
 def build(job: LoadJob, specs: Sequence[Outlined], meta: Meta) -> ResultDocument:
@@ -91,7 +93,7 @@ def build(job: LoadJob, specs: Sequence[Outlined], meta: Meta) -> ResultDocument
         ],
         timeline=timeline_of(job.timeline, [run.timeline for run in job.workflows.values()]),
         lost_shards=[lost_of(lost) for lost in job.lost],
-        datacenters=[],
+        datacenters=list(meta.datacenters),
         start_skew_ms=start_skew_ms(job),
         generator=generator,
         warnings=[*meta.warnings, *warnings_of(job, specs, generator), *folded],

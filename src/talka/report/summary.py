@@ -164,6 +164,7 @@ def facts_of(document: ResultDocument) -> list[str]:
         loads[0] if len(loads) == 1 else f"{len(loads)} workflows",
         f"ran {seconds_text(document.duration_s)}{cores_text(document)}",
         f"started {document.started_at}",
+        *([f"in {', '.join(document.datacenters)}"] if document.datacenters else []),
     ]
 
 

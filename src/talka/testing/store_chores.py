@@ -21,6 +21,7 @@ from talka.units import MILLISECOND
 from talka.work.dags.dag import DagSpec
 from talka.work.dags.records import PutSchedule, ScheduleRow
 from talka.work.lifecycle import JobState
+from talka.work.retention import Keep, Retention
 
 FIRST_CALL: Final = 1 << 40
 """Numbers of calls that no client uses."""
@@ -81,7 +82,8 @@ class StoreChores(Observer):
         grown_ms = (now - self._swept_at) // MILLISECOND
         self._swept_at += grown_ms * MILLISECOND
         before = jobs_in(records)
-        records.sweep(grown_ms, self._kept_ms, ALL_ROWS, ALL_ROWS)
+        keep = Keep(self._kept_ms * MILLISECOND, ALL_ROWS)
+        records.sweep(grown_ms, Retention(keep, keep), ALL_ROWS)
         while records.clear():
             pass
         kept = dict.fromkeys(row.number for row in jobs_in(records))

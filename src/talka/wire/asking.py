@@ -101,6 +101,10 @@ class Ask(Message, frozen=True, tag=20):
     within_ms: Annotated[int, Meta(ge=0, le=600_000)] = 10_000
     """After so long nobody waits for the answer any more."""
 
+    @property
+    def needs(self) -> int:
+        return self.question.needs
+
 
 class AskAnswer(Message, frozen=True, tag=21):
     number: Number

@@ -2,7 +2,7 @@
 error."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, Final, Generic, TypeAlias, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Final, Generic, TypeAlias, TypeVar, get_args
 
 import msgspec
 
@@ -21,6 +21,14 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     It refers to nothing that refers to it, so the garbage collector need not look at it.
     """
+
+    since: ClassVar[int] = 0
+    """The minor of the protocol that brought it: it is not said to a side of a lower one."""
+
+    @property
+    def needs(self) -> int:
+        """The minor that a side must speak to understand this message, with what is in it."""
+        return self.since
 
 
 class BadMessage(Untrusted):

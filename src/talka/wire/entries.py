@@ -65,6 +65,10 @@ class JobEntry(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int = 0
     version: int = 0
     """Grows with every write."""
+    datacenter: str = ""
+    """Where it runs: the leader's that accepted it."""
+    stopped: int = -1
+    """Workflows that had not ended when it was cancelled; -1: it was not."""
 
 
 class AttemptEntry(msgspec.Struct, frozen=True, array_like=True):

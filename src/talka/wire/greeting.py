@@ -3,6 +3,8 @@
 A nonce is answered by its echo, so that a frame kept by somebody else proves nothing. The newest keys travel here too:
 one that was away while keys changed reads this conversation with the key it still has.
 
+Sides that have not met speak here: no message of this channel may ever need more than protocol 1.0.
+
 Decision: docs/decisions/0014-sealed-and-alive.md.
 """
 
@@ -66,6 +68,9 @@ class Proof(Message, frozen=True, tag=4):
 
     echo: Nonce
     floor: Number
+    version: Word = ""
+    """Of the protocol, as in Self; sides of 1.0 do not say it."""
+    capabilities: Capabilities = []
 
 
 class GreetingRefusal(Message, frozen=True, tag=5):

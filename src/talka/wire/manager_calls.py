@@ -127,6 +127,10 @@ class ManagerCall(Message, frozen=True, tag=50):
     asker: Asker | None = None
     """Whoever asked the manager that passes this on. Without one it is refused."""
 
+    @property
+    def needs(self) -> int:
+        return self.call.needs
+
 
 class JobTold(Message, frozen=True, tag=1):
     job: JobFacts
@@ -175,3 +179,7 @@ class CallAnswer(Message, frozen=True, tag=51):
     text: Annotated[str, msgspec.Meta(max_length=TEXT_LIMIT)] = ""
     """The problem as a sentence; of `elsewhere` the name of whoever leads."""
     retry_after_ms: Count = 0
+
+    @property
+    def needs(self) -> int:
+        return 0 if self.answer is None else self.answer.needs

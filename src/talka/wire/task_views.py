@@ -67,6 +67,10 @@ class DagFacts(msgspec.Struct, frozen=True):
     the manager it is not known yet."""
     notifications: list[NoticeView] = []
     """Of one that has ended, where it is asked for alone."""
+    stopped: int | None = None
+    """Of a job that was cancelled: how many tasks did not run to their end for it."""
+    datacenter: str = ""
+    """Where it runs or ran; empty where that was not said."""
 
 
 class TaskView(msgspec.Struct, frozen=True):
@@ -228,6 +232,8 @@ class OutputView(msgspec.Struct, frozen=True):
     streams: list[StreamText] = []
     is_over: bool = True
     """While it runs, only the last of what it has written so far is here."""
+    is_gone: bool = False
+    """The job ended so long ago that nothing of this is kept any more."""
 
 
 class LogLineView(msgspec.Struct, frozen=True):
@@ -239,6 +245,8 @@ class LogLineView(msgspec.Struct, frozen=True):
 class LogPage(msgspec.Struct, frozen=True):
     items: list[LogLineView]
     next: str = ""
+    is_gone: bool = False
+    """The job ended so long ago that nothing of this is kept any more."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True):

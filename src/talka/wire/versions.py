@@ -1,8 +1,9 @@
 """What two sides of a connection agree on: the version of the protocol, and the capabilities that both have.
 
-Another MAJOR is another language. A higher MINOR adds what an older side may ignore; the lower one of both is spoken.
+Another MAJOR is another language. A higher MINOR adds messages, fields and capabilities; the lower one of both is
+spoken. What a message needs stands in its class (`since`), what a capability needs here.
 
-Decision: docs/decisions/0014-sealed-and-alive.md.
+Decision: docs/decisions/0063-what-two-sides-agreed-on.md.
 """
 
 import re
@@ -23,8 +24,8 @@ _NAMED: Final = 3
 _TEXT: Final = re.compile(r"(0|[1-9][0-9]{0,3})\.(0|[1-9][0-9]{0,3})", re.ASCII)
 
 Part = Annotated[int, Meta(ge=0, le=PART_LIMIT)]
-Capability = Annotated[str, Meta(min_length=1, max_length=CAPABILITY_LIMIT)]
-Capabilities = Annotated[tuple[Capability, ...], Meta(max_length=CAPABILITIES_LIMIT)]
+CapabilityName = Annotated[str, Meta(min_length=1, max_length=CAPABILITY_LIMIT)]
+Capabilities = Annotated[tuple[CapabilityName, ...], Meta(max_length=CAPABILITIES_LIMIT)]
 
 
 class ProtocolVersion(msgspec.Struct, frozen=True, array_like=True, order=True):
@@ -44,13 +45,40 @@ class ProtocolVersion(msgspec.Struct, frozen=True, array_like=True, order=True):
         return cls(int(match[1]), int(match[2]))
 
 
-VERSION: Final = ProtocolVersion(1, 0)
+VERSION: Final = ProtocolVersion(1, 1)
+OLDEST: Final = ProtocolVersion(VERSION.major, 0)
+"""Spoken with a side that nothing is known of: every side of this MAJOR understands it."""
+
+
+class Capability(msgspec.Struct, frozen=True):
+    """What a side can do that one of a lower minor cannot."""
+
+    name: str
+    since: int
+    """The minor that brought it: every side from there on has it."""
+    otherwise: str
+    """What is done with a side that lacks it."""
+
+
+CHALLENGE: Final = Capability("challenge", 0, "nothing: every side has it")
+KEYRING: Final = Capability("keyring", 0, "nothing: every side has it")
+ONE_LIFE: Final = Capability("one-life", 1, "nothing that only newer sides understand is said to it")
+"""It says its version when it proves that it lives, and does not hear what was meant for an earlier life of it."""
+CERTIFICATES: Final = Capability("certificates", 1, "its certificates are not asked for")
+"""It tells until when its certificates are valid."""
+CAPABILITIES: tuple[Capability, ...] = (CHALLENGE, KEYRING, ONE_LIFE, CERTIFICATES)
+"""Those of this release."""
+
+
+def names_until(minor: int) -> tuple[str, ...]:
+    """What a side of this minor can do, as far as this one knows of it."""
+    return tuple(each.name for each in CAPABILITIES if each.since <= minor)
 
 
 class Offer(msgspec.Struct, frozen=True, array_like=True):
     """What one side can do, and what the other one must be able to do."""
 
-    version: ProtocolVersion = VERSION
+    version: ProtocolVersion
     capabilities: Capabilities = ()
     required: Capabilities = ()
 
@@ -67,6 +95,9 @@ class Agreed(msgspec.Struct, frozen=True):
     version: ProtocolVersion
     capabilities: tuple[str, ...]
     """Those of both, in order."""
+
+    def knows(self, capability: Capability) -> bool:
+        return capability.name in self.capabilities
 
 
 class NotCompatible(Untrusted):
@@ -95,6 +126,13 @@ def negotiate(mine: Offer, theirs: Offer) -> Agreed:
         raise NotCompatible("capability", f"this side lacks {missing}, which the other one requires")
     shared = tuple(sorted(dict.fromkeys(each for each in mine.capabilities if each in theirs.capabilities)))
     return Agreed(min(mine.version, theirs.version), shared)
+
+
+def offer_of(version: str, capabilities: Sequence[str] = (), required: Sequence[str] = ()) -> Offer:
+    """What a side says of itself. Without a version it speaks the oldest; without capabilities it has what its version
+    brings."""
+    spoken = ProtocolVersion.parse(version) if version else OLDEST
+    return Offer(spoken, tuple(capabilities) or names_until(spoken.minor), tuple(required))
 
 
 def disagreement(mine: Offer, version: str, capabilities: Sequence[str], required: Sequence[str]) -> str:

@@ -64,6 +64,10 @@ class JobFacts(msgspec.Struct, frozen=True):
     submitted_by: str = ""
     cancel: str = ""
     """Why it is to stop; empty when nobody asked."""
+    stopped: int | None = None
+    """Of a job that was cancelled: how many workflows, or tasks, did not run to their end for it."""
+    datacenter: str = ""
+    """Where it runs or ran; empty where that was not said."""
 
 
 class JobsPage(msgspec.Struct, frozen=True, omit_defaults=True):

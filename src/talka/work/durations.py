@@ -43,7 +43,7 @@ class BadRate(Invalid):
     """What was written is not a rate, or not one Talka accepts."""
 
 
-def parse_duration(text: str | int | float, *, what: str = "duration") -> int:
+def parse_duration(text: str | int | float, *, what: str = "duration", longest_ns: int = LONGEST_NS) -> int:
     """Nanoseconds, rounded to whole ones. A bare number means seconds; `what` names the value in an error."""
     if isinstance(text, str):
         amount_ns = _written_ns(text.strip())
@@ -56,8 +56,8 @@ def parse_duration(text: str | int | float, *, what: str = "duration") -> int:
         )
     if amount_ns < 0:
         raise BadDuration(f"{what} = {shown(text)} is negative: a duration is 0 or more")
-    if amount_ns > LONGEST_NS:
-        raise BadDuration(f"{what} = {shown(text)} is too long: write at most 30 days")
+    if amount_ns > longest_ns:
+        raise BadDuration(f"{what} = {shown(text)} is too long: write at most {longest_ns // UNIT_NS['d']} days")
     return round(amount_ns)
 
 

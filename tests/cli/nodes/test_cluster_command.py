@@ -12,6 +12,7 @@ import pytest
 
 from talka.cli.main import run_command
 from talka.net.discovery import Candidates
+from talka.wire.versions import VERSION
 from tests.node_process import NodeProcess, nodes
 
 LIMIT_S = 60.0
@@ -104,9 +105,9 @@ def test_members_as_a_table(cluster: Cluster, ask) -> None:
     code, out, err = once(are_alive, lambda: ask(cluster, "members"))
     assert (code, err) == (0, "")
     heading, a, b = [line.split() for line in out.splitlines()]
-    assert heading == ["NAME", "STATE", "ADDRESS", "ROLE", "DATACENTER", "NOTE"]
-    assert a == ["a", "alive", cluster.addresses["a"], "manager", "north", "answers", "here"]
-    assert b == ["b", "alive", cluster.addresses["b"], "manager"]
+    assert heading == ["NAME", "STATE", "ADDRESS", "ROLE", "DATACENTER", "PROTOCOL", "NOTE"]
+    assert a == ["a", "alive", cluster.addresses["a"], "manager", "north", str(VERSION), "answers", "here"]
+    assert b == ["b", "alive", cluster.addresses["b"], "manager", str(VERSION)]
 
 
 def test_members_as_json(cluster: Cluster, ask) -> None:

@@ -13,6 +13,7 @@ from talka.cli.nodes.settings import KNOWN, NodeSettings
 from talka.cluster.leadership.lease_terms import OwnLease
 from talka.errors import Invalid
 from talka.nodes.worker import WorkerOptions
+from talka.work.retention import MANAGER_KEEPS
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +64,24 @@ def test_durations_become_seconds(folder: Path) -> None:
     assert NodeSettings("worker", {"grace": "1m30s"}).seconds("grace", "30s") == 90
     (folder / "talka.toml").write_text("[worker]\ngrace = 1.5")
     assert NodeSettings("worker", {}).seconds("grace", "30s") == 1.5
+
+
+@pytest.mark.parametrize("kind", ["up", "manager"])
+def test_what_is_kept_of_what_has_ended_is_a_setting(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert NodeSettings(kind, {}).keeps() == MANAGER_KEEPS
+    (folder / "talka.toml").write_text(f'[{kind}]\nkeep_jobs = "30d"\nkeep_logs = 100')
+    keeps = NodeSettings(kind, {"keep_failed_jobs": "90d,20"}).keeps()
+    assert (str(keeps.jobs.completed), str(keeps.jobs.failed)) == ("30d,10000", "90d,20")
+    assert (str(keeps.output.completed), str(keeps.output.failed)) == ("7d,100", "7d,100")
+    monkeypatch.setenv("TALKA_KEEP_BLOBS", "2h,5")
+    monkeypatch.setenv("TALKA_KEEP_FAILED_LOGS", "1d")
+    keeps = NodeSettings(kind, {}).keeps()
+    assert (str(keeps.blobs), str(keeps.output.failed)) == ("2h,5", "1d,100")
+    with pytest.raises(Invalid, match=r"--keep-jobs = \"soon\" is not a duration"):
+        NodeSettings(kind, {"keep_jobs": "soon"}).keeps()
+    with pytest.raises(Invalid, match="TALKA_KEEP_BLOBS = 30m,5 is not possible: .* write at least 1h"):
+        monkeypatch.setenv("TALKA_KEEP_BLOBS", "30m,5")
+        NodeSettings(kind, {}).keeps()
 
 
 @pytest.mark.parametrize("kind", ["up", "manager"])

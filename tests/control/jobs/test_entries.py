@@ -9,9 +9,11 @@ import pytest
 from talka.cluster.leadership.news import WriteEnded
 from talka.control.jobs.effects import Alarmed
 from talka.control.jobs.entries import EntryBook
+from talka.units import MILLISECOND
 from talka.wire.entries import SLOTS, JobEntry, decode_entry, encode_entry
 from talka.wire.orders import JobOrder
 from talka.work.lifecycle import JobState
+from talka.work.retention import Keep, Retention
 
 OrderOf = Callable[..., JobOrder]
 
@@ -229,6 +231,63 @@ def test_a_job_whose_end_is_not_on_disk_keeps_its_slot(checkpoints: Books, entry
 
     assert checkpoints.told(checkpoints.group.write()) == ["ended"]
     assert checkpoints.book.has_room()
+
+
+DAY_MS = 86_400_000
+
+
+def kept_for(days: int, count: int) -> Keep:
+    return Keep(days * DAY_MS * MILLISECOND, count)
+
+
+def test_jobs_that_ended_long_ago_or_beyond_so_many_are_dropped_each_kind_by_its_rule(
+    checkpoints: Books, entry_of: RecordOf
+) -> None:
+    states = [JobState.COMPLETED, JobState.FAILED, JobState.PARTIAL]
+    for number in range(9):
+        checkpoints.add(entry_of(number, state=states[number % 3], ended_ms=number * DAY_MS, key=f"k{number}"))
+    checkpoints.add(entry_of(9, state=JobState.RUNNING, key="k9"))
+    now, wall_ms = checkpoints.group.now, 9 * DAY_MS
+    rules = Retention(kept_for(5, 9), kept_for(99, 3))
+
+    checkpoints.act(checkpoints.book.sweep(now, wall_ms, rules))
+
+    assert [entry.number for entry in checkpoints.book.in_order()] == [5, 6, 7, 8, 9]
+    assert checkpoints.book.by_key("k4") is None and checkpoints.book.by_key("k9") is not None
+    assert checkpoints.act(checkpoints.book.sweep(now, wall_ms, rules)) == []
+    assert [entry.number for entry in checkpoints.reopen().in_order()] == [5, 6, 7, 8, 9], "a majority forgot them"
+
+
+@pytest.mark.parametrize("checkpoints", [2], indirect=True)
+def test_a_job_that_leaves_keeps_its_slot_until_a_majority_knows(checkpoints: Books, entry_of: RecordOf) -> None:
+    book, now = checkpoints.book, checkpoints.group.now
+    checkpoints.add(entry_of(1, state=JobState.COMPLETED, ended_ms=0))
+    checkpoints.add(entry_of(2, state=JobState.RUNNING))
+    assert book.has_room()
+    checkpoints.group.hold()
+    nothing = Retention(kept_for(0, 0), kept_for(0, 0))
+
+    checkpoints.act(book.sweep(now, DAY_MS, nothing))
+
+    assert not book.has_room() and "job1" in book.decided
+    assert book.sweep(now, DAY_MS, nothing) == [], "it leaves already"
+    checkpoints.told(checkpoints.group.write())
+    assert book.has_room() and list(book.decided) == ["job2"]
+
+
+def test_a_job_whose_drop_did_not_come_through_stays_until_the_next_sweep(
+    checkpoints: Books, entry_of: RecordOf
+) -> None:
+    book, now = checkpoints.book, checkpoints.group.now
+    checkpoints.add(entry_of(1, state=JobState.CANCELLED, ended_ms=0))
+    checkpoints.group.hold()
+    nothing = Retention(kept_for(0, 0), kept_for(0, 0))
+    checkpoints.act(book.sweep(now, DAY_MS, nothing))
+    assert book.on_write_ended(now, WriteEnded(2, "unknown")) == []
+    assert "job1" in book.decided
+    checkpoints.told(checkpoints.group.write())
+    checkpoints.act(book.sweep(now, DAY_MS, nothing))
+    assert book.decided == {}
 
 
 def test_versions_count_the_decisions(checkpoints: Books, entry_of: RecordOf) -> None:

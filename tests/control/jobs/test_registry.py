@@ -24,14 +24,22 @@ from talka.control.jobs.effects import (
     WorkerLost,
     WorkerRegistered,
 )
-from talka.control.jobs.queue import QUEUE_LIMIT, QUEUE_TIMEOUT_NS, JobQueue
+from talka.control.jobs.queue import QUEUE_LIMIT, QUEUE_TIMEOUT_NS
 from talka.control.jobs.registry import LEAD_AGAIN_NS, OWNER_SILENCE_NS, SETTLE_NS, Registry
 from talka.control.jobs.workers.fleet import Fleet, NotFree
 from talka.control.tasks.epoch_floor import TOO_OLD
 from talka.control.tasks.quarantine import QUARANTINED, Denied
 from talka.testing.trust import SIGNER
 from talka.units import MILLISECOND, NEVER, SECOND
-from talka.wire.entries import ORDER_LIMIT_BYTES, Grant, JobEntry, decode_entry
+from talka.wire.entries import (
+    ORDER_LIMIT_BYTES,
+    Grant,
+    JobCheckpoint,
+    JobEntry,
+    WorkflowEntry,
+    decode_entry,
+    encode_checkpoint,
+)
 from talka.wire.jobs import (
     CHANNEL,
     Beat,
@@ -68,7 +76,7 @@ from talka.wire.orders import BundleFacts, JobOrder
 from talka.wire.security.access import own
 from talka.wire.shards import UrlRequest
 from talka.wire.views import ClusterView, JobFacts, JobsPage, ManagerView, WorkerDecision, WorkerView, instant_text
-from talka.work.lifecycle import JobState, is_final
+from talka.work.lifecycle import JobState, TaskState, is_final
 from tests.sim.variants import without
 
 EPOCH_NS = 1_700_000_000 * SECOND
@@ -313,8 +321,8 @@ def test_keys_are_what_makes_the_same_submission_one_job(cabinet_of: CabinetOf, 
     assert office.submit(order_of(), "k").id != office.submit(order_of(), "k").id
 
 
+@pytest.mark.parametrize("office", [{"queue_limit": 1}], indirect=True)
 def test_a_full_queue_is_busy(office: Office, order_of: OrderOf) -> None:
-    office.registry.queue = JobQueue(1)
     office.submit(order_of())
 
     (answer,) = answers(office.ask(SubmitJob(order_of())))
@@ -749,6 +757,50 @@ def test_a_job_that_is_being_cancelled_stays_so_until_it_has_ended(office: Offic
     office.checkpoint(job, 2, "completed")
 
     assert office.answer(CancelJob(job), JobFacts).state is JobState.COMPLETED
+
+
+def order_of_three(order_of: OrderOf) -> JobOrder:
+    order = order_of()
+    (shop,) = order.workflows
+    return msgspec.structs.replace(
+        order, workflows=tuple(msgspec.structs.replace(shop, name=name) for name in ("A", "B", "C"))
+    )
+
+
+def test_who_cancels_is_told_how_many_workflows_that_stops_and_again_the_same(
+    office: Office, order_of: OrderOf
+) -> None:
+    office.beat("w1")
+    first, waiting = office.submit(order_of_three(order_of)).id, office.submit(order_of_three(order_of)).id
+    assert office.facts(first).stopped is None
+    states = (TaskState.COMPLETED, TaskState.RUNNING, TaskState.PENDING)
+    ended = JobCheckpoint(2, tuple(WorkflowEntry(name, state) for name, state in zip("ABC", states, strict=True)))
+    office.checkpoint(first, 1, content=encode_checkpoint(ended))
+
+    assert office.answer(CancelJob(first), JobFacts).stopped == 2
+    assert office.answer(CancelJob(waiting), JobFacts).stopped == 3
+
+    all_ended = JobCheckpoint(2, tuple(WorkflowEntry(name, TaskState.CANCELLED) for name in "ABC"))
+    office.checkpoint(first, 2, "cancelled", content=encode_checkpoint(all_ended))
+    assert office.answer(CancelJob(first), JobFacts).stopped == 2
+    assert office.facts(waiting).stopped == 3
+
+
+def test_of_a_job_whose_checkpoint_nobody_can_read_all_workflows_count_as_stopped(
+    office: Office, order_of: OrderOf
+) -> None:
+    office.beat("w1")
+    job = office.submit(order_of_three(order_of)).id
+    office.checkpoint(job, 1, content=b"no checkpoint")
+
+    assert office.answer(CancelJob(job), JobFacts).stopped == 3
+
+
+@pytest.mark.parametrize("datacenter", ["fra1", ""])
+def test_a_job_names_the_datacenter_that_accepted_it(cabinet_of: CabinetOf, order_of: OrderOf, datacenter: str) -> None:
+    office = Office(cabinet_of, "m1", datacenter=datacenter)
+    job = office.submit(order_of()).id
+    assert office.facts(job).datacenter == office.entry(job).datacenter == datacenter
 
 
 # -- workers

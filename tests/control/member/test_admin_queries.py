@@ -88,6 +88,7 @@ def test_members_are_told_with_all_that_programs_want_to_know() -> None:
                 "reason": "no answer",
                 "datagrams": True,
                 "self": False,
+                "protocol": "1.0",
             },
             {
                 "name": "b",
@@ -103,6 +104,7 @@ def test_members_are_told_with_all_that_programs_want_to_know() -> None:
                 "reason": "",
                 "datagrams": True,
                 "self": True,
+                "protocol": "1.0",
             },
             {
                 "name": "c",
@@ -118,6 +120,7 @@ def test_members_are_told_with_all_that_programs_want_to_know() -> None:
                 "reason": "",
                 "datagrams": True,
                 "self": False,
+                "protocol": "1.0",
             },
         ],
         "next": "",

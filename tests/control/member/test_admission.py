@@ -21,6 +21,7 @@ from talka.control.member.admission import (
     RingChanged,
     Welcomed,
 )
+from talka.control.member.agreements import VersionDiffers
 from talka.control.member.life_proofs import ASK_AGAIN_NS, HELD_LIMIT, HELD_LIMIT_BYTES, PROOF_NS, WAITING_LIMIT
 from talka.control.member.replay_guard import ReplayGuard
 from talka.units import SECOND
@@ -140,7 +141,7 @@ def test_a_frame_of_an_unknown_life_is_held_and_its_sender_challenged_and_it_is_
     opened, message = a.read(challenge.frame)
     assert isinstance(message, Challenge)
     (proof,) = a.get(challenge.frame, source="at-b")
-    assert a.read(proof.frame)[1] == Proof(message.nonce, 0)
+    assert a.read(proof.frame)[1] == Proof(message.nonce, 0, "1.0")
     assert b.get(proof.frame, source="at-a") == []
     assert b.heard == [1]
     assert (b.replay_guard.admitted, b.replay_guard.refused, b.admission.lives.challenged) == (1, {}, 1)
@@ -1007,3 +1008,82 @@ def test_the_key_a_node_used_last_is_known_while_it_is_in_use_and_not_ours() -> 
 
     b.admission.use(b.admission.ring.without(mine))
     assert b.admission.key_of("d") == ""
+
+
+# -- what was agreed on
+
+
+NEW_ME = Self("shop", "staging", "manager", "1.1", ["keyring", "one-life"])
+
+
+def spoken(node: Node, name: str) -> tuple[int, str]:
+    """The life it was agreed on with, and the version."""
+    return node.admission.agreements.life_of(name), str(node.admission.agreements.of(name).version)
+
+
+def test_both_sides_of_a_greeting_know_what_they_agreed_on() -> None:
+    a, b = Node("a", boot=1, me=NEW_ME), Node("b", boot=2, me=NEW_ME)
+    hellos = [effect for effect in a.admission.hello(0, "at-b") if isinstance(effect, Transmit)]
+
+    converse(a, b, hellos[0].frame)
+
+    assert (spoken(a, "b"), spoken(b, "a")) == ((2, "1.1"), (1, "1.1"))
+    assert [news for node in (a, b) for news in node.news if isinstance(news, VersionDiffers)] == []
+
+
+def test_a_life_that_proves_itself_says_what_it_is_and_one_that_says_nothing_speaks_the_oldest() -> None:
+    a, b = Node("a", boot=1, me=NEW_ME), Node("b", boot=2, me=NEW_ME)
+    met(a, b)
+    old = Node("c", boot=3)
+    (challenge,) = b.get(old.frame())
+    nonce = old.read(challenge.frame)[1].nonce  # type: ignore[union-attr]
+
+    b.get(old.greet(Proof(nonce, 0)))
+
+    assert (spoken(b, "a"), spoken(b, "c")) == ((1, "1.1"), (3, "1.0"))
+    assert b.news == [VersionDiffers("c", "1.1", "1.0", "1.0", ("keyring",))]
+
+
+def test_a_life_that_is_known_and_of_which_nothing_is_agreed_on_is_heard_and_asked() -> None:
+    a, b = Node("a", boot=1, me=NEW_ME), Node("b", boot=2, me=NEW_ME)
+    met(a, b)
+    b.admission.agreements.end("a", 1)
+
+    (challenge,) = b.get(a.frame())
+    assert len(b.heard) == 1
+    assert b.get(a.frame()) == [], "it is not asked with every frame"
+    for proof in a.get(challenge.frame):
+        b.get(proof.frame)
+
+    assert spoken(b, "a") == (1, "1.1")
+    assert len(b.heard) == 2, "nothing is heard twice"
+    assert b.get(a.frame()) == []
+
+
+@pytest.mark.parametrize("version", ["2.0", "one"])
+def test_who_cannot_be_talked_with_proves_nothing_and_welcomes_nobody(version: str) -> None:
+    a, b = Node("a", boot=1, me=NEW_ME), Node("b", boot=2, me=NEW_ME)
+    (challenge,) = b.get(a.frame())
+    nonce = a.read(challenge.frame)[1].nonce  # type: ignore[union-attr]
+    b.get(a.greet(Proof(nonce, 0, version)))
+    hello = next(effect for effect in a.admission.hello(0, "at-b") if isinstance(effect, Transmit))
+    echo = b.read(hello.frame)[1].nonce  # type: ignore[union-attr]
+    welcome = GreetingWelcome(msgspec.structs.replace(NEW_ME, version=version), echo, bytes(NONCE_BYTES))
+
+    a.get(b.greet(welcome))
+
+    assert (b.heard, b.replay_guard.refused, a.replay_guard.refused) == ([], {"version": 1}, {"version": 1})
+    assert a.news == []
+
+
+def test_what_is_meant_for_one_life_is_heard_by_no_other() -> None:
+    a, b = pair()
+    met(a, b)
+    channel = leases.CHANNEL.number
+    meant = [a.admission.wrap(0, channel, BODY, to="b", life=life) for life in (0, 2, 3)]
+
+    for frame in meant:
+        b.get(frame)
+
+    assert len(b.heard) == 2
+    assert b.replay_guard.refused == {"life": 1}

@@ -1,8 +1,9 @@
 """`talka` as its next minor release might be: run this file in place of `python -m talka`.
 
-It speaks protocol 1.n+1: a field more in two messages and in the entry of a job, a message more, a capability more. It
-says all of it to everybody, also to sides that never heard of it. Two events tell what it learns of others: `heard`,
-once for each sender and thing, and `agreed` for each greeting. Nothing else differs.
+It speaks protocol 1.n+1: a field more in two messages and in the entry of a job, a message more, a capability more. The
+fields are said to everybody, as older sides ignore them. The message is handed to the member for everybody: that it
+goes to those alone who know it is what the product's own code does. The event `heard` tells what it learns of others,
+once for each sender and thing. Nothing else differs.
 """
 
 from functools import reduce
@@ -14,13 +15,15 @@ import msgspec
 from talka import version
 from talka.wire import entries, jobs, versions
 
-CAPABILITY = "weather"
 MOOD = "cheerful"
 
 # What the protocol has more. Replaced here before the modules are imported that use these names.
 
 version.VERSION += "+next"
-versions.VERSION = versions.ProtocolVersion(versions.VERSION.major, versions.VERSION.minor + 1)  # type: ignore[misc]
+MINOR = versions.VERSION.minor + 1
+WEATHER_TOLD = versions.Capability("weather", MINOR, "it is told nothing of the weather")
+versions.VERSION = versions.ProtocolVersion(versions.VERSION.major, MINOR)  # type: ignore[misc]
+versions.CAPABILITIES = (*versions.CAPABILITIES, WEATHER_TOLD)
 
 
 class Beat(jobs.Beat, frozen=True, tag=1):
@@ -34,6 +37,7 @@ class Renew(jobs.Renew, frozen=True, tag=2):
 class Weather(jobs.Message, frozen=True, tag=240):
     """Follows every other message that is no statistics."""
 
+    since = MINOR
     text: str
 
 
@@ -51,14 +55,11 @@ entries.ENTRIES._read = msgspec.msgpack.Decoder(JobEntry).decode
 
 from talka.cluster.effects import Lane, Send  # noqa: E402
 from talka.control.manager import Manager  # noqa: E402
-from talka.control.member.admission import Admission, Welcomed  # noqa: E402
 from talka.control.member.composite import ClusterMember  # noqa: E402
 from talka.control.worker.composite import Worker  # noqa: E402
 from talka.nodes import runtime  # noqa: E402
-from talka.wire.versions import ProtocolVersion  # noqa: E402
 
-runtime.CAPABILITIES = (*runtime.CAPABILITIES, CAPABILITY)  # type: ignore[assignment,misc]
-put_out, receive, carry_out = ClusterMember._out, Admission.receive, runtime.NodeRuntime.do
+put_out, carry_out = ClusterMember._out, runtime.NodeRuntime.do
 known: dict[tuple[str, str], None] = {}
 
 
@@ -109,16 +110,6 @@ def tell(sender: str, what: str) -> list[object]:
     return [Told({"event": "heard", "what": what, "name": sender})]
 
 
-def greeted(self: Admission, *arguments: Any) -> tuple[Any, list[object]]:
-    arrivals, out = receive(self, *arguments)
-    for one in [one for one in out if isinstance(one, Welcomed)]:
-        version = min(self._offer.version, ProtocolVersion.parse(one.who.version))
-        capabilities = sorted({*self._offer.capabilities} & {*one.who.capabilities})
-        facts = {"name": one.name, "version": str(version), "capabilities": capabilities}
-        out.append(Told({"event": "agreed", **facts}))
-    return arrivals, out
-
-
 def tell_and_do(self: Any, effects: list[object]) -> None:
     for effect in effects:
         if isinstance(effect, Told):
@@ -127,7 +118,6 @@ def tell_and_do(self: Any, effects: list[object]) -> None:
 
 
 ClusterMember._out = say_more  # type: ignore[method-assign]
-Admission.receive = greeted  # type: ignore[assignment,method-assign]
 heard(Manager)
 heard(Worker)
 runtime.NodeRuntime.do = tell_and_do  # type: ignore[assignment,method-assign]

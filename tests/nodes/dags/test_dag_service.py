@@ -50,7 +50,7 @@ from talka.nodes.dags.dag_reading import ReadingLimits
 from talka.nodes.dags.dag_service import DagService, ServiceLimits
 from talka.nodes.dags.dag_views import spec_of
 from talka.nodes.dags.notice_sender import NO_NOTICES
-from talka.nodes.dags.store_upkeep import KEPT_S, UpkeepLimits
+from talka.nodes.dags.store_upkeep import UpkeepLimits
 from talka.stats.time_buckets import TimeBuckets
 from talka.store.dags.memory import StoreMemory
 from talka.store.dags.records import RecordsUnavailable, StoreGone, StoreLost, StoreTaken
@@ -59,6 +59,7 @@ from talka.store.dags.sqlite_file import FileLimits
 from talka.store.dags.sqlite_store import SqliteStore
 from talka.store.dags.sqlite_thread import ThreadLimits
 from talka.store.files.blobs import Blobs
+from talka.units import MILLISECOND, NEVER
 from talka.wire.attempts import NOWHERE, Dropped, StoreLife
 from talka.wire.jobs import WorkerFacts
 from talka.wire.task_views import BackfillRequest, DagFacts, RetryRequest, SkipRequest, TaskWants, TaskWorkers
@@ -76,9 +77,17 @@ from talka.wire.tasks import (
 from talka.work.dags.dag import BadDag, CodeBundle, DagHead, DagSettings, DagSpec, Limit, Param, Retry, TaskSpec
 from talka.work.dags.records import Change, PutJob, PutSchedule, ScheduleRow
 from talka.work.lifecycle import JobState, TaskState, is_final
+from talka.work.retention import WEEK, Keep, ManagerKeeps, Retention
 
 ONCE = DagSettings(retry=Retry(max=0))
 MONTH_NS = 30 * 86_400 * 10**9
+
+
+def both(keep: Keep) -> Retention:
+    return Retention(keep, keep)
+
+
+FOR_EVER = both(Keep(NEVER, 99))
 RARELY = "0 0 29 2 *"
 """Hardly at the moment of a test."""
 
@@ -875,12 +884,15 @@ async def test_pause_resume_skip_and_cancel(node: Node) -> None:
     assert (await node.jobs.resume_dag(facts.id)).state is JobState.RUNNING
     node.beat()
     await node.handed("b")
-    assert (await node.jobs.cancel_dag(facts.id, "enough")).state is JobState.CANCELLING
-    assert (await node.jobs.cancel_dag(facts.id, "again")).reason == "enough"
+    cancelling = await node.jobs.cancel_dag(facts.id, "enough")
+    assert (cancelling.state, cancelling.stopped) == (JobState.CANCELLING, 2)
+    again = await node.jobs.cancel_dag(facts.id, "again")
+    assert (again.reason, again.stopped) == ("enough", 2)
     await node.finish("b", "cancelled")
     end = await node.ended(facts.id)
     assert (end.state, end.reason, end.exit_code) == (JobState.CANCELLED, "enough", 8)
-    assert (await node.jobs.cancel_dag(facts.id, "")).state is JobState.CANCELLED
+    assert end.stopped == 2
+    assert (await node.jobs.cancel_dag(facts.id, "")).stopped == 2, "it has ended, and the answer is the same"
     for asking in (
         node.jobs.pause_dag(facts.id),
         node.jobs.resume_dag(facts.id),
@@ -891,6 +903,18 @@ async def test_pause_resume_skip_and_cancel(node: Node) -> None:
     waiting = await node.jobs.submit_dag(dag({"x": ""}), "", "")
     await node.handed("x")
     assert (await node.jobs.cancel_dag(waiting.id, "")).reason == "cancelled"
+
+
+async def test_a_job_that_nobody_cancelled_stopped_nothing_and_each_names_its_datacenter(node: Node) -> None:
+    node.jobs._datacenter = "fra1"
+    node.beat()
+    facts = await node.jobs.submit_dag(dag({"a": ""}), "", "")
+    live = await node.jobs.dag(facts.id)
+    await node.finish("a")
+    end = await node.ended(facts.id)
+    (listed,) = (await node.jobs.dags("", "", 9)).items
+    for each in (live, end, listed):
+        assert (each.stopped, each.datacenter) == (None, "fra1")
 
 
 async def test_dead_letters_are_listed_and_replayed(node: Node) -> None:
@@ -1728,9 +1752,9 @@ async def test_old_jobs_and_their_files_are_swept(node_of: NodeOf) -> None:
         ids.append(facts.id)
         await node.jobs.sweep()  # sees this end
         if name == "a":
-            node.records.sweep(1000, KEPT_S * 1000, 99, 99)
+            node.records.sweep(1000, both(WEEK), 99)
     assert len(node.blobs.digests()) == 2
-    assert node.records.sweep(KEPT_S * 1000 - 1000, 1 << 60, 99, 99) == 0  # only grows older
+    assert node.records.sweep(WEEK.age_ns // MILLISECOND - 1000, FOR_EVER, 99) == 0  # only grows older
     await node.jobs.sweep()
     with pytest.raises(NoSuchJob):
         await node.jobs.dag(ids[0])
@@ -1738,7 +1762,7 @@ async def test_old_jobs_and_their_files_are_swept(node_of: NodeOf) -> None:
 
 
 async def test_all_jobs_above_those_that_are_kept_are_swept_however_many_and_all_that_they_had(node_of: NodeOf) -> None:
-    node = await node_of(upkeep=UpkeepLimits(kept_jobs=1, swept_at_once=1))
+    node = await node_of(upkeep=UpkeepLimits(ManagerKeeps(both(Keep(NEVER, 1))), swept_at_once=1))
     node.beat()
     ids = []
     for number in range(4):
@@ -1770,7 +1794,7 @@ async def test_a_clock_that_is_a_month_ahead_for_a_moment_drops_no_ended_job_and
     await node.jobs.sweep()
     await node.jobs.sweep()
     assert (await node.jobs.dag(facts.id)).state is JobState.COMPLETED
-    node.jobs._upkeep._limits = UpkeepLimits(kept_s=0)
+    node.jobs._upkeep._limits = UpkeepLimits(ManagerKeeps(both(Keep(0, 9))))
     await node.jobs.sweep()
     with pytest.raises(NoSuchJob):
         await node.jobs.dag(facts.id)

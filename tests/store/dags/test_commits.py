@@ -12,7 +12,7 @@ from talka.store.dags.records import CommitListener, RecordsDiffer, RecordsUnava
 from talka.work.dags.records import Change, ClaimTask, Complete, DropSchedule, PutJob, PutTasks
 from talka.work.lifecycle import TaskState
 from tests.store.dags.engines import Engine, opened
-from tests.store.dags.test_records import claim, filled, job, task
+from tests.store.dags.test_records import claim, filled, job, kept_for, task
 
 
 class Answers:
@@ -160,13 +160,13 @@ async def test_changes_out_of_line_are_made_under_the_lease_of_their_key(engine:
         ada.fence(south)
         await bob.take("bob", [north])
         assert await ada.apply([PutJob(job(1))], "south") == [1]
-        assert await ada.sweep(1, 1, 0, 1, "south") == 0
+        assert await ada.sweep(1, kept_for(1, 0), 1, "south") == 0
         for key in ("north", "", "east"):
             with pytest.raises(StoreTaken) as refused:
                 await ada.apply([PutJob(job(2))], key)
             assert refused.value.key == (key or "north")
             with pytest.raises(StoreTaken):
-                await ada.sweep(1, 1, 0, 1, key)
+                await ada.sweep(1, kept_for(1, 0), 1, key)
         assert await ada.next_number() == 2
 
 

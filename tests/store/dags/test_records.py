@@ -16,6 +16,7 @@ from talka.store.dags.records import AlreadyKept, Fetched, KeyedRow, Lease, Stor
 from talka.store.dags.sqlite import SqliteRecords
 from talka.store.dags.sqlite_store import SqliteStore
 from talka.store.files.blobs import Blobs
+from talka.units import MILLISECOND
 from talka.work.dags.records import (
     JOB_STATES,
     TASK_STATES,
@@ -54,6 +55,7 @@ from talka.work.dags.records import (
     TaskRow,
 )
 from talka.work.lifecycle import JobState, TaskState, is_final
+from talka.work.retention import Keep, Retention
 from tests.ports.dict_store import DictPlace, DictStore
 from tests.store.dags.engines import Crash, Engine, opened
 
@@ -701,15 +703,15 @@ async def test_a_job_whose_notice_waits_is_swept_by_its_age_alone(store: Store) 
     rows = [notice("n1", 1, next_ms=5), notice("n2", 1, next_ms=5), notice("n3", 2, next_ms=5)]
     await store.apply([*(ended(number, number) for number in (1, 2, 3, 4)), *(PutNotice(row) for row in rows)])
     await store.apply([MoveNotice("n2", "sent", 1, 8), MoveNotice("n3", "given_up", 1, 8)])
-    assert await store.sweep(0, 100, 1, 1) == 1 and await kept(store) == [1, 3, 4], "it takes no room of others"
-    assert await store.sweep(0, 100, 1, 10) == 1 and await kept(store) == [1, 4]
-    assert await store.sweep(0, 100, 0, 10) == 1 and await kept(store) == [1]
+    assert await store.sweep(0, kept_for(100, 1), 1) == 1 and await kept(store) == [1, 3, 4]
+    assert await store.sweep(0, kept_for(100, 1), 10) == 1 and await kept(store) == [1, 4]
+    assert await store.sweep(0, kept_for(100, 0), 10) == 1 and await kept(store) == [1]
     assert await store.waiting_notices(9) == [rows[0]]
-    assert await store.sweep(99, 100, 0, 10) == 0
+    assert await store.sweep(99, kept_for(100, 0), 10) == 0
     await store.apply([ended(5, 5), PutNotice(notice("n4", 5, next_ms=5))])
-    assert await store.sweep(1, 100, 0, 10) == 1 and await kept(store) == [5], "else a store would grow without end"
+    assert await store.sweep(1, kept_for(100, 0), 10) == 1 and await kept(store) == [5]
     await store.apply([MoveNotice("n4", "sent", 1, 8)])
-    assert await store.sweep(0, 100, 0, 10) == 1 and await kept(store) == []
+    assert await store.sweep(0, kept_for(100, 0), 10) == 1 and await kept(store) == []
 
 
 async def test_jobs_are_found_by_how_their_keys_begin(store: Store) -> None:
@@ -727,6 +729,12 @@ async def test_jobs_are_found_by_how_their_keys_begin(store: Store) -> None:
 # Retention.
 
 
+def kept_for(age_ms: int, count: int, failed: tuple[int, int] | None = None) -> Retention:
+    """Both alike, unless `failed` says otherwise."""
+    rules = [Keep(each_ms * MILLISECOND, most) for each_ms, most in ((age_ms, count), failed or (age_ms, count))]
+    return Retention(*rules)
+
+
 def ended(number: int, ended_ms: int) -> PutJob:
     return PutJob(job(number, state=JobState.COMPLETED, ended_ms=ended_ms))
 
@@ -737,36 +745,36 @@ async def kept(store: Store) -> list[int]:
 
 async def test_jobs_are_swept_by_the_age_of_the_store_and_never_before_they_end(store: Store) -> None:
     await store.apply([ended(1, 50), PutJob(job(4)), PutTasks((task(0, 2), task(0, 1)))])
-    assert await store.sweep(0, 100, 100, 10) == 0, "its end is seen now"
+    assert await store.sweep(0, kept_for(100, 100), 10) == 0, "its end is seen now"
     await store.apply([ended(2, 10), ended(3, 49)])
-    assert await store.sweep(60, 100, 100, 10) == 0
-    assert await store.sweep(39, 100, 100, 10) == 0
-    assert await store.sweep(1, 100, 100, 10) == 1
+    assert await store.sweep(60, kept_for(100, 100), 10) == 0
+    assert await store.sweep(39, kept_for(100, 100), 10) == 0
+    assert await store.sweep(1, kept_for(100, 100), 10) == 1
     assert await kept(store) == [2, 3, 4]
     assert await store.counts(1) == {} and await store.counts(2) == {"pending": 1}
-    assert await store.sweep(59, 100, 100, 10) == 0
-    assert await store.sweep(1, 100, 100, 1) == 1
-    assert await store.sweep(0, 100, 100, 10) == 1
+    assert await store.sweep(59, kept_for(100, 100), 10) == 0
+    assert await store.sweep(1, kept_for(100, 100), 1) == 1
+    assert await store.sweep(0, kept_for(100, 100), 10) == 1
     assert await kept(store) == [4]
 
 
 @pytest.mark.parametrize("wrong_ms", [1, 1 << 50], ids=["long ago", "far ahead"])
 async def test_an_end_that_a_wrong_clock_put_down_is_kept_as_long_as_any_other(store: Store, wrong_ms: int) -> None:
     await store.apply([ended(1, NOON_MS), ended(2, wrong_ms)])
-    assert await store.sweep(0, 100, 100, 10) == 0
-    assert await store.sweep(99, 100, 100, 10) == 0
-    assert await store.sweep(1, 100, 100, 10) == 2
+    assert await store.sweep(0, kept_for(100, 100), 10) == 0
+    assert await store.sweep(99, kept_for(100, 100), 10) == 0
+    assert await store.sweep(1, kept_for(100, 100), 10) == 2
 
 
 async def test_a_job_that_runs_again_is_as_old_as_its_last_end(store: Store) -> None:
     await store.apply([ended(1, 50)])
-    await store.sweep(0, 100, 100, 10)
+    await store.sweep(0, kept_for(100, 100), 10)
     await store.apply([MoveJob(1, JobState.RUNNING, 60)])
-    assert await store.sweep(200, 100, 100, 10) == 0
+    assert await store.sweep(200, kept_for(100, 100), 10) == 0
     await store.apply([MoveJob(1, JobState.COMPLETED, 61)])
-    assert await store.sweep(50, 100, 100, 10) == 0
-    assert await store.sweep(99, 100, 100, 10) == 0
-    assert await store.sweep(1, 100, 100, 10) == 1
+    assert await store.sweep(50, kept_for(100, 100), 10) == 0
+    assert await store.sweep(99, kept_for(100, 100), 10) == 0
+    assert await store.sweep(1, kept_for(100, 100), 10) == 1
 
 
 async def test_the_age_of_a_store_never_falls_and_outlives_its_process(engine: Engine) -> None:
@@ -774,28 +782,82 @@ async def test_the_age_of_a_store_never_falls_and_outlives_its_process(engine: E
         store = await engine.open()
         if not gone and not await store.jobs((), 1000, 1):
             await store.apply([ended(1, 50)])
-        assert await store.sweep(grown_ms, 100, 100, 10) == gone
+        assert await store.sweep(grown_ms, kept_for(100, 100), 10) == gone
         await store.close()
 
 
 async def test_jobs_are_swept_by_count_the_one_that_ended_first_goes_first(store: Store) -> None:
     await store.apply([ended(1, 50), ended(2, 10), ended(3, 30), PutJob(job(4)), ended(5, 40)])
-    assert await store.sweep(0, 1000, 2, 1) == 1
+    assert await store.sweep(0, kept_for(1000, 2), 1) == 1
     assert await kept(store) == [1, 3, 4, 5]
-    assert await store.sweep(0, 1000, 2, 10) == 1
+    assert await store.sweep(0, kept_for(1000, 2), 10) == 1
     assert await kept(store) == [1, 4, 5]
     await store.apply([ended(6, 1)])
-    assert await store.sweep(1, 1000, 1, 10) == 2
+    assert await store.sweep(1, kept_for(1000, 1), 10) == 2
     assert await kept(store) == [4, 6], "whatever the clock says, that was seen later"
-    assert await store.sweep(0, 1000, 0, 10) == 1
+    assert await store.sweep(0, kept_for(1000, 0), 10) == 1
     assert await kept(store) == [4]
+
+
+async def test_jobs_that_completed_and_others_are_swept_apart(store: Store) -> None:
+    others = [JobState.FAILED, JobState.PARTIAL, JobState.CANCELLED, JobState.TIMEOUT]
+    await store.apply([ended(number, number) for number in (1, 2, 3)])
+    await store.apply([PutJob(job(number, state=state, ended_ms=9)) for number, state in enumerate(others, start=4)])
+    assert await store.sweep(0, kept_for(100, 1, (1000, 3)), 10) == 3
+    assert await kept(store) == [3, 5, 6, 7]
+    assert await store.sweep(100, kept_for(100, 1, (1000, 3)), 10) == 1
+    assert await kept(store) == [5, 6, 7]
+    assert await store.sweep(900, kept_for(100, 1, (1000, 3)), 2) == 2, "no more at once"
+    assert await store.sweep(0, kept_for(100, 1, (1000, 3)), 2) == 1
+
+
+def written(number: int, fence: int = 1) -> list[Change]:
+    wrote = StreamRow(job=number, index=0, fence=fence, stream="stdout", attempt=1, written=3, kept=3, content=b"abc")
+    line = LogRow(job=number, index=0, attempt=1, at_ms=5, text="begins")
+    return [PutStreams((wrote,), 3), PutLogs((line,))]
+
+
+async def with_output(store: Store) -> list[int]:
+    """Jobs of which something is kept that their attempts wrote and logged, and that say no other of themselves."""
+    found = []
+    for row in await store.jobs((), 1000, 100):
+        kept = [*await store.logs(row.number, 0, 0, 9), *await store.streams(row.number, 0, 1)]
+        assert len(kept) == (0 if row.output_gone else 2)
+        assert row.output_bytes == (0 if row.output_gone else 3)
+        found += [] if row.output_gone else [row.number]
+    return sorted(found)
+
+
+async def swept_of_output(store: Store, kept: Retention) -> list[int]:
+    while await store.sweep_output(kept):
+        pass
+    return await with_output(store)
+
+
+async def test_what_attempts_wrote_goes_before_their_job_by_rules_of_its_own(store: Store) -> None:
+    for number in (1, 2, 3, 4, 5, 6):
+        state = JobState.FAILED if number > 3 else JobState.COMPLETED
+        await store.apply([PutJob(job(number)), PutTasks((task(0, number),))])
+        await store.apply(written(number))
+        if number != 6:
+            await store.apply([MoveJob(number, state, number, counts={})])
+    assert await swept_of_output(store, kept_for(0, 0)) == [1, 2, 3, 4, 5, 6], "none was seen to end"
+    await store.sweep(0, kept_for(1000, 100), 10)
+    assert await swept_of_output(store, kept_for(100, 2, (100, 100))) == [2, 3, 4, 5, 6]
+    await store.sweep(100, kept_for(1000, 100), 10)
+    assert await swept_of_output(store, kept_for(200, 2, (100, 100))) == [2, 3, 6]
+    assert await swept_of_output(store, kept_for(100, 2, (100, 100))) == [6], "which has not ended"
+    assert await kept(store) == [1, 2, 3, 4, 5, 6]
+    await store.apply([MoveJob(1, JobState.RUNNING, 60)])
+    await store.apply(written(1))
+    assert await with_output(store) == [1, 6], "it writes again"
 
 
 async def test_less_than_none_is_none_for_a_sweep(store: Store) -> None:
     await store.apply([ended(1, 10), ended(2, 20), PutJob(job(3))])
-    assert await store.sweep(0, 1000, 0, -1) == 0
+    assert await store.sweep(0, kept_for(1000, 0), -1) == 0
     assert await kept(store) == [1, 2, 3]
-    assert await store.sweep(0, 1000, -1, 10) == 2
+    assert await store.sweep(0, kept_for(1000, 0), 10) == 2
     assert await kept(store) == [3]
 
 
@@ -891,7 +953,7 @@ async def test_who_lost_its_lease_changes_nothing_whatever_it_tries(engine: Engi
             with pytest.raises(StoreTaken, match="another manager has taken the store"):
                 await ada.apply(changes)
         with pytest.raises(StoreTaken):
-            await ada.sweep(1000, 0, 0, 10)
+            await ada.sweep(1000, kept_for(0, 0), 10)
         assert await everything(bob) == before
         assert await bob.apply([claim()]) == [1]
 

@@ -24,6 +24,7 @@ from talka.store.dags.records import BadRecords, RecordsBroken, RecordsUnavailab
 from talka.store.dags.sqlite import ClearLimits, SqliteRecords, place_of
 from talka.store.dags.sqlite_changes import JOB_NUMBERS, STEPS, TASK_NUMBERS
 from talka.store.dags.sqlite_file import LOOK_NS, QUERIES, FileLimits, SqliteFile, WriterBusy
+from talka.units import SECOND
 from talka.work.dags.records import (
     JOB_STATES,
     AttemptRow,
@@ -46,9 +47,11 @@ from talka.work.dags.records import (
     TaskRow,
 )
 from talka.work.lifecycle import JobState, TaskState, is_final
+from talka.work.retention import Keep, Retention
 
 SPEC = b'{"id":"t","handler":"sum"}'
 PAGE_BYTES = 4096
+TENTH_S = Retention(Keep(SECOND // 10, 9), Keep(SECOND // 10, 9))
 ROOT = Path(__file__).parents[3]
 
 
@@ -658,7 +661,7 @@ def test_nothing_is_acknowledged_once_the_file_is_not_the_one_that_is_open(path:
             shutil.copy(place, away)
             os.replace(away, place)
             says = f"another file is in the place of .*{name} while this manager had it"
-        for ask in (lambda: store.apply(batch(2)), lambda: store.sweep(0, 1, 1, 1), store.file.check_place):
+        for ask in (lambda: store.apply(batch(2)), lambda: store.sweep(0, TENTH_S, 1), store.file.check_place):
             with pytest.raises(StoreGone, match=says):
                 ask()
         assert [row.number for row in store.jobs((), 9, 9)] == [1], "what was kept can still be read"
@@ -737,7 +740,7 @@ def test_a_manager_of_an_earlier_version_is_seen_to_live(path: Path) -> None:
 def test_a_job_that_ended_in_an_earlier_version_is_kept_for_its_whole_time_from_now_on(path: Path) -> None:
     first_version(path).close()
     with SqliteRecords(str(path)) as store:
-        assert [store.sweep(grown_ms, 100, 9, 9) for grown_ms in (0, 99, 1)] == [0, 0, 1]
+        assert [store.sweep(grown_ms, TENTH_S, 9) for grown_ms in (0, 99, 1)] == [0, 0, 1]
 
 
 # The length of its log.

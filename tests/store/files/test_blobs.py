@@ -240,6 +240,14 @@ def test_a_sweep_removes_what_is_old_and_nobody_keeps(blobs: Blobs) -> None:
     assert blobs.digests() == sorted([young, wanted])
 
 
+def test_a_sweep_removes_the_oldest_beyond_so_many_except_young_ones(blobs: Blobs) -> None:
+    ages_s = {kept(blobs, str(age_s).encode(), at_s=DAY_S - age_s): age_s for age_s in range(0, 60, 10)}
+    wanted = kept(blobs, b"wanted", at_s=0)
+    removed = blobs.sweep({wanted}, older_than_s=45, now_s=DAY_S, most=2, young_s=25)
+    assert sorted(ages_s[digest] for digest in removed) == [30, 40, 50]
+    assert len(blobs.digests()) == 4
+
+
 def test_a_blob_that_is_named_again_is_as_young_as_a_new_one(blobs: Blobs) -> None:
     named = kept(blobs, b"named", at_s=0)
     assert blobs.renew(named) == 5

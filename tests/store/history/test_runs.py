@@ -27,16 +27,22 @@ from talka.store.history.runs import (
     BadBaseline,
     BadRun,
     BadStore,
+    CheckColumns,
     History,
     HistoryLimits,
     KeptRun,
+    MetricColumns,
     NewerStore,
     RunFacts,
+    RunRows,
+    StepColumns,
     StoreUnavailable,
     open_history,
     packed,
 )
 from talka.store.sql_text import Migration
+from talka.units import NEVER, SECOND
+from talka.work.retention import Keep, Retention
 
 NOW = datetime(2026, 5, 4, 12, 30, 15, 123456, tzinfo=UTC)
 LIMIT_S = 60
@@ -76,6 +82,10 @@ def a_run(id: str = "k7fw", *, age_s: float = 0, **changes: Any) -> KeptRun:
         document=packed(b'{"schema": "talka.result/1"}'),
     )
     return msgspec.structs.replace(run, **changes)
+
+
+def newest(count: int) -> Retention:
+    return Retention(Keep(NEVER, count), Keep(NEVER, count))
 
 
 def facts_of(run: KeptRun) -> RunFacts:
@@ -174,12 +184,90 @@ def test_run_kept_again_is_replaced(history: History) -> None:
 
 
 def test_oldest_runs_beyond_the_limit_are_let_go_when_one_is_kept(place: Place) -> None:
-    with open_history(place.url, keep_count=3) as history:
+    with open_history(place.url, kept=newest(3)) as history:
         for number in range(5):
             history.keep(a_run(f"r{number}", age_s=10 - number))
         assert ids(history) == ["r4", "r3", "r2"]
         history.keep(a_run("ancient", age_s=1000))
         assert ids(history) == ["r4", "r3", "r2"]
+
+
+def test_runs_that_passed_and_others_are_let_go_apart(place: Place) -> None:
+    with open_history(place.url, kept=Retention(Keep(NEVER, 1), Keep(NEVER, 3))) as history:
+        for number in range(5):
+            history.keep(a_run(f"passed{number}", age_s=20 - number))
+            history.keep(a_run(f"failed{number}", age_s=10 - number, status="failed", exit_code=4))
+        assert ids(history) == ["failed4", "failed3", "failed2", "passed4"]
+
+
+def test_runs_that_are_too_old_are_let_go_when_one_is_kept(place: Place) -> None:
+    now = datetime.now(UTC)
+    day_ns = 86_400 * SECOND
+    with open_history(place.url, kept=Retention(Keep(day_ns, 10), Keep(30 * day_ns, 10))) as history:
+        for exit_code in (0, 1):
+            for days in (0, 2, 40):
+                run = a_run(f"{exit_code}-{days}", exit_code=exit_code, started_at=now - timedelta(days=days))
+                history.keep(run)
+        assert sorted(ids(history)) == ["0-0", "1-0", "1-2"]
+
+
+# Rows for queries.
+
+
+def rows() -> RunRows:
+    return RunRows(
+        [
+            StepColumns("Shop", "login", "", True, 7, 5, 1, 1, 2, 3.5, 1.5, 1.0, 2.0, 2.5, 3.0, 4.0, 0.5, 0.75),
+            StepColumns("Shop", "login", "GET /a", True, 7, 5, 1, 1, 0, 3.5, *[None] * 8),
+        ],
+        [MetricColumns("Shop", "items", "trend", 3, 6.0, 0.5, 1.0, 2.0, 3.0, 2.0, 3.0)],
+        [CheckColumns("Shop", "is there", 4, 1)],
+    )
+
+
+def test_steps_metrics_and_checks_of_a_run_can_be_asked_for_in_sql(place: Place) -> None:
+    with open_history(place.url) as history:
+        history.keep(a_run("a"), rows())
+        history.keep(a_run("b"))
+    of_login = (
+        "SELECT s.{} FROM talka_run_steps s JOIN talka_runs r ON r.id = s.run WHERE r.id = 'a' AND step = 'login'"
+    )
+    assert place.execute(of_login.format("p99_ms") + " AND call = ''") == 3.0
+    assert place.execute(of_login.format("service_p99_ms") + " AND call = ''") == 0.75
+    assert place.execute(of_login.format("skipped") + " AND call = ''") == 2
+    assert place.execute(of_login.format("interrupted") + " AND call = 'GET /a'") == 1
+    assert place.execute(of_login.format("max_ms") + " AND call = 'GET /a'") is None
+    assert place.execute("SELECT mean FROM talka_run_metrics WHERE name = 'items' AND kind = 'trend'") == 2.0
+    assert place.execute("SELECT p99 FROM talka_run_metrics") == 3.0
+    assert place.execute("SELECT passed * 10 + failed FROM talka_run_checks WHERE name = 'is there'") == 41
+    assert place.execute("SELECT count(*) FROM talka_run_steps WHERE run = 'b'") == 0
+
+
+def counts_of_rows(place: Place) -> list[int]:
+    return [place.execute(f"SELECT count(*) FROM talka_run_{part}") for part in ("steps", "metrics", "checks")]
+
+
+def test_rows_go_with_their_run_however_it_goes(place: Place) -> None:
+    with open_history(place.url, kept=newest(2)) as history:
+        for number in range(4):
+            history.keep(a_run(f"r{number}", age_s=10 - number), rows())
+        assert counts_of_rows(place) == [4, 2, 2]
+        history.keep(a_run("r3"), RunRows(checks=rows().checks))
+        assert counts_of_rows(place) == [2, 1, 2]
+        history.forget(["r3"])
+        assert counts_of_rows(place) == [2, 1, 1]
+
+
+def test_history_of_before_there_were_rows_gets_them_with_the_next_run(place: Place) -> None:
+    with open_history(place.url) as history:
+        history.keep(a_run("old"))
+    for part in ("steps", "metrics", "checks"):
+        place.execute(f"DROP TABLE talka_run_{part}")
+    place.execute("DELETE FROM talka_history_version WHERE version > 2")
+    with open_history(place.url) as history:
+        history.keep(a_run("new"), rows())
+        assert sorted(ids(history)) == ["new", "old"]
+    assert counts_of_rows(place) == [2, 1, 1]
 
 
 # Baselines.
@@ -197,7 +285,7 @@ def test_baseline_names_a_run_until_it_names_another(history: History) -> None:
 
 
 def test_run_that_a_baseline_names_is_neither_forgotten_nor_let_go(place: Place) -> None:
-    with open_history(place.url, keep_count=2) as history:
+    with open_history(place.url, kept=newest(2)) as history:
         history.keep(a_run("base", age_s=1000))
         history.set_baseline("main", "base")
         for number in range(4):
@@ -376,7 +464,7 @@ def test_history_of_a_later_version_is_refused_and_left_alone(place: Place) -> N
         history.keep(a_run())
         place.execute("INSERT INTO talka_history_version (version) VALUES (7)")
         for call in (history.list, history.prepare, lambda: history.keep(a_run("b")), lambda: history.forget(["k7fw"])):
-            with pytest.raises(NewerStore, match=r"later version of talka \(its schema is 7, known here is 2\)"):
+            with pytest.raises(NewerStore, match=r"later version of talka \(its schema is 7, known here is 3\)"):
                 call()
     assert place.execute("SELECT count(*) FROM talka_runs") == 1
 
@@ -389,11 +477,11 @@ def test_history_of_an_earlier_version_is_brought_up_to_date(
         history.keep(a_run())
     with open_history(place.url) as later:
         queries = later._queries  # type: ignore[attr-defined]
-        note = Migration(3, "-- A note; for people.\nALTER TABLE talka_runs ADD COLUMN note text;\n")
+        note = Migration(4, "-- A note; for people.\nALTER TABLE talka_runs ADD COLUMN note text;\n")
         monkeypatch.setattr(queries, "migrations", (*queries.migrations, note))
         getattr(later, call)()
         assert ids(later) == ["k7fw"]
-    assert place.execute("SELECT max(version) FROM talka_history_version") == 3
+    assert place.execute("SELECT max(version) FROM talka_history_version") == 4
     assert place.execute("SELECT note FROM talka_runs") is None
 
 
@@ -437,7 +525,7 @@ async def test_history_is_used_within_a_running_loop(history: History) -> None:
 
 
 def test_last_one_to_keep_among_full_histories_stays_within_the_limit(place: Place) -> None:
-    histories = [open_history(place.url, keep_count=4) for _ in range(3)]
+    histories = [open_history(place.url, kept=newest(4)) for _ in range(3)]
     with ThreadPoolExecutor(3) as threads:
         list(threads.map(lambda number: histories[number % 3].keep(a_run(f"r{number}", age_s=number)), range(12)))
     for history in histories:
@@ -501,11 +589,6 @@ def test_address_of_no_history_is_refused(url: str) -> None:
         open_history(url)
 
 
-def test_history_that_keeps_nothing_is_refused() -> None:
-    with pytest.raises(BadStore, match="keeps nothing"):
-        open_history("file", keep_count=0)
-
-
 @pytest.mark.parametrize("url", ["some where/é.sqlite", "sqlite:///some where/é.sqlite"])
 def test_plain_path_is_a_file_of_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.chdir(tmp_path)
@@ -534,7 +617,7 @@ def sentence_of(call: Callable[[], object], kind: type[TalkaError]) -> str:
 
 def test_sqlite_writes_ahead_and_waits_for_the_disk(tmp_path: Path) -> None:
     path = tmp_path / "history.sqlite"
-    history = sqlite.SqliteHistory(str(path), 10)
+    history = sqlite.SqliteHistory(str(path), newest(10))
     history.keep(a_run())
     assert history._connection is not None
     full = 2
@@ -668,7 +751,7 @@ def test_file_that_others_keep_busy_is_unavailable_and_comes_back(tmp_path: Path
 
 
 def test_full_disk_loses_nothing_that_was_kept(tmp_path: Path) -> None:
-    history = sqlite.SqliteHistory(str(tmp_path / "history.sqlite"), 10)
+    history = sqlite.SqliteHistory(str(tmp_path / "history.sqlite"), newest(10))
     history.keep(a_run("a"))
     assert history._connection is not None
     history._connection.execute("PRAGMA max_page_count = 20")

@@ -100,10 +100,10 @@ def members(as_json: bool, **where: Any) -> int:
 
     found = ask(where, collect)
     rows = [
-        (each.name, each.state, each.address, each.role, each.datacenter, note_of(each))
+        (each.name, each.state, each.address, each.role, each.datacenter, each.protocol, note_of(each))
         for each in sorted(found, key=lambda each: each.name)
     ]
-    headings = ("NAME", "STATE", "ADDRESS", "ROLE", "DATACENTER", "NOTE")
+    headings = ("NAME", "STATE", "ADDRESS", "ROLE", "DATACENTER", "PROTOCOL", "NOTE")
     say(json_of(found) if as_json else table(headings, rows))
     return 0
 

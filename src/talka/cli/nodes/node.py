@@ -68,6 +68,14 @@ NOTIFY = options(
         default=None,
     ),
 )
+KEPT = "What it keeps"
+KEEPS = options(
+    option(KEPT, "--keep-jobs", "AGE,N", "Ended jobs: as long, and so many (7d,10000; 512 load tests)."),
+    option(KEPT, "--keep-failed-jobs", "AGE,N", "Those that did not complete, if otherwise."),
+    option(KEPT, "--keep-logs", "AGE,N", "What tasks of ended pipelines logged and printed (as long as them)."),
+    option(KEPT, "--keep-failed-logs", "AGE,N", "Of those that did not complete, if otherwise."),
+    option(KEPT, "--keep-blobs", "AGE,N", "Bundles and results that no job names any more (7d,10000)."),
+)
 HANDLERS = option(WORK, "--handlers", "FILE.py", "A file with handlers of pipelines. Repeatable.", multiple=True)
 ACCEPT_UP = option(
     TRUST,
@@ -110,6 +118,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="One JSON obj
     HANDLERS,
     LEASE,
     NOTIFY,
+    KEEPS,
 )
 @json_option
 def up(as_json: bool, private: bool, store: str | None, handlers: tuple[str, ...], **flags: Any) -> int:
@@ -119,6 +128,7 @@ def up(as_json: bool, private: bool, store: str | None, handlers: tuple[str, ...
     name = settings.id("name", "local")
     cores, port, folder = settings.cores(), settings.port(API_PORT), data_dir(settings, name)
     place, files, own_lease = checked_store(store), checked_handlers(handlers), settings.own_lease()
+    keeps = settings.keeps()
     accepts_code = settings.switch("accept_code", default=not private)
     from talka.cli.config import own_environment
     from talka.cli.nodes.life import Api, live_up, run_node
@@ -151,7 +161,7 @@ def up(as_json: bool, private: bool, store: str | None, handlers: tuple[str, ...
             accepts_code=accepts_code,
         )
 
-    options = ManagerOptions(member=member, api=address, store=place, own_lease=own_lease, **notices)
+    options = ManagerOptions(member=member, api=address, store=place, own_lease=own_lease, keeps=keeps, **notices)
     with listener, contextlib.nullcontext() if token_file is None else announced(address, token_file):
         return run_node(live_up(options, Api(listener, address, tokens, None, granted), worker_at, as_json))
 
@@ -201,6 +211,7 @@ def own_secret(folder: "Path") -> str:
     STORE,
     LEASE,
     NOTIFY,
+    KEEPS,
 )
 @json_option
 def manager(as_json: bool, store: str | None, **flags: Any) -> int:
@@ -212,7 +223,7 @@ def manager(as_json: bool, store: str | None, **flags: Any) -> int:
     preset = settings.text("preset", "default")
     if preset not in PRESETS:
         raise Invalid(f"{settings.label('preset')} {preset!r} is not known: write one of {', '.join(PRESETS)}")
-    place, own_lease = checked_store(store), settings.own_lease()
+    place, own_lease, keeps = checked_store(store), settings.own_lease(), settings.keeps()
     from talka.cli.nodes.life import live_manager, run_node
     from talka.cli.nodes.secret import read_secrets
     from talka.net.discovery import Candidates
@@ -241,7 +252,7 @@ def manager(as_json: bool, store: str | None, **flags: Any) -> int:
     )
     api = open_api(settings, name, member.cluster, advertise or settings.text("bind"))
     options = ManagerOptions(
-        member=member, api=api.advertised, store=place, own_lease=own_lease, **notify_options(settings)
+        member=member, api=api.advertised, store=place, own_lease=own_lease, keeps=keeps, **notify_options(settings)
     )
     with api.listener:
         return run_node(live_manager(options, api, as_json))

@@ -6,19 +6,21 @@ from typing import TYPE_CHECKING, Final
 
 from talka.cli.config import MOST_CORES, BadSetting, Layer, from_text, layer_of_node, switch, whole
 from talka.cli.nodes.secret import checked_id
-from talka.units import SECOND
+from talka.units import HOUR, SECOND
 from talka.work.durations import format_duration, parse_duration, shown
+from talka.work.retention import MANAGER_KEEPS, Keep, ManagerKeeps, Retention, parse_keep
 
 if TYPE_CHECKING:
     from talka.cluster.leadership.lease_terms import OwnLease
 
 WHERE: Final = ("cluster", "environment", "datacenter", "secret_file", "certs", "data_dir")
 NOTIFY: Final = ("notify_secret", "allow_private_notify")
+KEEPS: Final = ("keep_jobs", "keep_failed_jobs", "keep_logs", "keep_failed_logs", "keep_blobs")
 KNOWN: Final = {
-    "up": ("name", "port", "cores", "data_dir", "lease", "accept_code", *NOTIFY),
+    "up": ("name", "port", "cores", "data_dir", "lease", "accept_code", *NOTIFY, *KEEPS),
     "manager": (
         *("name", "bind", "advertise", "api", "api_advertise", "seeds", "voters", *WHERE),
-        *("preset", "token_key_file", "lease", *NOTIFY),
+        *("preset", "token_key_file", "lease", *NOTIFY, *KEEPS),
     ),
     "worker": ("name", "seeds", *WHERE, "probes", "token_key_file", "cores", "capabilities", "grace")
     + ("core_user", "core_env", "accept_code"),
@@ -86,6 +88,29 @@ class NodeSettings:
     def port(self, default: int) -> int:
         given = self._given.get("port")
         return default if given is None else whole(0, HIGHEST_PORT)(given.label, from_text("port", given.value))
+
+    def keeps(self) -> ManagerKeeps:
+        """What a manager keeps of what has ended. A rule for those that completed holds for others that have none."""
+        default = MANAGER_KEEPS
+        blobs = self._keep("keep_blobs", default.blobs)
+        if blobs.age_ns < HOUR:
+            raise BadSetting(
+                f"{self.label('keep_blobs')} = {blobs} is not possible: bundles are put before their jobs are, so "
+                "write at least 1h"
+            )
+        return ManagerKeeps(
+            self._retention("keep_jobs", "keep_failed_jobs", default.jobs),
+            self._retention("keep_logs", "keep_failed_logs", default.output),
+            blobs,
+        )
+
+    def _retention(self, of_completed: str, of_failed: str, default: Retention) -> Retention:
+        completed = self._keep(of_completed, default.completed)
+        return Retention(completed, self._keep(of_failed, completed if self.has(of_completed) else default.failed))
+
+    def _keep(self, name: str, default: Keep) -> Keep:
+        given = self._given.get(name)
+        return default if given is None else parse_keep(given.value, default, what=given.label)
 
     def own_lease(self) -> "OwnLease":
         """Of workers. What nobody set is the register's to say."""

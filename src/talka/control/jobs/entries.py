@@ -13,9 +13,11 @@ import msgspec
 from talka.cluster.leadership.news import WriteEnded
 from talka.control.jobs.effects import Alarmed, JobsEffect
 from talka.control.member.voter import Voter
+from talka.units import MILLISECOND
 from talka.wire.channels import BadMessage
 from talka.wire.entries import SLOTS, JobEntry, decode_entry, encode_entry
-from talka.work.lifecycle import is_final
+from talka.work.lifecycle import JobState, is_final
+from talka.work.retention import Retention
 
 PREFIX: Final = "job/"
 
@@ -43,6 +45,8 @@ class EntryBook:
         self._held: dict[str, list[_Held]] = {}
         self._writing: dict[int, JobEntry] = {}
         self._dirty: dict[str, None] = {}
+        self._leaving: dict[int, str] = {}
+        """Jobs that are dropped as soon as a majority has it on disk, by write."""
         self._refs = 0
         for key, value in voter.election.leader_term.values().items():
             if key.startswith(PREFIX) and value:
@@ -76,7 +80,7 @@ class EntryBook:
 
     def has_room(self) -> bool:
         """Whether another job can be remembered; the one that ended longest ago gives way."""
-        return len(self._slots) < self.slots or any(is_final(entry.state) for entry in self.written.values())
+        return len(self._slots) < self.slots or bool(self._ended())
 
     def add(self, now: int, entry: JobEntry, *then: JobsEffect) -> list[JobsEffect]:
         """A new job. Ask `has_room` first."""
@@ -114,9 +118,13 @@ class EntryBook:
         self._refs += 1
         self._writing[self._refs] = entry
         self._dirty.pop(job, None)
-        return [*self._voter.write(now, self._refs, f"{PREFIX}{self._slots[job]:03d}", encode_entry(entry))]
+        return [*self._voter.write(now, self._refs, self._key_of(job), encode_entry(entry))]
 
     def on_write_ended(self, now: int, ended: WriteEnded) -> list[JobsEffect]:
+        if (leaving := self._leaving.pop(ended.ref, None)) is not None:
+            if ended.outcome == "accepted":  # else it is tried again with the next sweep
+                self._forget(leaving)
+            return []
         entry = self._writing.pop(ended.ref, None)
         if entry is None:
             return []
@@ -141,9 +149,37 @@ class EntryBook:
         for slot in range(self.slots):
             if slot not in used:
                 return slot
-        # Of one whose end is not on disk yet, somebody still waits for that.
-        ended = [entry for entry in self.written.values() if is_final(entry.state)]
-        oldest = min(ended, key=lambda entry: (entry.ended_ms, entry.number))
-        del self.decided[oldest.job], self.written[oldest.job]
-        self._keys.pop(oldest.key, None)
-        return self._slots.pop(oldest.job)
+        return self._forget(self._ended()[0].job)
+
+    def _ended(self) -> list[JobEntry]:
+        """Those that can be dropped, the one that ended longest ago first. Of one whose end is not on disk yet,
+        somebody still waits for that."""
+        leaving = self._leaving.values()
+        ended = [entry for entry in self.written.values() if is_final(entry.state) and entry.job not in leaving]
+        return sorted(ended, key=lambda entry: (entry.ended_ms, entry.number))
+
+    def _forget(self, job: str) -> int:
+        """The slot that it leaves."""
+        self._keys.pop(self.decided.pop(job).key, None)
+        del self.written[job]
+        return self._slots.pop(job)
+
+    # -- retention
+
+    def sweep(self, now: int, wall_ms: int, kept: Retention) -> list[JobsEffect]:
+        """Drop jobs that ended long ago, or beyond so many that did. `wall_ms`: the clock of the day, as in entries."""
+        effects: list[JobsEffect] = []
+        ended = self._ended()
+        for is_completed in (True, False):
+            keep = kept.of(is_completed=is_completed)
+            alike = [entry for entry in ended if (entry.state is JobState.COMPLETED) is is_completed]
+            before_ms = wall_ms - keep.age_ns // MILLISECOND
+            for place, entry in enumerate(alike):
+                if entry.ended_ms <= before_ms or place < len(alike) - keep.count:
+                    self._refs += 1
+                    self._leaving[self._refs] = entry.job
+                    effects += self._voter.write(now, self._refs, self._key_of(entry.job), b"")
+        return effects
+
+    def _key_of(self, job: str) -> str:
+        return f"{PREFIX}{self._slots[job]:03d}"

@@ -1,5 +1,6 @@
 """What must be known to lead a job on, taken out of a load job and put into another one."""
 
+import contextlib
 from collections.abc import Iterator, Mapping
 
 import msgspec
@@ -8,7 +9,8 @@ from talka.control.load.load_job import ENDED, JobSpec, LoadJob
 from talka.control.load.shard_group import ShardGroup
 from talka.control.load.shard_run import LostShard, ShardAttempt, ShardRun
 from talka.units import MILLISECOND
-from talka.wire.entries import AttemptEntry, JobCheckpoint, ShardEntry, WorkflowEntry
+from talka.wire.channels import BadMessage
+from talka.wire.entries import AttemptEntry, JobCheckpoint, JobEntry, ShardEntry, WorkflowEntry, decode_checkpoint
 from talka.wire.jobs import AttemptResult
 from talka.wire.orders import JobOrder
 from talka.wire.shards import BundleSource, Source, UrlSource
@@ -91,6 +93,15 @@ def _shard_entry(shard: ShardRun, closed: Mapping[int, str], numbers: Mapping[in
         shard.is_replaced,
         -1 if shard.gap is None else numbers[id(shard.gap)],
     )
+
+
+def open_workflows(entry: JobEntry) -> int:
+    """How many of its workflows have not ended, as far as is on disk."""
+    ended = 0
+    if entry.checkpoint:
+        with contextlib.suppress(BadMessage):  # whoever leads the job tells of that
+            ended = sum(workflow.state in ENDED for workflow in decode_checkpoint(entry.checkpoint).workflows)
+    return len(entry.order.workflows) - ended
 
 
 def closed_of(checkpoint: JobCheckpoint) -> dict[int, str]:

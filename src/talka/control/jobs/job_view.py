@@ -50,6 +50,8 @@ def facts_of(entry: JobEntry, position: int | None = None, waits_for: str = "") 
         exit_code=entry.exit_code if ended else None,
         submitted_by=entry.order.submitted_by,
         cancel=entry.cancel,
+        stopped=None if entry.stopped < 0 else entry.stopped,
+        datacenter=entry.datacenter,
     )
 
 

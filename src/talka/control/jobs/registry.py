@@ -28,12 +28,14 @@ from talka.control.jobs.effects import (
 )
 from talka.control.jobs.entries import EntryBook
 from talka.control.jobs.forwarding import forwarded
+from talka.control.jobs.granting import DECLINED, GRANTS_LIMIT, Granting
+from talka.control.jobs.job_checkpoint import open_workflows
 from talka.control.jobs.job_view import facts_of
 from talka.control.jobs.orders import check_order
-from talka.control.jobs.queue import JobQueue, QueueFull, no_workers_text, waiting_reason
+from talka.control.jobs.queue import QUEUE_LIMIT, JobQueue, QueueFull, no_workers_text, waiting_reason
 from talka.control.jobs.workers.fleet import Fleet, Leaves
 from talka.control.jobs.workers.lease_rule import LeaseRule
-from talka.control.jobs.workers.sharing import SHARING_LIMITS, CoreSharing, NoTasks, Picks, SharingLimits, TasksSeen
+from talka.control.jobs.workers.sharing import SHARING_LIMITS, NoTasks, SharingLimits, TasksSeen
 from talka.control.jobs.workers.worker_life import HeardLives
 from talka.control.jobs.workers.worker_views import view_of
 from talka.control.load.allocation import demand
@@ -43,7 +45,7 @@ from talka.errors import Invalid, TalkaError
 from talka.ids import new_job_id
 from talka.units import MILLISECOND, SECOND
 from talka.wire import manager_calls as calls
-from talka.wire.entries import ORDER_LIMIT_BYTES, SLOTS, Grant, JobEntry, encode_entry, encode_order
+from talka.wire.entries import ORDER_LIMIT_BYTES, SLOTS, JobEntry, encode_entry, encode_order
 from talka.wire.jobs import (
     CHANNEL,
     Beat,
@@ -73,8 +75,6 @@ OWNER_SILENCE_NS: Final = 3 * SECOND // 2
 """How long a manager may be silent before its jobs get another. A wrong guess costs a moment: the fence keeps order."""
 SETTLE_NS: Final = 3 * SECOND // 10
 """After an election, the time in which every manager that is there has been heard."""
-GRANTS_LIMIT: Final = 2048
-"""Grants in one entry, lost ones included."""
 WAITING_STATES: Final = (JobState.SUBMITTED, JobState.QUEUED)
 STATES: Final = tuple(JobState)
 
@@ -92,10 +92,12 @@ class Registry:
         wall_offset_ns: int,
         managers: Callable[[], tuple[ManagerAt, ...]],
         signer: bytes = b"",
+        datacenter: str = "",
         heard: HeardLives | None = None,
         tasks: TasksSeen | None = None,
         slots: int = SLOTS,
         grants_limit: int = GRANTS_LIMIT,
+        queue_limit: int = QUEUE_LIMIT,
         sharing: SharingLimits = SHARING_LIMITS,
     ) -> None:
         """`tasks`: what is known of tasks of dag jobs, if their keepers are here."""
@@ -105,13 +107,14 @@ class Registry:
         earlier_ns = self.lease.earlier_ns
         self.fleet = Fleet(earlier_until=now + earlier_ns + margin_ns(earlier_ns), heard=heard)
         self.fleet.set_lease(self.lease.count_ns, self.lease.renew_ns)
-        self._sharing = CoreSharing(self.fleet, NoTasks() if tasks is None else tasks, rng, sharing)
-        self.queue = JobQueue()
+        self.queue = JobQueue(queue_limit)
+        seen = NoTasks() if tasks is None else tasks
+        self._granting = Granting(self.fleet, self.queue, seen, rng, sharing, grants_limit)
         self.book = EntryBook(voter, slots)
         self.next_tick_at = now
         self.refused: Counter[str] = Counter()
         self._me = me
-        self._grants_limit = grants_limit
+        self._datacenter = datacenter
         self._voter = voter
         self._rng = rng
         self.wall_offset_ns = wall_offset_ns
@@ -252,7 +255,13 @@ class Registry:
             raise QueueFull(self.book.slots)
         self.queue.push(now, job, order.priority, number)
         entry = JobEntry(
-            job=job, key=key, order=order, state=JobState.QUEUED, number=number, submitted_ms=self._wall_ms(now)
+            job=job,
+            key=key,
+            order=order,
+            state=JobState.QUEUED,
+            number=number,
+            submitted_ms=self._wall_ms(now),
+            datacenter=self._datacenter,
         )
         self._signers.add(order.bundle.word)
         answer = _answer(sender, call, calls.JobTold(self.facts(entry)))
@@ -268,9 +277,11 @@ class Registry:
         reason = asked.reason or "cancelled"
         if entry.state in WAITING_STATES:
             self.queue.remove(entry.job)
-            cancelled = msgspec.structs.replace(entry, cancel=reason)
+            cancelled = msgspec.structs.replace(entry, cancel=reason, stopped=open_workflows(entry))
             return self._end_unstarted(now, cancelled, JobState.CANCELLED, reason, answer_to=(sender, call))
-        entry = msgspec.structs.replace(entry, cancel=reason, state=move(entry.state, JobState.CANCELLING))
+        entry = msgspec.structs.replace(
+            entry, cancel=reason, stopped=open_workflows(entry), state=move(entry.state, JobState.CANCELLING)
+        )
         answer = _answer(sender, call, calls.JobTold(self.facts(entry)))
         return self.book.put(now, entry, answer, *self._lead(now, entry))
 
@@ -294,27 +305,14 @@ class Registry:
     # -- giving out cores
 
     def _schedule(self, now: int) -> list[JobsEffect]:
-        """Start what can be started: in order, nobody is overtaken."""
+        """Start what can be started."""
         effects: list[JobsEffect] = []
-        self._sharing.count_tasks(now)
-        if not len(self.queue):
-            self._sharing.let_go()
-        for job in self.queue.jobs():
-            entry = self.entries[job]
-            total = self.fleet.total()
-            picks = self._sharing.choose(now, job, *demand(entry.order, total))
-            if not picks:
-                break
+        self._granting.look(now)
+        while (entry := self._granting.next(now, self.entries)) is not None:
+            job = entry.job
             owner = self._owner_for(now, job)
-            self.queue.remove(job)
             entry = msgspec.structs.replace(
-                entry,
-                state=move(entry.state, JobState.DISPATCHING),
-                owner=owner,
-                fence=self._new_fence(),
-                pool=total,
-                granted=sum(cores for _, _, cores in picks),
-                grants=self._grants(job, picks),
+                entry, state=move(entry.state, JobState.DISPATCHING), owner=owner, fence=self._new_fence()
             )
             self._owner_since[job] = now
             news = OwnerChanged(job, owner, entry.fence, "it has its cores")
@@ -343,26 +341,6 @@ class Registry:
         if not self.book.is_written(job):
             return self.book.once_written(entry, LeadWanted(job))
         return [Send(CHANNEL, entry.owner, Lead(encode_entry(entry)), Lane.CONTROL)]
-
-    def _regrant(self, now: int, entry: JobEntry) -> JobEntry:
-        """Cores in place of lost ones, as many as can be had."""
-        missing = entry.granted - sum(grant.cores for grant in entry.grants if not grant.lost)
-        stopping = (JobState.CANCELLING, JobState.COMPLETING)
-        if missing < 1 or entry.state in stopping:
-            return entry
-        bad = [grant.worker for grant in entry.grants if grant.lost.startswith(DECLINED)]
-        return self._granted(entry, self._sharing.replace(now, entry.job, missing, bad))
-
-    def _granted(self, entry: JobEntry, picks: Picks | None) -> JobEntry:
-        if not picks or len(entry.grants) >= self._grants_limit:
-            return entry
-        return msgspec.structs.replace(entry, grants=(*entry.grants, *self._grants(entry.job, picks)))
-
-    def _grants(self, job: str, picks: Picks) -> tuple[Grant, ...]:
-        """From now on it has these cores."""
-        for worker, boot, cores in picks:
-            self.fleet.reserve(job, worker, cores, boot)
-        return tuple(Grant(worker, boot, cores, "", self.fleet.folder(worker)) for worker, boot, cores in picks)
 
     # -- managers that lead jobs
 
@@ -402,7 +380,7 @@ class Registry:
             grants=grants,
         )
         if unfit:
-            entry = self._regrant(now, entry)
+            entry = self._granting.regrant(now, entry)
         done = CheckpointStored(entry.job, entry.fence, entry.revision, life=checkpoint.life)
         then: list[JobsEffect] = [Send(CHANNEL, sender, done, Lane.CONTROL)]
         if ended:
@@ -414,8 +392,7 @@ class Registry:
 
     def _forget(self, now: int, entry: JobEntry) -> None:
         """It has ended."""
-        self.fleet.release(entry.job)
-        self._sharing.ended(now, entry.job)
+        self._granting.ended(now, entry.job)
         self._owner_since.pop(entry.job, None)
         self._lead_at.pop(entry.job, None)
         self._lives.pop(entry.fence, None)
@@ -494,7 +471,7 @@ class Registry:
                 cause = f"was lost with its worker {lost.name}: {lost.cause}"
                 grants = [msgspec.structs.replace(one, lost=cause) if one in gone else one for one in entry.grants]
                 entry = msgspec.structs.replace(entry, grants=tuple(grants))
-                entry = self._regrant(now, self._granted(entry, self._sharing.give_back(gone)))
+                entry = self._granting.regrant_lost(now, entry, gone)
                 effects += self.book.put(now, entry, *self._lead(now, entry))
         return effects
 
@@ -514,7 +491,7 @@ class Registry:
             if is_silent and now - self._owner_since.get(entry.job, now) >= SETTLE_NS:
                 effects += self._change_owner(now, entry, f"{entry.owner} does not answer", but=entry.owner)
                 continue
-            better = self._regrant(now, entry)
+            better = self._granting.regrant(now, entry)
             if better is not entry:
                 effects += self.book.put(now, better, *self._lead(now, better))
             elif now >= self._lead_at.get(entry.job, 0):
@@ -540,7 +517,7 @@ class Registry:
                 f"{life.name} is {life.decisions[0].what}" for life in fleet.lives() if life.cores and life.decisions
             ]
             return no_workers_text(out)
-        for_tasks = self._sharing.waiting_for_tasks(entry.job) if position == 1 else ""
+        for_tasks = self._granting.waiting_for_tasks(entry.job) if position == 1 else ""
         return for_tasks or waiting_reason(least, free=free, total=total, ahead=position - 1)
 
     def _page(self, asked: calls.ListJobs) -> JobsPage:
@@ -578,9 +555,6 @@ class Registry:
 
     def workers(self, now: int) -> list[WorkerView]:
         return [view_of(life, now, self.wall_offset_ns) for life in self.fleet.lives()]
-
-
-DECLINED: Final = "declined: "
 
 
 def _answer(sender: str, call: calls.ManagerCall, answer: calls.LeaderAnswer) -> Send[JobMessage]:

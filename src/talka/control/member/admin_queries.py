@@ -52,6 +52,8 @@ class MemberFacts(msgspec.Struct, frozen=True):
     """Whether datagrams reach it from here; without them it is probed over the stream."""
     self: bool = False
     """Whether it is the member that answers."""
+    protocol: str = ""
+    """The version that the member that answers speaks with it; of itself, its own. Empty: it is not there."""
 
 
 class MembersPage(msgspec.Struct, frozen=True):
@@ -159,6 +161,7 @@ def _members(member: ClusterMember[Any], after: str, page_limit: int) -> Members
             mine.datacenter if mine else "",
             mine.software if mine else "",
             self=True,
+            protocol=str(member.agreements.mine.version),
         )
     ]
     for other in membership.members():
@@ -178,6 +181,7 @@ def _members(member: ClusterMember[Any], after: str, page_limit: int) -> Members
                 other.accuser if is_accused else "",
                 other.reason if is_accused else "",
                 not other.blocked,
+                protocol="" if other.status > Status.SUSPECT else str(member.agreements.of(other.name).version),
             )
         )
     later = sorted((fact for fact in facts if fact.name > after), key=lambda fact: fact.name)

@@ -9,6 +9,7 @@
 5. The life of its sender is known. If not, the frame is kept for a moment and the sender is asked to echo a nonce,
    which a recording cannot do (`life_proofs.py`).
 6. The replay guard lets it in once.
+7. What was agreed on with this life of its sender is known (`agreements.py`), or it is asked.
 
 A sender under an older key is told the keys of today. Whether keys that others bring count is for `ring_guard.py`.
 
@@ -22,9 +23,11 @@ import msgspec
 
 from talka.cluster.effects import Lane, Transmit
 from talka.cluster.leadership.news import LeadershipAlarm
+from talka.control.member.agreements import Agreements, VersionDiffers
 from talka.control.member.life_proofs import ArrivedPacket, SentFrames, UnprovenLives
 from talka.control.member.replay_guard import REPEATABLE, ReplayGuard
 from talka.control.member.ring_guard import RingGuard
+from talka.errors import Invalid
 from talka.units import SECOND
 from talka.wire import asking, greeting
 from talka.wire.channels import BadMessage
@@ -45,7 +48,7 @@ from talka.wire.packets import BadPacket, Packet, decode_packet
 from talka.wire.security.keys import Keyring, encode_ring
 from talka.wire.security.roles import NOBODY, Proven, Role, a, may_connect
 from talka.wire.security.sealing import BadSeal, Seal
-from talka.wire.versions import Offer, ProtocolVersion, disagreement
+from talka.wire.versions import NotCompatible, disagreement, offer_of
 
 WELCOME_NS: Final = 10 * SECOND
 """How long a GreetingHello may be answered: a connection may have to be opened first."""
@@ -82,7 +85,7 @@ class RingChanged(msgspec.Struct, frozen=True):
     """The node that told of them; empty where they were changed here."""
 
 
-AdmissionEffect: TypeAlias = Transmit | Welcomed | HelloDeclined | RingChanged | LeadershipAlarm
+AdmissionEffect: TypeAlias = Transmit | Welcomed | HelloDeclined | RingChanged | LeadershipAlarm | VersionDiffers
 Admitted: TypeAlias = tuple[list[ArrivedPacket], list[AdmissionEffect]]
 """What the member may look at, and what is to be sent or told."""
 
@@ -116,7 +119,8 @@ class Admission:
         self._seal = seal
         self._name = name
         self._role = Role(me.role)
-        self._offer = Offer(ProtocolVersion.parse(me.version), tuple(me.capabilities), tuple(me.required))
+        self._offer = offer_of(me.version, me.capabilities, me.required)
+        self.agreements = Agreements(self._offer)
         self._rng = rng
         self._sent = SentFrames()
         self._hellos: dict[bytes, tuple[str, int]] = {}
@@ -131,11 +135,20 @@ class Admission:
     # -- what leaves
 
     def wrap(
-        self, now: int, channel: int, body: bytes, updates: list[bytes] | None = None, *, to: str = "", key_id: str = ""
+        self,
+        now: int,
+        channel: int,
+        body: bytes,
+        updates: list[bytes] | None = None,
+        *,
+        to: str = "",
+        key_id: str = "",
+        life: int = 0,
     ) -> bytes:
-        """A sealed frame. With `to` only the node of that name can open it."""
+        """A sealed frame. With `to` only the node of that name can open it, with `life` only that life of it hears
+        it."""
         self._sent.note(now, self._replay_guard.counter)
-        frame = self._replay_guard.wrap(channel, body, updates)
+        frame = self._replay_guard.wrap(channel, body, updates, life=life)
         return self._seal.seal(self._replay_guard.counter, packed(frame), key_id=key_id, to=to)
 
     def hello(self, now: int, address: str) -> list[AdmissionEffect]:
@@ -202,17 +215,23 @@ class Admission:
             return [], replies
         if not opened.is_spare:
             self._note_key(packet.sender, opened.key_id)
+        if self.agreements.life_of(packet.sender) != packet.boot:
+            replies += self._ask(now, lane, arrival)
         return [arrival], replies
 
     def _challenge(self, now: int, lane: Lane, arrival: ArrivedPacket, size_bytes: int) -> Admitted:
         """Keep the frame until its sender has proven that it lives, and ask it to."""
         if arrival.packet.sender == self._name:
             return self._turn_away("own")
+        self.lives.meet(now, arrival.packet).hold(arrival, size_bytes)
+        return [], self._ask(now, lane, arrival)
+
+    def _ask(self, now: int, lane: Lane, arrival: ArrivedPacket) -> list[AdmissionEffect]:
+        """Have this life prove that it lives, and say what it is."""
         life = self.lives.meet(now, arrival.packet)
-        life.hold(arrival, size_bytes)
         if not life.is_to_be_asked(now):
-            return [], []
-        return [], [self._reply(now, arrival.source, lane, Challenge(life.nonce), arrival.key_id)]
+            return []
+        return [self._reply(now, arrival.source, lane, Challenge(life.nonce), arrival.key_id)]
 
     def _turn_away(self, reason: str) -> Admitted:
         self._replay_guard.turn_away(reason)
@@ -253,24 +272,40 @@ class Admission:
                 address, asked_at = self._hellos.pop(echo, ("", 0))
                 if not address or now - asked_at > WELCOME_NS:
                     return self._turn_away("replayed")
+                try:
+                    differs = self._meet(arrival, who.version, who.capabilities)
+                except (Invalid, NotCompatible):
+                    return self._turn_away("version")
                 if not self._replay_guard.knows(packet):
                     self._replay_guard.raise_floor(packet, packet.counter)
                 self.rings.asked(packet.sender, packet.boot)
                 proof = self._prove(now, source, lane, nonce, key_id)
-                return [], [proof, Welcomed(address, packet.sender, who, lane)]
-            case Proof(echo=echo, floor=floor):  # pragma: no branch - the type checker sees that no other is left
+                return [], [proof, Welcomed(address, packet.sender, who, lane), *differs]
+            case Proof(
+                echo=echo, floor=floor, version=version, capabilities=capabilities
+            ):  # pragma: no branch - the type checker sees that no other is left
                 if not self.lives.has(packet) and self._replay_guard.knows(packet):
                     return [], []  # it was greeted over both lanes, and has proven itself over the other
                 life = self.lives.prove(now, packet, echo)
                 if life is None:
                     return self._turn_away("replayed")
+                try:
+                    differs = self._meet(arrival, version, capabilities)
+                except (Invalid, NotCompatible):
+                    return self._turn_away("version")
                 self._replay_guard.raise_floor(packet, floor)
                 held = [kept for kept in life.held if self._replay_guard.passes(kept.packet)]
-                return held, self._share(now, arrival)
+                return held, [*differs, *self._share(now, arrival)]
 
     def _prove(self, now: int, to: str, lane: Lane, nonce: bytes, key_id: str) -> Transmit:
         """This life lives: it echoes the nonce, and says which of its frames are fresh."""
-        return self._reply(now, to, lane, Proof(nonce, self._sent.floor(now, self._replay_guard.counter)), key_id)
+        floor = self._sent.floor(now, self._replay_guard.counter)
+        return self._reply(now, to, lane, Proof(nonce, floor, self.me.version, self.me.capabilities), key_id)
+
+    def _meet(self, arrival: ArrivedPacket, version: str, capabilities: list[str]) -> list[VersionDiffers]:
+        """It lives, and says this of itself."""
+        packet = arrival.packet
+        return self.agreements.meet(packet.sender, packet.boot, version, capabilities, arrival.source)
 
     def _objection(self, packet: Packet, who: Self, proven: Proven) -> tuple[str, str]:
         """The first thing that forbids this node to come in: a word and a sentence, or two empty ones."""

@@ -16,9 +16,10 @@ from talka.cluster.leadership.news import Elected, LeadershipNews, SteppedDown, 
 from talka.cluster.leases import HolderNews, LeaseExpired
 from talka.cluster.membership.federation import FederatedProber, FederationNews
 from talka.cluster.membership.membership import Membership
-from talka.cluster.membership.news import MemberJoined, MemberLost, MemberNews, StateLearned
+from talka.cluster.membership.news import MemberJoined, MemberLeft, MemberLost, MemberNews, StateLearned
 from talka.control.member.admission import Admission, HelloDeclined, RingChanged, Welcomed
-from talka.control.member.announcement import Announcer
+from talka.control.member.agreements import Agreements, VersionDiffers
+from talka.control.member.announcement import Announcer, standing_of
 from talka.control.member.key_distribution import KeyDistribution
 from talka.control.member.life_proofs import ArrivedPacket
 from talka.control.member.owner import Owner
@@ -34,9 +35,11 @@ from talka.wire.channels import Message
 from talka.wire.greeting import ShareRing
 from talka.wire.jobs import JobMessage, Renew
 from talka.wire.leases import AcquireLease, CommandAnswer, LeaseAnswer, LeaseCommand, LeaseMessage, ReleaseLease
+from talka.wire.manager_calls import CallAnswer, ManagerCall
 from talka.wire.membership import WatchGroup, WatchReply
 from talka.wire.packets import BadPacket
 from talka.wire.security.keys import decode_ring
+from talka.wire.security.permissions import name_of
 from talka.wire.security.roles import NOBODY, Proven, Role
 from talka.wire.tasks import TaskMessage
 
@@ -72,10 +75,20 @@ class QuestionAsked(msgspec.Struct, frozen=True):
 
 
 NodeNews: TypeAlias = (
-    MemberNews | LeadershipNews | FederationNews | HolderNews | LeaseExpired | CommandEnded | Applied | RoleRefused
+    MemberNews
+    | LeadershipNews
+    | FederationNews
+    | HolderNews
+    | LeaseExpired
+    | CommandEnded
+    | Applied
+    | RoleRefused
+    | VersionDiffers
 )
 """What a member's shell tells of."""
-RoutedNews: TypeAlias = MemberLost | MemberJoined | StateLearned | RingChanged | Elected | SteppedDown | WriteEnded
+RoutedNews: TypeAlias = (
+    MemberLost | MemberLeft | MemberJoined | StateLearned | RingChanged | Elected | SteppedDown | WriteEnded
+)
 """What other parts of the member hear of too."""
 ROUTED_NEWS: Final = frozenset(get_args(RoutedNews))
 MemberEffect: TypeAlias = (
@@ -139,6 +152,8 @@ class ClusterMember(Generic[PartEffect]):
         self.jobs = part
         self.replay_guard = replay_guard or ReplayGuard(group=group, name=name, boot=boot, watchers=watchers)
         self.admission = admission
+        self.agreements = Agreements.alike() if admission is None else admission.agreements
+        """What is spoken with each peer: where `_out` asks it of a message, a part may ask it of a capability."""
         is_certified = certified if admission is None else admission.certified
         self.roles = RoleCheck(is_certified=is_certified)
         self.neighbour = ""
@@ -375,6 +390,8 @@ class ClusterMember(Generic[PartEffect]):
                     effects += self._on_lease_message(now, self.name, effect.message)
                 elif effect.to == self.neighbour and type(effect.message) in ASIDE:
                     out.append(ToNeighbour(cast("AsideMessage", effect.message)))
+                elif effect.message.needs and not self.agreements.may_say(effect.to, effect.message):
+                    effects += self._on_unsaid(now, effect)
                 else:
                     out.append(self._transmit(now, effect))
             elif isinstance(effect, Persist):
@@ -391,14 +408,19 @@ class ClusterMember(Generic[PartEffect]):
     def _on_news(self, now: int, news: RoutedNews) -> Sequence[Send[Message] | MemberEffect | PartEffect]:
         effects: list[Send[Message] | MemberEffect | PartEffect] = []
         match news:
-            case MemberLost(name=name):
+            case MemberLost(name=name, boot=boot):
+                self.agreements.end(name, boot)
                 if self.voter is not None:
                     effects += self.voter.suspect_leader(now, name)
+            case MemberLeft(name=name, boot=boot):
+                self.agreements.end(name, boot)
             case MemberJoined(name=name, address=address):
                 self.note_address(name, address)
             case StateLearned() | RingChanged():
                 if self.key_distribution is not None:
                     effects += self.key_distribution.hear(now, news)
+                if isinstance(news, StateLearned):
+                    effects += self._hear_version(news.name)
             case (
                 Elected() | SteppedDown() | WriteEnded()
             ):  # pragma: no branch - the type checker sees that it is the last
@@ -408,13 +430,35 @@ class ClusterMember(Generic[PartEffect]):
                     effects += self.jobs.on_news(now, news)
         return effects
 
+    def _hear_version(self, name: str) -> list[VersionDiffers]:
+        """What a member announced to all counts until it speaks here itself."""
+        speaker = None if self.membership is None or self.admission is None else self.membership.get(name)
+        standing = None if speaker is None else standing_of(speaker)
+        if speaker is None or standing is None:
+            return []
+        return self.agreements.hear(name, speaker.boot, standing.version)
+
+    def _on_unsaid(self, now: int, send: Send[Message]) -> Sequence[Send[Message] | MemberEffect | PartEffect]:
+        """Its receiver is too old for it. What can be lost is not said; who asked a question is told at once."""
+        message = send.message
+        if not isinstance(message, ManagerCall) or self.jobs is None:
+            return []
+        text = (
+            f"{send.to} speaks protocol {self.agreements.of(send.to).version} and does not know "
+            f"{name_of(message)}: it needs a newer release"
+        )
+        answer = CallAnswer(message.number, None, "unavailable", text)
+        return self.jobs.on_message(now, send.to, answer, role=Role.MANAGER if self.roles.is_certified else None)
+
     def _transmit(self, now: int, send: Send[Message]) -> Transmit:
         body = self._encode(send.message)
         if send.channel in BY_ADDRESS:
             key_id = send.key_id or self._key_for(now, send.to)
             frame = self._wrap(now, send.channel.number, body, send.updates, key_id=key_id)
             return Transmit(send.to, frame, send.lane)
-        frame = self._wrap(now, send.channel.number, body, to=send.to)
+        # What only newer sides understand is for the life that was found to be one.
+        life = self.agreements.life_of(send.to) if send.message.needs else 0
+        frame = self._wrap(now, send.channel.number, body, to=send.to, life=life)
         return Transmit(self.address_of(send.to), frame, send.lane)
 
     def _ticket(self, part: int, own: int) -> int:
@@ -432,11 +476,19 @@ class ClusterMember(Generic[PartEffect]):
         return "" if self.key_distribution is None else self.key_distribution.key_for(now, address)
 
     def _wrap(
-        self, now: int, channel: int, body: bytes, updates: list[bytes] | None = None, *, to: str = "", key_id: str = ""
+        self,
+        now: int,
+        channel: int,
+        body: bytes,
+        updates: list[bytes] | None = None,
+        *,
+        to: str = "",
+        key_id: str = "",
+        life: int = 0,
     ) -> bytes:
         if self.admission is None:
-            return self.replay_guard.wrap(channel, body, updates)
-        return self.admission.wrap(now, channel, body, updates, to=to, key_id=key_id)
+            return self.replay_guard.wrap(channel, body, updates, life=life)
+        return self.admission.wrap(now, channel, body, updates, to=to, key_id=key_id, life=life)
 
     def _encode(self, message: msgspec.Struct) -> bytes:
         """The same message often goes to several peers: it is encoded once."""

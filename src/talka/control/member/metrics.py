@@ -34,6 +34,8 @@ def _counts_of(member: ClusterMember[Any], now: int) -> dict[str, Counted]:
         "frames_admitted_total": member.frames_admitted,
         "frames_refused_total": member.replay_guard.refused,
         "frames_refused_by_role_total": member.roles.refused,
+        "peers": member.agreements.by_version(),
+        "messages_unsaid_total": member.agreements.unsaid,
     }
     if (membership := member.membership) is not None:
         others = membership.members()

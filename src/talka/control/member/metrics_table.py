@@ -73,6 +73,8 @@ GROUPS: Final = (
             _counter("frames_admitted_total", "Frames of other nodes that were let in."),
             _counter("frames_refused_total", "Frames that were turned away, by reason.", "reason"),
             _counter("frames_refused_by_role_total", "Messages that the role of their sender may not say.", "message"),
+            _gauge("peers", "Nodes that it speaks with, by the version of the protocol agreed on.", "version"),
+            _counter("messages_unsaid_total", "Messages not said, as the peer is older than they.", "message"),
             _counter("challenges_total", "Lives of nodes that were asked to prove that they live."),
             _gauge("keys", "Keys that are accepted."),
             _counter("rings_unexpected_total", "Changes of keys that were not expected."),

@@ -26,7 +26,7 @@ class ReplayGuard:
     def __init__(self, *, group: str, name: str, boot: int, watchers: tuple[str, ...] = ()) -> None:
         self.admitted = 0
         self.refused: dict[str, int] = {}
-        """How many frames were turned away, by reason: malformed, protocol, group, own, replayed, body."""
+        """How many frames were turned away, by reason: malformed, protocol, group, own, life, replayed, body."""
         self._group = group
         self._name = name
         self._boot = boot
@@ -39,12 +39,13 @@ class ReplayGuard:
         """The number of the last frame that left."""
         return self._counter
 
-    def wrap(self, channel: int, body: bytes, updates: list[bytes] | None = None) -> bytes:
-        """A frame for this body. Each call makes another one, also of the same body."""
+    def wrap(self, channel: int, body: bytes, updates: list[bytes] | None = None, *, life: int = 0) -> bytes:
+        """A frame for this body. Each call makes another one, also of the same body. `life`: the boot of the receiver
+        that alone may hear it."""
         self._counter += 1
         news = [msgspec.Raw(update) for update in updates] if updates else []
         return encode_packet(
-            Packet(PROTOCOL, self._group, self._name, self._boot, self._counter, channel, msgspec.Raw(body), news)
+            Packet(PROTOCOL, self._group, self._name, self._boot, self._counter, channel, msgspec.Raw(body), news, life)
         )
 
     def admit(self, frame: bytes) -> Packet | None:
@@ -63,6 +64,9 @@ class ReplayGuard:
             return False
         if packet.sender == self._name and packet.group == self._group:
             self.turn_away("own")
+            return False
+        if packet.life not in (0, self._boot):  # it was agreed on with an earlier one, which may have been newer
+            self.turn_away("life")
             return False
         window = self._window_of(packet)
         is_old = packet.counter < window.strict_floor and packet.channel not in REPEATABLE

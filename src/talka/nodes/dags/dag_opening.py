@@ -36,6 +36,7 @@ async def open_dags(
     clocks: HoldClocks = OWN_CLOCKS,
     partitions: Sequence[Partition] = (WHOLE,),
     notices: NotifyOptions = NO_NOTICES,
+    datacenter: str = "",
 ) -> DagService:
     """`folder` is the manager's and remembers what it served; `owner` names it. `partitions` of the store are had, the
     first among them. When this raises, the store is still the caller's to close."""
@@ -68,4 +69,4 @@ async def open_dags(
         page=limits.page,
         again_s=limits.again_s,
     )
-    return DagService(node, store, kept, tell, on_broken, limits, notices)
+    return DagService(node, store, kept, tell, on_broken, limits, notices, datacenter)

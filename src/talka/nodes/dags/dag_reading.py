@@ -81,7 +81,7 @@ class DagReading:
 
     _code: JobCode
 
-    def __init__(self, kept: KeptPartitions, store: Store, limits: ReadingLimits) -> None:
+    def __init__(self, kept: KeptPartitions, store: Store, limits: ReadingLimits, datacenter: str = "") -> None:
         self._kept = kept
         self.keepers = kept.keepers
         self.loaded = asyncio.Event()
@@ -90,6 +90,7 @@ class DagReading:
         """Why this manager has its store no more."""
         self._opened_store = store
         self._reading = limits
+        self._datacenter = datacenter
         self._watchers: dict[str, set[asyncio.Future[None]]] = {}
         self._ends = JobEnds()
         self._late: set[asyncio.Task[None]] = set()
@@ -126,7 +127,7 @@ class DagReading:
         if job is None:
             return Unavailable("the job is gone already")
         # Where it stands among others is asked for apart: it takes a while.
-        return brief_facts(job) if is_brief else live_facts(job, None)
+        return brief_facts(job) if is_brief else live_facts(job, None, self._datacenter)
 
     def _keeper_of(self, id: str) -> DagKeeper:
         """Of the partition that a job of this id is in."""
@@ -144,7 +145,7 @@ class DagReading:
         if job is None:
             return None
         is_waiting = job.row.state is not JobState.SUBMITTED and not job.is_running
-        return live_facts(job, self._kept.turns.dispatcher.position(job) if is_waiting else None)
+        return live_facts(job, self._kept.turns.dispatcher.position(job) if is_waiting else None, self._datacenter)
 
     async def _row(self, id: str) -> JobRow:
         row = await self._store.job(id)
@@ -169,7 +170,7 @@ class DagReading:
         if live is not None:
             return live
         row = await self._row(id)
-        facts = facts_of(row, row.counts)
+        facts = facts_of(row, row.counts, self._datacenter)
         if NOTIFIES not in row.settings:
             return facts
         notices = [notice_view(notice) for notice in await self._store.notices(row.number)]
@@ -179,7 +180,7 @@ class DagReading:
         before = _number(cursor) if cursor else NEWEST
         rows = await self._store.jobs((state,) if state else (), before, limit + 1)
         shown = [row for row in rows[:limit] if row.state is not JobState.SUBMITTED]
-        items = [self._live_facts(row.id) or facts_of(row, row.counts) for row in shown]
+        items = [self._live_facts(row.id) or facts_of(row, row.counts, self._datacenter) for row in shown]
         following = str(rows[limit - 1].number) if len(rows) > limit else ""
         return DagsPage(items, following, [str(row.number + 1) for row in shown])
 
@@ -338,7 +339,8 @@ class DagReading:
         lines = await self._store.logs(row.number, found.index, after, limit)
         is_over = is_final(row.state) and self._job(id) is None
         last = str(lines[-1].number) if lines else cursor or "0"
-        return LogPage([line_view(line) for line in lines], "" if is_over and len(lines) < limit else last)
+        next = "" if is_over and len(lines) < limit else last
+        return LogPage([line_view(line) for line in lines], next, row.output_gone)
 
     async def task_attempts(self, id: str, task: str, cursor: str, limit: int) -> AttemptsPage:
         row, found = await self._task(id, task)
@@ -366,7 +368,7 @@ class DagReading:
             known = await self._attempts_of(row, found) if attempt else []
             if attempt and all(one.attempt != attempt for one in known):
                 raise NoSuchAttempt.named(id, task, attempt)
-            return OutputView(attempt)
+            return OutputView(attempt, is_gone=row.output_gone)
         last = wanted[-1]
         rows = await self._store.streams(row.number, found.index, last.fence)
         is_over = found.state is not TaskState.ASSIGNED or last.fence != found.fence

@@ -114,8 +114,9 @@ class DagService(ScheduleCalls):
         on_broken: Callable[[TalkaError], None],
         limits: ServiceLimits,
         notices: NotifyOptions = NO_NOTICES,
+        datacenter: str = "",
     ) -> None:
-        super().__init__(kept, store, limits.reading)
+        super().__init__(kept, store, limits.reading, datacenter)
         kept.do, kept.on_broken = self._do, self._broken
         self._node = node
         self._tell = tell

@@ -47,7 +47,14 @@ def exit_code_of(state: JobState) -> int | None:
     return ExitCode.INCOMPLETE if state is JobState.PARTIAL else ExitCode.JOB_FAILED
 
 
-def facts_of(row: JobRow, counts: dict[str, int]) -> DagFacts:
+def stopped_of(state: JobState, counts: Mapping[str, int]) -> int | None:
+    """Of a job that was cancelled, how many tasks: those that were stopped, and those that are being stopped."""
+    if state not in (JobState.CANCELLING, JobState.CANCELLED):
+        return None
+    return sum(count for name, count in counts.items() if name == "cancelled" or not is_final(TaskState(name)))
+
+
+def facts_of(row: JobRow, counts: dict[str, int], datacenter: str = "") -> DagFacts:
     """Of a job as the store has it."""
     return DagFacts(
         id=row.id,
@@ -62,6 +69,8 @@ def facts_of(row: JobRow, counts: dict[str, int]) -> DagFacts:
         counts=counts,
         exit_code=exit_code_of(row.state),
         params=values_in(row.params),
+        stopped=stopped_of(row.state, counts),
+        datacenter=datacenter,
     )
 
 
@@ -75,9 +84,9 @@ def brief_facts(job: DagJob) -> DagFacts:
     return DagFacts(job.row.id, job.row.name, _live_state(job))
 
 
-def live_facts(job: DagJob, position: int | None) -> DagFacts:
+def live_facts(job: DagJob, position: int | None, datacenter: str = "") -> DagFacts:
     """Of a job in memory: it may be a moment ahead of the store, but its end is not shown before it is kept."""
-    row = job.row
+    row, counts = job.row, job.counts()
     return DagFacts(
         id=row.id,
         name=row.name,
@@ -88,11 +97,13 @@ def live_facts(job: DagJob, position: int | None) -> DagFacts:
         ended_at="",
         submitted_by=row.submitted_by,
         tasks=job.size,
-        counts=job.counts(),
+        counts=counts,
         position=position,
         exit_code=None,
         params=values_in(row.params),
         to_fan_out=job.to_fan_out,
+        stopped=stopped_of(job.state, counts),
+        datacenter=datacenter,
     )
 
 

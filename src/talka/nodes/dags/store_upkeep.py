@@ -9,19 +9,17 @@ from talka.control.tasks.clock_watch import ClockWatch
 from talka.control.tasks.partition import LEASE
 from talka.store.dags.records import Store
 from talka.units import MILLISECOND, SECOND
+from talka.work.retention import MANAGER_KEEPS, ManagerKeeps
 
 Answer = TypeVar("Answer")
 
-KEPT_S: Final = 7 * 86_400
-KEPT_JOBS: Final = 10_000
 SWEPT_AT_ONCE: Final = 100
 BLOBS_KEPT_S: Final = 3600.0
 """A file is there before the row that names it. One that is older than this and not named belongs to nothing."""
 
 
 class UpkeepLimits(NamedTuple):
-    kept_s: int = KEPT_S
-    kept_jobs: int = KEPT_JOBS
+    keeps: ManagerKeeps = MANAGER_KEEPS
     swept_at_once: int = SWEPT_AT_ONCE
     blobs_kept_s: float = BLOBS_KEPT_S
 
@@ -56,6 +54,8 @@ class StoreUpkeep:
         while swept:
             swept = await self._swept(0)
             await self._clear()
+        while await self._paced(self._store.sweep_output(limits.keeps.output, LEASE)):
+            pass
         # Files are as old as the clock of the day says: not after it was set.
         if self._has_files and self._clock.is_steady(now, round(limits.blobs_kept_s * SECOND)):
             await self._store.sweep_blobs(limits.blobs_kept_s, self._wall_ns() / SECOND)
@@ -63,9 +63,7 @@ class StoreUpkeep:
 
     async def _swept(self, grown_ms: int) -> int:
         limits = self._limits
-        swept = await self._paced(
-            self._store.sweep(grown_ms, limits.kept_s * 1000, limits.kept_jobs, limits.swept_at_once, LEASE)
-        )
+        swept = await self._paced(self._store.sweep(grown_ms, limits.keeps.jobs, limits.swept_at_once, LEASE))
         self._has_files |= bool(swept)
         return swept
 

@@ -31,6 +31,7 @@ from talka.work.dags.records import (
     TaskKey,
     TaskRow,
 )
+from talka.work.retention import Retention
 
 
 class RecordsUnavailable(Unavailable):
@@ -190,12 +191,16 @@ class Store(Protocol):
         """All of them in one durable transaction, in order, or none. How many rows each changed: 0 of a fenced change
         means that its fence was not the row's."""
 
-    async def sweep(self, grown_ms: int, kept_ms: int, keep: int, limit: int, key: str = "") -> int:
-        """The store has grown older by so much. Drop jobs whose end was seen when it was at least `kept_ms` younger,
-        and the oldest above `keep` none of whose notices waits; at most `limit` of them. How many went. What is large
-        in them goes with `clear`.
+    async def sweep(self, grown_ms: int, kept: Retention, limit: int, key: str = "") -> int:
+        """The store has grown older by so much. Drop jobs whose end was seen when it was so much younger as the rule of
+        theirs says, and the oldest beyond its number none of whose notices waits; at most `limit` of them. How many
+        went. What is large in them goes with `clear`.
 
         Its age is what its managers have counted while they had it; clocks that can be set have no say in it."""
+
+    async def sweep_output(self, kept: Retention, key: str = "") -> bool:
+        """Delete a part of what attempts of jobs wrote and logged whose end was seen that long ago, or beyond so many
+        jobs that have theirs. Whether there may be more."""
 
     async def clear(self, key: str = "") -> bool:
         """Delete a part of what dropped jobs had, where that was much: nobody finds it any more, and commits wait for a

@@ -35,6 +35,7 @@ from talka.store.dags.sqlite_file import (
     Synchronous,
 )
 from talka.store.sql_text import SCHEME, is_storable
+from talka.units import MILLISECOND
 from talka.wire.output_tail import STREAMS
 from talka.work.dags.records import (
     JOB_STATES,
@@ -53,6 +54,7 @@ from talka.work.dags.records import (
     TaskKey,
     TaskRow,
 )
+from talka.work.retention import Keep, Retention
 
 Answer = TypeVar("Answer")
 RowType = TypeVar("RowType", bound=msgspec.Struct)
@@ -173,28 +175,64 @@ class SqliteRecords:
                 changed += [sum(next(rest) for _ in range(size)) for size in sizes]
         return changed
 
-    def sweep(self, grown_ms: int, kept_ms: int, keep: int, limit: int, keys: Collection[str] = ()) -> int:
+    def sweep(self, grown_ms: int, kept: Retention, limit: int, keys: Collection[str] = ()) -> int:
         def act(connection: sqlite3.Connection) -> int:
-            ((age_ms,),) = connection.execute(self._queries["grow_older"], {"grown_ms": max(grown_ms, 0)}).fetchall()
+            age_ms = self._age_ms(connection, grown_ms)
             connection.execute(self._queries["see_ends"], {"age_ms": age_ms})
-            found = self._swept(connection, age_ms - kept_ms, max(keep, 0), max(limit, 0))
+            found: list[int] = []
+            for completed in (True, False):
+                keep = kept.of(is_completed=completed)
+                found += self._swept(connection, age_ms, keep, max(limit, 0) - len(found), completed)
             return sum(self._at_once(connection, drop_jobs([DropJob(number) for number in found])))
 
         return self._write(act, keys)
 
-    def _swept(self, connection: sqlite3.Connection, before_ms: int, keep: int, limit: int) -> list[int]:
+    def _age_ms(self, connection: sqlite3.Connection, grown_ms: int = 0) -> int:
+        ((age_ms,),) = connection.execute(self._queries["grow_older"], {"grown_ms": max(grown_ms, 0)}).fetchall()
+        return int(age_ms)
+
+    def _swept(self, connection: sqlite3.Connection, age_ms: int, keep: Keep, limit: int, completed: bool) -> list[int]:
         """The oldest first, whichever of the two bounds they are beyond. One whose end somebody is still to be told of
         goes by its age alone: tries end long before, and a server that is silent does not make the store grow without
         end. So many are looked at that they suffice, and not all that have ended."""
-        ((kept_for,),) = connection.execute(self._queries["jobs_to_tell"]).fetchall()
+        before_ms, queries = age_ms - keep.age_ns // MILLISECOND, self._queries
+        ((kept_for,),) = connection.execute(queries["jobs_to_tell"]).fetchall()
         most = limit + kept_for
-        ((ended,),) = connection.execute(self._queries["ended_jobs"], {"most": keep + most}).fetchall()
-        oldest = connection.execute(self._queries["oldest_ends"], {"most": most}).fetchall()
+        values = {"completed": completed, "most": keep.count + most}
+        ((ended,),) = connection.execute(queries["ended_jobs"], values).fetchall()
+        oldest = connection.execute(queries["oldest_ends"], values | {"most": most}).fetchall()
         return [
             number
             for place, (number, ended_age_ms, is_to_tell) in enumerate(oldest)
-            if ended_age_ms <= before_ms or (place < ended - keep and not is_to_tell)
+            if ended_age_ms <= before_ms or (place < ended - keep.count and not is_to_tell)
         ][:limit]
+
+    def sweep_output(self, kept: Retention, keys: Collection[str] = ()) -> bool:
+        def act(connection: sqlite3.Connection) -> bool:
+            age_ms = self._age_ms(connection)
+            for completed in (True, False):
+                keep = kept.of(is_completed=completed)
+                before_ms = age_ms - keep.age_ns // MILLISECOND
+                values = {"completed": completed, "before_ms": before_ms, "keep": keep.count}
+                found = connection.execute(self._queries["oldest_output"], values).fetchone()
+                if found is not None:
+                    self._clear_output(connection, found[0])
+                    return True
+            return False
+
+        return self._write(act, keys)
+
+    def _clear_output(self, connection: sqlite3.Connection, job: int) -> None:
+        """As much of it as one transaction may hold up."""
+        rows, size = self._clearing
+        first, last = job << INDEX_BITS, job << INDEX_BITS | LAST_INDEX
+        found = connection.execute(self._queries["next_outputs"], (first, last, rows)).fetchall()
+        part = fitting(found, size)
+        if part:
+            connection.execute(self._queries["drop_streams"], (first, part[-1][0]))
+        if len(part) == len(found) < rows:
+            if connection.execute(self._queries["drop_some_logs"], (first, last, rows)).rowcount < rows:
+                connection.execute(self._queries["note_output_gone"], (job,))
 
     def clear(self, keys: Collection[str] = ()) -> bool:
         return bool(self.file.read("next_drop")) and self._write(self._clear, keys)
@@ -399,6 +437,7 @@ def job_of(row: tuple[Any, ...]) -> JobRow:
     values = dict(zip(JobRow.__struct_fields__, row, strict=True))
     values["state"] = JOB_STATES[values["state"]]
     values["counts"] = _counts.decode(values["counts"])
+    values["output_gone"] = bool(values["output_gone"])
     return JobRow(**values)
 
 

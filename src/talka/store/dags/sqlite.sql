@@ -202,6 +202,14 @@ CREATE TABLE talka_drops (
     job INTEGER PRIMARY KEY
 );
 
+-- migration: 11
+-- How long jobs are kept is said apart for those that completed and for others; what their attempts wrote may go before.
+ALTER TABLE talka_jobs ADD COLUMN output_gone INTEGER NOT NULL DEFAULT 0;
+DROP INDEX talka_ended_jobs;
+CREATE INDEX talka_ended_jobs ON talka_jobs ((state = 7), ended_age_ms, ended_ms, number) WHERE state >= 7;
+CREATE INDEX talka_kept_outputs ON talka_jobs ((state = 7), ended_age_ms, ended_ms, number)
+    WHERE state >= 7 AND output_gone = 0;
+
 -- name: tables
 SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\_%' ESCAPE '\';
 
@@ -214,8 +222,8 @@ INSERT INTO talka_tasks_version (version) VALUES (:version);
 -- name: put_job
 INSERT INTO talka_jobs
     (number, id, name, state, submitted_ms, settings, tasks, key, digest, submitted_by, started_ms, ended_ms, reason,
-     counts, params, output_bytes)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+     counts, params, output_bytes, output_gone)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: move_job
 UPDATE talka_jobs
@@ -223,6 +231,7 @@ SET state = ?,
     started_ms = coalesce(nullif(started_ms, 0), ?),
     ended_ms = ?,
     ended_age_ms = NULL,
+    output_gone = 0,
     reason = ?,
     tasks = coalesce(?, tasks),
     counts = coalesce(?, counts)
@@ -230,13 +239,13 @@ WHERE number = ?;
 
 -- name: job
 SELECT number, id, name, state, submitted_ms, settings, tasks, key, digest, submitted_by, started_ms, ended_ms, reason,
-    counts, params, output_bytes
+    counts, params, output_bytes, output_gone
 FROM talka_jobs
 WHERE id = :id;
 
 -- name: job_by_key
 SELECT number, id, name, state, submitted_ms, settings, tasks, key, digest, submitted_by, started_ms, ended_ms, reason,
-    counts, params, output_bytes
+    counts, params, output_bytes, output_gone
 FROM talka_jobs
 WHERE key = :key AND key <> '';
 
@@ -249,7 +258,7 @@ ORDER BY key;
 
 -- name: jobs
 SELECT number, id, name, state, submitted_ms, settings, tasks, key, digest, submitted_by, started_ms, ended_ms, reason,
-    counts, params, output_bytes
+    counts, params, output_bytes, output_gone
 FROM talka_jobs
 WHERE number < :before AND (:states = '[]' OR state IN (SELECT value FROM json_each(:states)))
 ORDER BY number DESC
@@ -257,7 +266,7 @@ LIMIT :limit;
 
 -- name: live_jobs
 SELECT number, id, name, state, submitted_ms, settings, tasks, key, digest, submitted_by, started_ms, ended_ms, reason,
-    counts, params, output_bytes
+    counts, params, output_bytes, output_gone
 FROM talka_jobs
 WHERE state < 7
 ORDER BY number;
@@ -266,10 +275,12 @@ ORDER BY number;
 SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'talka_jobs'), 0) + 1;
 
 -- name: see_ends
-UPDATE talka_jobs SET ended_age_ms = :age_ms WHERE state >= 7 AND ended_age_ms IS NULL;
+-- By the index, of which (state = 7) is the first column.
+UPDATE talka_jobs SET ended_age_ms = :age_ms
+WHERE state >= 7 AND (state = 7) IN (0, 1) AND ended_age_ms IS NULL;
 
 -- name: ended_jobs
-SELECT count(*) FROM (SELECT 1 FROM talka_jobs WHERE state >= 7 LIMIT :most);
+SELECT count(*) FROM (SELECT 1 FROM talka_jobs WHERE state >= 7 AND (state = 7) = :completed LIMIT :most);
 
 -- name: jobs_to_tell
 SELECT count(DISTINCT job) FROM talka_notices WHERE state = 'waiting';
@@ -279,9 +290,30 @@ SELECT count(DISTINCT job) FROM talka_notices WHERE state = 'waiting';
 -- to be told of it.
 SELECT number, ended_age_ms, EXISTS (SELECT 1 FROM talka_notices WHERE job = talka_jobs.number AND state = 'waiting')
 FROM talka_jobs
-WHERE state >= 7
+WHERE state >= 7 AND (state = 7) = :completed
 ORDER BY ended_age_ms, ended_ms, number
 LIMIT :most;
+
+-- name: oldest_output
+-- The job whose output has to go next: seen to end that long ago, or beyond so many that have theirs.
+SELECT number
+FROM talka_jobs
+WHERE state >= 7 AND output_gone = 0 AND (state = 7) = :completed AND ended_age_ms >= 0
+  AND (ended_age_ms <= :before_ms
+       OR (SELECT count(*) FROM (SELECT 1 FROM talka_jobs WHERE state >= 7 AND output_gone = 0
+           AND (state = 7) = :completed AND ended_age_ms >= 0 LIMIT :keep + 1)) > :keep)
+ORDER BY ended_age_ms, ended_ms, number
+LIMIT 1;
+
+-- name: next_outputs
+-- Tasks of the job that attempts wrote for, each with the bytes of it.
+SELECT task, sum(length(content)) FROM talka_streams WHERE task BETWEEN ? AND ? GROUP BY task ORDER BY task LIMIT ?;
+
+-- name: drop_some_logs
+DELETE FROM talka_logs WHERE number IN (SELECT number FROM talka_logs WHERE task BETWEEN ? AND ? LIMIT ?);
+
+-- name: note_output_gone
+UPDATE talka_jobs SET output_gone = 1, output_bytes = 0 WHERE number = ?;
 
 -- name: drop_job
 DELETE FROM talka_jobs WHERE number = ?;

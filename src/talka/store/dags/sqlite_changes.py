@@ -147,8 +147,8 @@ def as_they_are(query: str, changes: Sequence[msgspec.Struct]) -> list[ChangeSte
 
 def put_jobs(changes: list[PutJob]) -> list[ChangeStep]:
     def row_of(row: JobRow) -> Row:
-        number, id, name, state, *rest, counts, params, output_bytes = msgspec.structs.astuple(row)
-        return (number, id, name, JOB_NUMBERS[state], *rest, msgspec.json.encode(counts), params, output_bytes)
+        number, id, name, state, *rest, counts, params, output_bytes, gone = msgspec.structs.astuple(row)
+        return (number, id, name, JOB_NUMBERS[state], *rest, msgspec.json.encode(counts), params, output_bytes, gone)
 
     return [ChangeStep("put_job", [row_of(change.row) for change in changes])]
 

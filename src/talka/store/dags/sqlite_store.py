@@ -43,6 +43,7 @@ from talka.work.dags.records import (
     TaskKey,
     TaskRow,
 )
+from talka.work.retention import Retention
 
 BLOBS_PAGE: Final = 20_000
 Found = TypeVar("Found")
@@ -100,8 +101,11 @@ class SqliteStore:
     async def apply(self, changes: Sequence[Change], key: str = "") -> list[int]:
         return await self._read(self._records.apply, changes, (key,) if key else ())
 
-    async def sweep(self, grown_ms: int, kept_ms: int, keep: int, limit: int, key: str = "") -> int:
-        return await self._read(self._records.sweep, grown_ms, kept_ms, keep, limit, (key,) if key else ())
+    async def sweep(self, grown_ms: int, kept: Retention, limit: int, key: str = "") -> int:
+        return await self._read(self._records.sweep, grown_ms, kept, limit, (key,) if key else ())
+
+    async def sweep_output(self, kept: Retention, key: str = "") -> bool:
+        return await self._read(self._records.sweep_output, kept, (key,) if key else ())
 
     async def clear(self, key: str = "") -> bool:
         return await self._read(self._records.clear, (key,) if key else ())

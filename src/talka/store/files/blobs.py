@@ -22,6 +22,7 @@ from talka.wire.jobs import BLOB_LIMIT_BYTES
 DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 UNFINISHED: Final = ".new"
 DAMAGED: Final = re.compile(DIGEST.pattern + r"\.damaged(\.[0-9]+)?")
+MOST_UNNAMED: Final = 10_000_000
 
 
 class BadBlob(Invalid):
@@ -113,23 +114,40 @@ class Blobs:
         """Forget it, if it is there. After a crash it may be there again."""
         self._unlink(self.path(digest))
 
-    def sweep(self, keep: Collection[str], older_than_s: float, now_s: float) -> list[str]:
-        """Remove what nobody keeps and what was set aside, when it is older than this; the digests of blobs removed.
+    def sweep(
+        self,
+        keep: Collection[str],
+        older_than_s: float,
+        now_s: float,
+        *,
+        most: int = MOST_UNNAMED,
+        young_s: float = 0.0,
+    ) -> list[str]:
+        """Remove what nobody keeps and what was set aside, when it is older than this, and the oldest beyond `most`,
+        except those that are younger than `young_s`; the digests of blobs removed.
 
         `now_s` is the wall clock's, like the times of files.
         """
-        removed = []
-        for name in sorted(self._names()):
+        unnamed = []
+        for name in self._names():
             is_blob = DIGEST.fullmatch(name) is not None
             if (is_blob and name in keep) or not (is_blob or DAMAGED.fullmatch(name)):
                 continue
-            path = self._folder / name
-            with self._sweeping, contextlib.suppress(FileNotFoundError):  # removed by another thread just now
-                if now_s - path.stat().st_mtime > older_than_s:
-                    self._unlink(path)
-                    if is_blob:
-                        removed.append(name)
-        return removed
+            with contextlib.suppress(FileNotFoundError):  # removed by another thread just now
+                unnamed.append((now_s - (self._folder / name).stat().st_mtime, name))
+        unnamed.sort()
+        spare_s = min(older_than_s, young_s)
+        ages = {name: older_than_s if place < most else spare_s for place, (_, name) in enumerate(unnamed)}
+        return [name for name in sorted(ages) if self._drop_old(name, ages[name], now_s) and DIGEST.fullmatch(name)]
+
+    def _drop_old(self, name: str, older_than_s: float, now_s: float) -> bool:
+        """Asked again, as it may have been named since."""
+        path = self._folder / name
+        with self._sweeping, contextlib.suppress(FileNotFoundError):
+            if now_s - path.stat().st_mtime > older_than_s:
+                self._unlink(path)
+                return True
+        return False
 
     def _names(self) -> list[str]:
         try:

@@ -5,6 +5,7 @@ import contextlib
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
@@ -14,15 +15,19 @@ from talka.errors import TalkaError
 from talka.store.history.runs import (
     COLUMNS,
     HISTORY_LIMITS,
+    NO_ROWS,
     BadStore,
     History,
     HistoryLimits,
     KeptRun,
     NewerStore,
     Rows,
+    RunRows,
     StoreUnavailable,
 )
 from talka.store.sql_text import is_storable, read_queries
+from talka.units import NEVER
+from talka.work.retention import Retention
 
 CALL_S: Final = 60
 """For one call with everything in it: connecting, waiting for other writers, and a document of 16 MiB."""
@@ -34,10 +39,10 @@ Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 class PostgresHistory(History):
     """Each call has a connection and a transaction of its own: none is left to go stale during a run of hours."""
 
-    def __init__(self, url: str, keep_count: int, limits: HistoryLimits = HISTORY_LIMITS) -> None:
+    def __init__(self, url: str, kept: Retention, limits: HistoryLimits = HISTORY_LIMITS) -> None:
         self.limits = limits
         self.place = address_of(url)
-        self._url, self._keep_count = url, keep_count
+        self._url, self._kept = url, kept
         self._queries = QUERIES
         # Not in the caller's thread: it may be running a loop of its own, and two do not fit into one.
         self._thread = new_thread()
@@ -48,12 +53,18 @@ class PostgresHistory(History):
 
         self._perform(act, writes=True, creates=True, otherwise=None)
 
-    def keep(self, run: KeptRun) -> None:
+    def keep(self, run: KeptRun, rows: RunRows = NO_ROWS) -> None:
         values = [getattr(run, name) for name in (*COLUMNS, "document")]
 
         async def act(connection: Connection) -> None:
+            await connection.execute(self._queries["drop_run"], run.id)
             await connection.execute(self._queries["keep_run"], *values)
-            await connection.execute(self._queries["prune_runs"], self._keep_count)
+            for query, parts in rows.by_query(run.id).items():
+                await connection.executemany(self._queries[query], parts)
+            for passed in (True, False):
+                keep = self._kept.of(is_completed=passed)
+                age = None if keep.age_ns == NEVER else timedelta(microseconds=keep.age_ns // 1000)
+                await connection.execute(self._queries["prune_runs"], passed, age, keep.count)
 
         self._perform(act, writes=True, creates=True, otherwise=None)
 

@@ -9,15 +9,17 @@ import re
 import zlib
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
 from talka.errors import Invalid, Unavailable
 from talka.store.sql_text import SCHEME, is_storable
+from talka.units import NEVER
+from talka.work.retention import Keep, Retention
 
-KEEP_COUNT: Final = 10_000
-"""So many of the newest runs stay unless the history is opened with another number."""
+KEPT: Final = Retention(Keep(NEVER, 10_000), Keep(NEVER, 10_000))
+"""Of runs that passed and of the others so many of the newest stay, unless the history is opened with other rules."""
 MOST_LISTED: Final = 10_000
 MOST_DOCUMENT_BYTES: Final = 16 << 20
 """Of one document, compressed."""
@@ -130,6 +132,71 @@ class KeptRun(RunFacts, frozen=True, kw_only=True):
         return content
 
 
+class StepColumns(msgspec.Struct, frozen=True):
+    """A step of a run, or with `call` its calls of one name: what queries are about. Times are milliseconds."""
+
+    workflow: str
+    step: str
+    call: str
+    measured: bool
+    count: int
+    ok: int
+    failed: int
+    interrupted: int
+    skipped: int
+    rate_per_s: float
+    mean_ms: float | None
+    p50_ms: float | None
+    p90_ms: float | None
+    p95_ms: float | None
+    p99_ms: float | None
+    max_ms: float | None
+    service_p50_ms: float | None
+    service_p99_ms: float | None
+
+
+class MetricColumns(msgspec.Struct, frozen=True):
+    workflow: str
+    name: str
+    kind: str
+    count: int
+    total: float
+    rate_per_s: float
+    min: float | None
+    mean: float | None
+    max: float | None
+    p50: float | None
+    p99: float | None
+
+
+class CheckColumns(msgspec.Struct, frozen=True):
+    workflow: str
+    name: str
+    passed: int
+    failed: int
+
+
+class RunRows(NamedTuple):
+    """What is kept of a run beside its document, in the order of the result."""
+
+    steps: Sequence[StepColumns] = ()
+    metrics: Sequence[MetricColumns] = ()
+    checks: Sequence[CheckColumns] = ()
+
+    def by_query(self, run: str) -> dict[str, list[tuple[Any, ...]]]:
+        """Values of the statements that keep them."""
+        parts: dict[str, Sequence[msgspec.Struct]] = {
+            "keep_step": self.steps,
+            "keep_metric": self.metrics,
+            "keep_check": self.checks,
+        }
+        return {
+            query: [(run, number, *msgspec.structs.astuple(row)) for number, row in enumerate(part)]
+            for query, part in parts.items()
+        }
+
+
+NO_ROWS: Final = RunRows()
 Runs: TypeAlias = list[RunFacts]
 Rows: TypeAlias = Sequence[Any]
 COLUMNS: Final = RunFacts.__struct_fields__
@@ -164,8 +231,9 @@ class History(abc.ABC):
         """Make the place if it is not there, and say now what would be wrong with it later."""
 
     @abc.abstractmethod
-    def keep(self, run: KeptRun) -> None:
-        """Keep the run and let go of the oldest beyond the limit. A run kept before is replaced."""
+    def keep(self, run: KeptRun, rows: RunRows = NO_ROWS) -> None:
+        """Keep the run with its rows, and let go of those that are too old or too many. A run kept before is
+        replaced."""
 
     def list(self, limit: int = 50, name: str | None = None) -> Runs:
         """The newest runs, newest first; with `name`, only those of that name."""
@@ -243,14 +311,12 @@ class History(abc.ABC):
         self.close()
 
 
-def open_history(url: str, *, keep_count: int = KEEP_COUNT, limits: HistoryLimits = HISTORY_LIMITS) -> History:
+def open_history(url: str, *, kept: Retention = KEPT, limits: HistoryLimits = HISTORY_LIMITS) -> History:
     """The history at `sqlite:///PATH`, a plain path, `sqlite:///:memory:` or `postgresql://…`. Nothing is touched
     yet."""
-    if keep_count < 1:
-        raise BadStore(f"a history that keeps {keep_count} runs keeps nothing: write a number above 0")
     scheme = SCHEME.match(url)
     if scheme is not None and scheme[1].lower() in ("postgresql", "postgres"):
-        return open_postgres(url, keep_count, limits)
+        return open_postgres(url, kept, limits)
     if scheme is not None and not url.startswith("sqlite:///"):
         known = "sqlite:///PATH, postgresql://USER@HOST/DATABASE or the path of a file"
         raise BadStore(f"{scheme[1]}:// is not the address of a history: write {known}")
@@ -259,14 +325,14 @@ def open_history(url: str, *, keep_count: int = KEEP_COUNT, limits: HistoryLimit
         raise BadStore(f"{url!r} names no file for the history: write sqlite:///PATH or the path of a file")
     from talka.store.history.sqlite import SqliteHistory
 
-    return SqliteHistory(path, keep_count, limits)
+    return SqliteHistory(path, kept, limits)
 
 
-def open_postgres(url: str, keep_count: int, limits: HistoryLimits) -> History:
+def open_postgres(url: str, kept: Retention, limits: HistoryLimits) -> History:
     try:
         from talka.store.history.postgres import PostgresHistory
     except ModuleNotFoundError as error:
         if error.name != "asyncpg":
             raise
         raise BadStore("a history in PostgreSQL needs the package asyncpg: pip install 'talka[postgres]'") from None
-    return PostgresHistory(url, keep_count, limits)
+    return PostgresHistory(url, kept, limits)

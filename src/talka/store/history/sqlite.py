@@ -10,9 +10,11 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from talka.clock import realtime_ns
 from talka.errors import TalkaError
 from talka.store.history.runs import (
     HISTORY_LIMITS,
+    NO_ROWS,
     BadStore,
     History,
     HistoryLimits,
@@ -20,6 +22,7 @@ from talka.store.history.runs import (
     NewerStore,
     Rows,
     RunFacts,
+    RunRows,
     StoreUnavailable,
 )
 from talka.store.sql_text import is_storable, read_queries
@@ -34,6 +37,8 @@ from talka.store.sqlite_opening import (
     version_of,
     write_ahead,
 )
+from talka.units import NEVER
+from talka.work.retention import Retention
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
@@ -43,12 +48,12 @@ Answer = TypeVar("Answer")
 
 
 class SqliteHistory(History):
-    def __init__(self, path: str, keep_count: int, limits: HistoryLimits = HISTORY_LIMITS) -> None:
+    def __init__(self, path: str, kept: Retention, limits: HistoryLimits = HISTORY_LIMITS) -> None:
         self.limits = limits
         # Absolute at once: a test may change the folder between the first call and the last.
         self.place = place_of(path)
         self._in_memory = self.place == MEMORY
-        self._keep_count = keep_count
+        self._kept = kept
         self._queries = QUERIES
         self._connection: sqlite3.Connection | None = None
         self._lock = threading.Lock()
@@ -58,13 +63,21 @@ class SqliteHistory(History):
         if not self._in_memory:
             self.close()  # a run may take hours: meanwhile the file may be moved, and we must not write to the old one
 
-    def keep(self, run: KeptRun) -> None:
+    def keep(self, run: KeptRun, rows: RunRows = NO_ROWS) -> None:
         values = msgspec.structs.asdict(run)
         values["started_at_us"] = (values.pop("started_at") - EPOCH) // MICROSECOND
 
         def act(connection: sqlite3.Connection) -> None:
+            connection.execute(self._queries["drop_run"], {"id": run.id})
             connection.execute(self._queries["keep_run"], values)
-            connection.execute(self._queries["prune_runs"], {"keep_count": self._keep_count})
+            for query, parts in rows.by_query(run.id).items():
+                connection.executemany(self._queries[query], parts)
+            for passed in (True, False):
+                keep = self._kept.of(is_completed=passed)
+                oldest_us = -(1 << 63) if keep.age_ns == NEVER else (realtime_ns() - keep.age_ns) // 1000
+                connection.execute(
+                    self._queries["prune_runs"], {"passed": passed, "oldest_us": oldest_us, "keep_count": keep.count}
+                )
 
         self._write(act, creates=True, otherwise=None)
 
@@ -106,7 +119,7 @@ class SqliteHistory(History):
                     return None
                 # Results name servers and may quote their answers: a folder made for them is its owner's alone.
                 os.makedirs(os.path.dirname(self.place), mode=0o700, exist_ok=True)
-            self._connection = connected(self.place, self.limits.busy_s, "synchronous = FULL")
+            self._connection = connected(self.place, self.limits.busy_s, "synchronous = FULL", "foreign_keys = ON")
         version = self._version(self._connection)
         if version > self._queries.version:
             raise NewerStore(self.place, found=version, known=self._queries.version)

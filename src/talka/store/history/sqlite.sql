@@ -29,6 +29,59 @@ CREATE TABLE talka_baselines (
     id TEXT NOT NULL  -- of a run in talka_runs
 );
 
+-- migration: 3
+-- Rows for queries, of the runs kept from here on. They go with their run (foreign keys are on).
+CREATE TABLE talka_run_steps (
+    run TEXT NOT NULL REFERENCES talka_runs (id) ON DELETE CASCADE,
+    number INTEGER NOT NULL,  -- in the order of the result
+    workflow TEXT NOT NULL,
+    step TEXT NOT NULL,
+    call TEXT NOT NULL,  -- '' where the row is of the step itself, with all its calls
+    measured INTEGER NOT NULL,
+    count INTEGER NOT NULL,
+    ok INTEGER NOT NULL,
+    failed INTEGER NOT NULL,
+    interrupted INTEGER NOT NULL,
+    skipped INTEGER NOT NULL,
+    rate_per_s REAL NOT NULL,
+    mean_ms REAL,  -- of response times, as are those below
+    p50_ms REAL,
+    p90_ms REAL,
+    p95_ms REAL,
+    p99_ms REAL,
+    max_ms REAL,
+    service_p50_ms REAL,
+    service_p99_ms REAL,
+    PRIMARY KEY (run, number)
+) WITHOUT ROWID;
+
+CREATE TABLE talka_run_metrics (
+    run TEXT NOT NULL REFERENCES talka_runs (id) ON DELETE CASCADE,
+    number INTEGER NOT NULL,
+    workflow TEXT NOT NULL,
+    name TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    count INTEGER NOT NULL,
+    total REAL NOT NULL,
+    rate_per_s REAL NOT NULL,
+    min REAL,
+    mean REAL,
+    max REAL,
+    p50 REAL,
+    p99 REAL,
+    PRIMARY KEY (run, number)
+) WITHOUT ROWID;
+
+CREATE TABLE talka_run_checks (
+    run TEXT NOT NULL REFERENCES talka_runs (id) ON DELETE CASCADE,
+    number INTEGER NOT NULL,
+    workflow TEXT NOT NULL,
+    name TEXT NOT NULL,
+    passed INTEGER NOT NULL,
+    failed INTEGER NOT NULL,
+    PRIMARY KEY (run, number)
+) WITHOUT ROWID;
+
 -- name: tables
 SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\_%' ESCAPE '\';
 
@@ -38,12 +91,30 @@ SELECT max(version) FROM talka_history_version;
 -- name: write_version
 INSERT INTO talka_history_version (version) VALUES (:version);
 
+-- name: drop_run
+DELETE FROM talka_runs WHERE id = :id;
+
 -- name: keep_run
-INSERT OR REPLACE INTO talka_runs
+INSERT INTO talka_runs
     (id, name, status, exit_code, started_at_us, duration_s, requests, rate_per_s, failed, p50_ms, p99_ms, document)
 VALUES
     (:id, :name, :status, :exit_code, :started_at_us, :duration_s, :requests, :rate_per_s, :failed, :p50_ms, :p99_ms,
      :document);
+
+-- name: keep_step
+INSERT INTO talka_run_steps
+    (run, number, workflow, step, call, measured, count, ok, failed, interrupted, skipped, rate_per_s, mean_ms, p50_ms,
+     p90_ms, p95_ms, p99_ms, max_ms, service_p50_ms, service_p99_ms)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: keep_metric
+INSERT INTO talka_run_metrics
+    (run, number, workflow, name, kind, count, total, rate_per_s, min, mean, max, p50, p99)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: keep_check
+INSERT INTO talka_run_checks (run, number, workflow, name, passed, failed)
+VALUES (?, ?, ?, ?, ?, ?);
 
 -- name: list_runs
 SELECT id, name, status, exit_code, started_at_us, duration_s, requests, rate_per_s, failed, p50_ms, p99_ms
@@ -68,10 +139,13 @@ DELETE FROM talka_runs
 WHERE id IN (SELECT value FROM json_each(:ids)) AND id NOT IN (SELECT id FROM talka_baselines);
 
 -- name: prune_runs
--- What a baseline names stays, however old it is.
+-- Of those that passed, or of the others. What a baseline names stays, however old it is.
 DELETE FROM talka_runs
 WHERE id NOT IN (SELECT id FROM talka_baselines)
-  AND id IN (SELECT id FROM talka_runs ORDER BY started_at_us DESC, id DESC LIMIT -1 OFFSET :keep_count);
+  AND (exit_code = 0) = :passed
+  AND (started_at_us < :oldest_us
+       OR id IN (SELECT id FROM talka_runs WHERE (exit_code = 0) = :passed
+                 ORDER BY started_at_us DESC, id DESC LIMIT -1 OFFSET :keep_count));
 
 -- name: baselines
 SELECT name, id FROM talka_baselines ORDER BY name;

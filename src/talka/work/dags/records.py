@@ -44,6 +44,8 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Values that it was filled with, as JSON; empty: none."""
     output_bytes: int = 0
     """Of what its attempts wrote, that is kept."""
+    output_gone: bool = False
+    """It ended so long ago that what they wrote is not kept any more."""
 
 
 class TaskRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
