@@ -1,9 +1,10 @@
 """Fifty clients that ask one manager for far more than it can answer, in a process of their own.
 
-python -m tests.e2e.flood API KEY_FILE [--ca FILE] [--clients N] [--connections N]
+python -m tests.e2e.flood API [--key-file FILE] [--ca FILE] [--clients N] [--connections N]
 
-Each has a token of its own, and asks on several connections at once, on each for several things before the first is
-answered. It goes on until its input ends; then it prints a JSON document: how often each operation had which status.
+Each has a token of its own, where a key is given, and asks on several connections at once, on each for several things
+before the first is answered. It goes on until its input ends; then it prints a JSON document: how often each operation
+had which status.
 """
 
 import argparse
@@ -86,7 +87,9 @@ class Flood:
 
     def _request(self, name: str, token: str) -> bytes:
         body = BODY if name == "submit" else b""
-        head = f"{ASKED[name]} HTTP/1.1\r\nhost: {self._host}\r\nauthorization: Bearer {token}\r\n"
+        head = f"{ASKED[name]} HTTP/1.1\r\nhost: {self._host}:{self._port}\r\n"
+        if token:
+            head += f"authorization: Bearer {token}\r\n"
         if body:
             head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
         return head.encode() + b"\r\n" + body
@@ -108,13 +111,14 @@ def tokens_of(key_file: Path, clients: int) -> list[str]:
 async def main(words: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.flood")
     parser.add_argument("api")
-    parser.add_argument("key_file", type=Path)
+    parser.add_argument("--key-file", type=Path)
     parser.add_argument("--ca")
     parser.add_argument("--clients", type=int, default=CLIENTS)
     parser.add_argument("--connections", type=int, default=CONNECTIONS)
     asked = parser.parse_args(words)
     tls = ssl.create_default_context(cafile=asked.ca) if asked.ca else None
-    flood = Flood(asked.api, tokens_of(asked.key_file, asked.clients), tls=tls, connections=asked.connections)
+    tokens = tokens_of(asked.key_file, asked.clients) if asked.key_file else [""] * asked.clients
+    flood = Flood(asked.api, tokens, tls=tls, connections=asked.connections)
     over = asyncio.Event()
     asyncio.get_running_loop().add_reader(sys.stdin.fileno(), over.set)
     await flood.run(over)

@@ -72,7 +72,8 @@ class Door:
 
 @contextmanager
 def flood(api: str, key_file: Path) -> "Iterator[subprocess.Popen[str]]":
-    words = [sys.executable, "-m", "tests.e2e.flood", api, str(key_file), "--connections", str(CONNECTIONS)]
+    words = [sys.executable, "-m", "tests.e2e.flood", api, "--key-file", str(key_file)]
+    words += ["--connections", str(CONNECTIONS)]
     process = processes.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         yield process

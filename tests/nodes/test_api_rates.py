@@ -12,6 +12,7 @@ from talka.control.clients.request_classes import CLASSES
 from talka.control.clients.shedding import Shedding
 from talka.nodes.control import ManagerControl
 from talka.nodes.manager import SAMPLE_S
+from talka.units import SECOND
 from talka.web.auth import LOCAL, Identity
 from tests.nodes.small_cluster import small_cluster
 
@@ -75,3 +76,15 @@ async def test_a_node_that_does_well_tells_to_wait_until_its_level_may_fall(tmp_
     async with small_cluster(tmp_path, "m") as cluster:
         node = cluster.managers["m"]
         assert 0 < node.retry_after_s <= DEFAULT.calm * SAMPLE_S
+
+
+def test_requests_whose_answers_are_short_show_how_long_clients_wait() -> None:
+    node: Any = IdleNode()
+    control = ManagerControl(node)
+    control.times.led(-SECOND, "m")
+    for operation, status in (("job", 200), ("submit", 201), ("watch", 101), ("cancel", 200), ("jobs", 503)):
+        control.end(control.begin(operation), status)
+
+    assert control.times.take() is not None, "of the job that was looked at"
+    control.end(control.begin("jobs"), 429)
+    assert control.times.take() is None

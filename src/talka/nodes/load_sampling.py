@@ -13,7 +13,7 @@ from talka.control.clients.overload import DEFAULT, Level, Overload, OverloadCon
 from talka.nodes.runtime import Counts
 from talka.units import SECOND
 
-MEMORY_EVERY_NS: Final = 2 * SECOND
+MEMORY_EVERY_NS: Final = 5 * SECOND
 PROC: Final = Path("/proc/self")
 CGROUPS: Final = Path("/sys/fs/cgroup")
 LIMITS: Final = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
