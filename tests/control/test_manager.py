@@ -275,10 +275,11 @@ def test_an_overloaded_manager_counts_no_reports_and_the_next_one_that_it_takes_
     assert run.tally().iterations == 0
     assert manager.shedding.statistics_refused == 1
     assert not said(sole.run(2), Start), "the report answers the start all the same"
+    assert said(sole.hear("m1", "w1", a_report(job, 2, iterations=8)), Acknowledge)[0].message.is_refusal
 
     manager.shedding.level = Level.STRESSED
-    (taken,) = said(sole.hear("m1", "w1", a_report(job, 2, iterations=9)), Acknowledge)
-    assert (taken.message.sequence, taken.message.is_refusal) == (2, False)
+    (taken,) = said(sole.hear("m1", "w1", a_report(job, 3, iterations=9)), Acknowledge)
+    assert (taken.message.sequence, taken.message.is_refusal) == (3, False)
     assert run.tally().iterations == 9
 
 

@@ -1,16 +1,21 @@
 """Jobs on a cluster whose managers have too much to do now and then, beside all other faults.
 
 How much each has to do is decided by the world, not measured: it goes up and down all the time, also when all else is
-well again, and one manager has too much to do until the end. Clients show tokens, so that they are refused what is
-shed, and ask again; others ask at the doors for whatever there is.
+well again, and one manager has too much to do until the end. Workers say of themselves that they have too much to do.
+Clients show tokens, so that they are refused what is shed, and ask again; others ask at the doors for whatever there
+is.
 """
 
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+import msgspec
+
 from talka.control.clients.overload import Level
 from talka.control.manager import Manager
+from talka.control.member.composite import ClusterMember
+from talka.testing.cores import WorkerPart
 from talka.testing.host import Host
 from talka.testing.world import World
 from talka.units import MILLISECOND, SECOND
@@ -53,6 +58,9 @@ class Story(jobs.Story):
         world = self.world
         for name in self.managers:
             world.at(jobs.FAULTS_FROM, partial(self._change, world.hosts[name]))
+        for name in world.hosts:
+            if name not in self.managers:
+                world.at(jobs.FAULTS_FROM, partial(self._change_worker, world.hosts[name]))
         world.at(jobs.FAULTS_FROM, self._visit)
         return super().run()
 
@@ -70,6 +78,14 @@ class Story(jobs.Story):
         if manager_act(world, host, host.boot, act) and level > Level.BUSY:
             world.count_fault(FAULT)
         world.after(int(self._rng.expovariate(1.0) * LASTS_NS) + MILLISECOND, partial(self._change, host))
+
+    def _change_worker(self, host: Host) -> None:
+        """What it says of itself with its next beat. It goes on as it is."""
+        node = host.node
+        if isinstance(node, ClusterMember) and isinstance(node.jobs, WorkerPart):
+            worker = node.jobs.worker
+            worker.set_facts(msgspec.structs.replace(worker.facts, overload=int(self._rng.choice(LEVELS))))
+        self.world.after(int(self._rng.expovariate(1.0) * LASTS_NS) + MILLISECOND, partial(self._change_worker, host))
 
     def _visit(self) -> None:
         """Somebody asks for something, and would be answered or not."""

@@ -240,8 +240,9 @@ class ManagerNode(MemberNode[PassedOn]):
         await super()._leave()
 
     def _oldest_ns(self, now: int) -> int:
-        """For how long the oldest waits that clients or the disk are to be done for."""
-        return max(self.control.times.oldest_ns(now), self.runtime.disk.oldest_ns(now))
+        """For how long the oldest waits: a client for an answer, a file or the store for what is to be written."""
+        of_store = 0 if self.dags is None else self.dags.oldest_ns(now)
+        return max(self.control.times.oldest_ns(now), self.runtime.disk.oldest_ns(now), of_store)
 
     def _on_sample(self, now: int, level: Level) -> None:
         """What clients and workers are asked to bear follows from it."""
