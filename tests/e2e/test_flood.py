@@ -110,7 +110,7 @@ def test_in_a_flood_cancels_results_and_votes_pass_and_what_is_shed_is_told(
             result = door.ask_in_time("GET", f"/v1/jobs/{done}/result")
             assert result.status == 200 and json.loads(result.content)["status"] == "completed"
             assert door.ask_in_time("POST", f"/v1/jobs/{job}/cancel").status == 200
-            assert door.ask_in_time("GET", "/readyz").status == 200
+            assert door.ask_in_time("GET", "/livez").status == 200
             # Without its leader the cluster needs the vote of the manager that is flooded.
             leader = cluster.wait_for_leader()
             if leader != flooded:

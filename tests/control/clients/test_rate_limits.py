@@ -93,6 +93,25 @@ def test_two_clients_under_stress_have_no_less_than_one() -> None:
     assert [passed(limits, 0, 30, client=client) for client in ("ann", "ben")] == [10, 10]
 
 
+@given(
+    asked=st.lists(st.integers(0, 40), min_size=1, max_size=300),
+    level=st.sampled_from((Level.STRESSED, Level.OVERLOADED)),
+    requests=st.integers(1, 30),
+)
+@quick
+def test_however_many_flood_it_whoever_asks_for_the_first_time_is_let_and_nobody_has_more_than_a_part(
+    asked: list[int], level: Level, requests: int
+) -> None:
+    limits = of(requests)
+    limits.level = level
+    let: dict[int, int] = {}
+    for client in asked:
+        let[client] = let.get(client, 0) + passed(limits, 0, 1, client=f"client {client}")
+
+    most = max(1, requests // (2 if level is Level.STRESSED else 4))
+    assert all(1 <= number <= most for number in let.values())
+
+
 def test_clients_that_asked_two_windows_ago_share_no_more() -> None:
     limits = of(20)
     limits.level = Level.STRESSED

@@ -1,6 +1,8 @@
 from itertools import pairwise
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from talka.control.clients.overload import Level
 from talka.control.clients.request_classes import CLASS_OF, CLASSES, RequestClass
@@ -14,6 +16,7 @@ from talka.wire.security.permissions import ENVELOPES, MESSAGES
 from talka.wire.shards import Armed, Refused, Totals, encode
 from talka.wire.tasks import TaskProgress
 
+quick = settings(deadline=None, derandomize=True, max_examples=50)
 TO_WORKERS = (
     *(jobs.Renew, jobs.Elsewhere, jobs.Assign, jobs.Start, jobs.Halt, jobs.Acknowledge, jobs.ResultAccepted),
     *(jobs.Reconcile, jobs.Sync, tasks.AssignTasks, tasks.Recall, tasks.ResultsStored, tasks.AskHeld),
@@ -157,3 +160,12 @@ def test_workers_report_less_often_when_there_are_many_or_the_node_is_late(
     level: int, workers: int, interval_ms: int
 ) -> None:
     assert report_interval_ms(Level(level), workers) == interval_ms
+
+
+@given(level=st.sampled_from(Level), is_counted=st.booleans())
+@quick
+def test_what_is_shed_is_always_the_first_classes(level: Level, is_counted: bool) -> None:
+    shedding = at(level)
+    shed = [any(shedding.sheds(name, is_counted=is_counted) for name in rule.operations) for rule in CLASSES.values()]
+
+    assert shed == sorted(shed, reverse=True)
