@@ -222,6 +222,13 @@ def test_the_worst_signal_counts_and_each_is_told() -> None:
     }
 
 
+def test_that_nothing_was_wrong_for_long_makes_nobody_wait() -> None:
+    overload = Overload()
+    sampled(overload, 0)
+
+    assert overload.retry_after_ns(1000 * SECOND) == SECOND // 2
+
+
 def test_whoever_is_refused_waits_longer_the_higher_the_level_is_and_the_longer_it_lasts() -> None:
     overload = Overload(OverloadConfig(warm_up=1000, retry_most_ns=10 * SECOND))
 
@@ -229,7 +236,8 @@ def test_whoever_is_refused_waits_longer_the_higher_the_level_is_and_the_longer_
     assert overload.retry_after_ns(0) == SECOND // 2, "five samples of a tenth of a second"
     sampled(overload, 2000, from_s=1)
     assert overload.retry_after_ns(SECOND) == SECOND
-    assert overload.retry_after_ns(5 * SECOND) == 2 * SECOND, "a quarter of what it has lasted, twice"
+    sampled(overload, 2000, from_s=9)
+    assert overload.retry_after_ns(9 * SECOND) == 4 * SECOND, "a quarter of what it has lasted, twice"
     assert overload.retry_after_ns(100 * SECOND) == 10 * SECOND
 
 

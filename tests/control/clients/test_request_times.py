@@ -17,6 +17,8 @@ def test_what_was_answered_since_the_last_look_is_told_on_average() -> None:
 
     assert times.take() == 2 * SECOND
     assert times.take() is None
+    times.end(9 * SECOND, times.begin(8 * SECOND), is_answered=True)
+    assert times.take() == SECOND
 
 
 def test_what_failed_because_others_are_not_there_says_nothing() -> None:
