@@ -21,7 +21,7 @@ SHELL := /bin/sh
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 
-.PHONY: help demo test test-waiting test-computing test-fast test-all check fix sizes bench-truth bench-compare bench-load bench-wheels bench-cluster bench-journey bench-members bench-jobs bench-tasks bench-million fuzz sim sim-long ablation mutants chaos nft soak-tasks docs clean
+.PHONY: help demo test test-waiting test-computing test-fast test-all check fix sizes bench-truth bench-compare bench-load bench-wheels bench-cluster bench-idle bench-journey bench-members bench-jobs bench-tasks bench-million fuzz sim sim-long ablation mutants chaos nft soak-tasks docs clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -106,7 +106,7 @@ fix: $(READY) ## format, and mend what the linter can mend
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-sim: $(READY) ## replay one simulated history, verbosely: SEED=n, KIND=elections, membership, jobs or dags
+sim: $(READY) ## replay one simulated history, verbosely: SEED=n, KIND=elections, membership, jobs, dags …
 	@$(BIN)/python -m tests.sim replay $(SEED) --kind $(KIND)
 
 sim-long: $(READY) ## new seeds for SECONDS=600, and a thousand members once
@@ -134,6 +134,9 @@ bench-wheels: $(READY) ## does a change cost anything? two wheels in turns on a 
 
 bench-cluster: $(READY) ## does a change cost a cluster anything? bench-jobs and bench-tasks by two revisions in turns (20 minutes): OLD=HEAD, NEW=.
 	@$(BIN)/python benchmarks/cluster_wheels.py $(OLD) $(NEW)
+
+bench-idle: $(READY) ## what does a node at rest cost? clusters of two revisions side by side (5 minutes): OLD=HEAD, NEW=.
+	@$(BIN)/python benchmarks/idle.py $(OLD) $(NEW)
 
 bench-journey: $(READY) ## one journey beside k6 and Locust: lines of code, counts against the server's, CPU (about 2 minutes)
 	@$(BIN)/python benchmarks/journey.py

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import click
 import pytest
@@ -17,11 +18,13 @@ from talka.cli.main import talka as command
 from talka.control.dags.keeper_limits import KEEPER_LIMITS
 from talka.control.tasks.known_workers import KNOWN_LIMITS
 from talka.control.worker.handlers_outbox import HANDLER_LIMITS, WROTE_BYTES
+from talka.engine.handlers.inline import run_dag_inline
 from talka.nodes.dags.runnable import SETTLE_NS
 from talka.units import SECOND
 from talka.wire.output_tail import STREAM_LIMIT_BYTES
 from talka.work.dags.dag import OUTPUT_LIMIT_BYTES
 from talka.work.dags.endings import ENDINGS
+from talka.work.dags.pipeline import Dag
 from talka.work.retention import MANAGER_KEEPS
 from tests import processes
 from tests.processes import TALKA
@@ -124,8 +127,22 @@ def test_output_of_a_users_own_in_a_document_runs(target: str, tmp_path: Path) -
     assert ended.returncode == 0 and "WARNINGS" not in ended.stdout, ended.stdout + ended.stderr
 
 
+def test_handler_in_a_document_is_given_more_time_and_goes_on_from_what_it_saved() -> None:
+    [text] = [text for page, text in PYTHON if page == "pipelines.md" and "on_evict" in text]
+    module = ModuleType("shown")
+    exec(compile(text, "shown.py", "exec"), vars(module))
+    dag = Dag("shown", timeouts={"attempt": "30s"}, retry={"max": 1, "backoff": 0})
+    dag.task("index", "index", {"rows": 80})
+    run = run_dag_inline(dag, module)
+
+    assert run.outputs == {"index": 80}
+    # 30 s, 15 s more, and 10 s to save what the next one goes on from.
+    assert (run.took_s, run.tasks["index"].log) == (45 + 10 + 80 - 44, ("15 s more, 4 times left; ",))
+
+
 def test_every_python_snippet_is_one_that_is_run_here() -> None:
-    left = [page for page, text in PYTHON if (page, text) not in WORKFLOWS and "await talka.run(" not in text]
+    run = ("await talka.run(", "on_evict")
+    left = [page for page, text in PYTHON if (page, text) not in WORKFLOWS and not any(word in text for word in run)]
     assert left == ["outputs.md"]
 
 
@@ -244,15 +261,15 @@ PROTOCOLS = {
     "led_job losses orders queue registry remote_load take_over",
     "control/jobs/workers": "fleet granted_workers lease_rule sharing standing worker_life",
     "control/load": "allocation core_effects load_job shard_group shard_run",
-    "control/member": "admission agreements composite key_distribution owner replay_guard ring_guard role_check "
-    "send_queue signers token_bucket voter",
+    "control/member": "admission agreements composite key_distribution metrics_table owner replay_guard ring_guard "
+    "role_check send_queue signers token_bucket voter",
     "control/tasks": "attempts clock_watch delivery dispatch dispatch_workers epoch_floor limits partition quarantine "
     "ready_queues "
     "retries schedules "
     "store_effects store_hold task worker_room",
     "control/worker": "bundles composite core_pool core_turns fences handlers_attempt handlers_cores handlers_outbox "
     "handlers_partition handlers_pool "
-    "handlers_room held_shards lease obeyed_epoch reporter shards",
+    "handlers_room held_shards lease machine_told obeyed_epoch reporter shards",
     "engine": "bundle containment core_stack exit_facts guard own_end",
     "engine/clients": "connection cookies",
     "engine/handlers": "handler_core",
@@ -264,8 +281,8 @@ PROTOCOLS = {
     "store/dags": "memory opening records sqlite sqlite_life sqlite_store sqlite_thread",
     "store/files": "blobs keyring shelf signing_key voter_file",
     "web": "crowd tls_listener",
-    "wire": "asking attempts core_end entries framing greeting jobs leadership leases manager_calls membership "
-    "packets shards tasks versions",
+    "wire": "asking attempts core_end entries framing greeting jobs leadership leases manager_calls machines "
+    "membership packets shards tasks versions",
     "wire/security": "access bundles envelopes keys permissions replay roles sealing",
 }
 """Files that are part of a protocol, or that a decision explains, by folder."""

@@ -17,6 +17,7 @@ from talka.client.client import Client
 from talka.client.kinds import AnyJob
 from talka.client.sheets import waiting_text
 from talka.client.watched_job import WatchedJob
+from talka.wire.machines import GpuView, MachineView
 from talka.wire.views import JobFacts, ManagerView, QuietCoreView, WorkerDecision, WorkerView
 from talka.work.lifecycle import JobState
 from tests import processes
@@ -268,6 +269,57 @@ def test_cluster_without_workers_says_how_to_start_one(remote: Any, command: Any
     remote.control.found_workers = []
     code, out, err = command("workers", "list", "--to", remote.to)
     assert (code, out) == (0, "") and "talka worker" in err
+
+
+def test_worker_is_shown_with_its_machine(remote: Any, command: Any) -> None:
+    at = "2026-09-21T14:13:20.007Z"
+    machine = MachineView(
+        *("host1", 4711, "Debian GNU/Linux 12, Linux 6.1", "x86_64", "Xeon", ["avx", "sse2"], 8, "CPython 3.11.2"),
+        *(100 * 1024**3, 25 * 1024**3, [GpuView("T4", 16 * 1024**3), GpuView("old")], {"rack": "7", "spare": ""}),
+    )
+    remote.control.shown_worker = WorkerView(
+        *("w1", "healthy", "", 4, 2, 8 * 1024**3, 2),
+        load_percent=40,
+        registered_at=at,
+        heard_at=at,
+        handlers=["load", "resize"],
+        machine=machine,
+        quiet_cores=[QuietCoreView("j1", ["Shop"], 9, "stalled", at)],
+    )
+
+    code, out, err = command("workers", "show", "w1", "--to", remote.to)
+
+    facts, quiet = out.split("\n\n")
+    assert (code, err) == (0, "") and quiet.startswith("w1: core 9 of job j1")
+    shown = {line[:11].strip(): line[11:] for line in facts.splitlines()}
+    assert shown == {
+        "worker": "w1",
+        "state": "healthy",
+        "heard": "2026-09-21 14:13:20 UTC",
+        "registered": "2026-09-21 14:13:20 UTC",
+        "cores": "4, 2 free",
+        "load": "40 % of its processors",
+        "handlers": "load, resize",
+        "tags": "rack=7, spare",
+        "host": "host1",
+        "pid": "4711",
+        "system": "Debian GNU/Linux 12, Linux 6.1, x86_64",
+        "cpu": "8 CPUs, Xeon (2 flags: --json has them)",
+        "memory": "8.0 GiB",
+        "disk": "25.0 GiB free of 100.0 GiB",
+        "gpus": "T4 (16.0 GiB), old",
+        "python": "CPython 3.11.2",
+    }
+    told = json.loads(command("workers", "show", "w1", "--json", "--to", remote.to).out)
+    assert told["machine"]["cpu_flags"] == ["avx", "sse2"]
+
+
+def test_worker_of_an_earlier_version_is_shown_without_a_machine(remote: Any, command: Any) -> None:
+    remote.control.shown_worker = WorkerView("w1", "offline", "it left", gpus=1)
+
+    code, out, _ = command("workers", "show", "w1", "--to", remote.to)
+
+    assert code == 0 and [line.split()[0] for line in out.splitlines()] == ["worker", "state", "note", "cores", "gpus"]
 
 
 def test_worker_is_drained(remote: Any, command: Any) -> None:

@@ -177,6 +177,7 @@ class DagPlay:
                 streams = self.records.stream_sizes(row.number, first, after - first + 1)
                 self.keeper.restore_tasks(self.now, row.number, live, streams)
             self.keeper.restore_fans(row.number, self.records.fans(row.number))
+            self.keeper.restore_times(row.number, self.records.times(row.number, 0, ALL))
 
     def go_on(self) -> None:
         self.take(self.keeper.restored(self.now))

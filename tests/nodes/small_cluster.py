@@ -13,6 +13,7 @@ from talka.nodes.manager import ManagerNode, ManagerOptions
 from talka.nodes.member import MemberOptions
 from talka.nodes.runtime import be_neighbours
 from talka.nodes.worker import WorkerNode, WorkerOptions
+from talka.wire.machines import Tag
 from talka.wire.security.roles import Role
 from talka.wire.views import JobFacts
 
@@ -71,6 +72,7 @@ class SmallCluster:
         beside: str = "",
         cores: int = 1,
         turn_limits: TurnLimits = TURN_LIMITS,
+        tags: tuple[Tag, ...] = (),
     ) -> WorkerNode:
         """Until it has a lease. `beside`: the manager whose neighbour it is, as in `talka up`."""
         self._certified(name, Role.WORKER)
@@ -83,6 +85,7 @@ class SmallCluster:
             cores=cores,
             handlers=handlers,
             turn_limits=turn_limits,
+            tags=tags,
         )
         node = self.workers[name] = WorkerNode(options, self._on_event)
         if beside:

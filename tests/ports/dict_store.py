@@ -60,12 +60,14 @@ from talka.work.dags.records import (
     PutSchedule,
     PutStreams,
     PutTasks,
+    PutTime,
     Release,
     Reset,
     ScheduleRow,
     StreamRow,
     TaskKey,
     TaskRow,
+    TimeRow,
 )
 from talka.work.lifecycle import JobState, TaskState, is_final
 from talka.work.retention import Keep, Retention
@@ -95,6 +97,7 @@ class Rows(msgspec.Struct):
     events: dict[int, EventRow] = {}
     logs: dict[int, LogRow] = {}
     streams: dict[tuple[int, int, int, int], StreamRow] = {}
+    times: dict[tuple[int, int, int], TimeRow] = {}
     schedules: dict[str, ScheduleRow] = {}
     notices: dict[str, NoticeRow] = {}
     leases: dict[str, Lease] = {}
@@ -432,6 +435,10 @@ class DictStore:
         rows = [row for _, row in sorted(self._rows("stream_sizes").streams.items()) if row.job == job]
         return [replace(row, content=b"") for row in rows if index <= row.index < index + count]
 
+    async def times(self, job: int, index: int, count: int = 1) -> list[TimeRow]:
+        rows = [row for _, row in sorted(self._rows("times").times.items()) if row.job == job]
+        return [row for row in rows if index <= row.index < index + count]
+
     async def streams(self, job: int, index: int, fence: int) -> list[StreamRow]:
         return [row for key, row in sorted(self._rows("streams").streams.items()) if key[:3] == (job, index, fence)]
 
@@ -508,6 +515,9 @@ def changed(rows: Rows, change: Change) -> int:
                 rows.numbered += 1
                 rows.logs[rows.numbered] = replace(line, number=rows.numbered)
             return len(lines)
+        case PutTime(row):
+            rows.times[row.job, row.index, row.fence] = row
+            return 1
         case PutStreams(streams, output_bytes):
             for stream in streams:
                 rows.streams[stream.job, stream.index, stream.fence, STREAMS.index(stream.stream)] = stream
@@ -609,6 +619,7 @@ def dropped(rows: Rows, number: int) -> int:
     rows.attempts = {key: row for key, row in rows.attempts.items() if row.job != number}
     rows.events = {key: row for key, row in rows.events.items() if row.job != number}
     drop_lines(rows, number)
+    rows.times = {key: row for key, row in rows.times.items() if row.job != number}
     rows.notices = {key: row for key, row in rows.notices.items() if row.job != number}
     return int(rows.jobs.pop(number, None) is not None)
 
@@ -634,6 +645,7 @@ def unfanned(rows: Rows, number: int, fan: FanRow, size: int) -> int:
         less = sum([rows.streams[key].kept for key in wrote])
         rows.jobs[number] = replace(rows.jobs[number], output_bytes=rows.jobs[number].output_bytes - less)
     rows.streams = {key: row for key, row in rows.streams.items() if key not in wrote}
+    rows.times = {key: row for key, row in rows.times.items() if key[:2] not in gone}
     sized(rows, number, size)
     return int(has_fan)
 

@@ -1,6 +1,6 @@
 """Run the simulator: replay one seed, or run seeds for a while, or take the safeguards away one by one.
 
-python -m tests.sim replay SEED [--kind elections|jobs|leases|overload|dags|membership] [--quiet]
+python -m tests.sim replay SEED [--kind elections|jobs|leases|overload|dags|membership|skew] [--quiet]
 python -m tests.sim long [--seconds 600] [--from-seed N]
 python -m tests.sim ablation [--write]
 """
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from talka.testing.world import World
 from talka.units import SECOND
-from tests.sim import ablation, dags, elections, jobs, leases, membership, membership_figures, overload
+from tests.sim import ablation, dags, elections, jobs, leases, membership, membership_figures, overload, skew
 
 KINDS = {
     "dags": dags,
@@ -26,6 +26,7 @@ KINDS = {
     "leases": leases,
     "membership": membership,
     "overload": overload,
+    "skew": skew,
 }
 
 
@@ -82,7 +83,7 @@ def work(first: int) -> Iterator[tuple[str, int]]:
     seed = first
     while True:
         is_of_work = "jobs" if seed % 4 == 1 else "dags" if seed % 4 == 3 else "elections"
-        yield ("membership" if seed % 20 == 0 else is_of_work), seed
+        yield ("membership" if seed % 20 == 0 else "skew" if seed % 20 == 10 else is_of_work), seed
         seed += 1
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from talka.errors import Invalid
 from talka.work.lifecycle import IllegalMove
-from tests.sim import certified, dags, elections, jobs, leases, membership_figures, overload, stalls
+from tests.sim import certified, dags, elections, jobs, leases, membership_figures, overload, skew, stalls
 from tests.sim.variants import without
 
 DOCUMENT: Final = Path(__file__).parent.parent.parent / "docs" / "ablation.md"
@@ -50,6 +50,8 @@ class Row(msgspec.Struct, frozen=True):
     """Of dag jobs."""
     has_fans: bool = False
     """Of dag jobs whose tasks are fanned out."""
+    has_late: bool = False
+    """Of dag jobs whose tasks take longer than their timeouts."""
     has_code: bool = False
     """Of dag jobs of which some bring their handlers along."""
     has_forger: bool = False
@@ -66,6 +68,8 @@ class Row(msgspec.Struct, frozen=True):
     """Of jobs whose managers have too much to do now and then."""
     is_of_stalls: bool = False
     """Of dag jobs whose manager stands still while a worker dies."""
+    is_of_skew: bool = False
+    """Of hosts of two releases."""
 
 
 def _jobs(name: str, safeguard: str, invariants: tuple[str, ...], seed: int, *, has_hostile: bool = False) -> Row:
@@ -92,6 +96,10 @@ def _leases(name: str, safeguard: str, invariants: tuple[str, ...], seed: int) -
     return Row(name, (safeguard,), invariants, seed, 200, is_of_leases=True)
 
 
+def _skew(name: str, safeguard: str, seed: int) -> Row:
+    return Row(name, (safeguard,), ("V1",), seed, 400, is_of_skew=True)
+
+
 def _overload(name: str, safeguard: str, seed: int) -> Row:
     return Row(name, (safeguard,), ("shed",), seed, 100, is_of_overload=True)
 
@@ -105,6 +113,7 @@ INTACT: Final = (
     Row("nothing, jobs and cores that are blocked", (), (), 0, 200, is_of_jobs=True, has_blocked=True),
     Row("nothing, dag jobs", (), (), 0, 600, is_of_dags=True),
     Row("nothing, dag jobs with tasks that are fanned out", (), (), 0, 200, is_of_dags=True, has_fans=True),
+    Row("nothing, dag jobs whose tasks are late", (), (), 0, 200, is_of_dags=True, has_late=True),
     Row("nothing, dag jobs that bring their handlers", (), (), 0, 200, is_of_dags=True, has_code=True),
     Row("nothing, jobs with a hostile member", (), (), 0, 200, is_of_jobs=True, has_hostile=True),
     Row("nothing, dag jobs with a hostile member", (), (), 0, 200, is_of_dags=True, has_hostile=True),
@@ -112,6 +121,7 @@ INTACT: Final = (
     Row("nothing, different leases", (), (), 0, 200, is_of_leases=True),
     Row("nothing, managers with too much to do", (), (), 0, 100, is_of_overload=True),
     Row("nothing, a worker that dies in a stall of the manager", (), (), 0, 200, is_of_stalls=True),
+    Row("nothing, hosts of two releases", (), (), 0, 800, is_of_skew=True),
 )
 
 
@@ -152,6 +162,9 @@ ROWS: Final = (
     _certified("keys from anybody (`ring_from_managers`), and roles not asked", KEYS_FROM_ANYBODY, ("keys",), 1),
     _certified("keys as far ahead as one likes (`ring_jump`)", ("ring_jump",), ("keys",), 1),
     _certified("members are where anybody says (`signed_records`)", ("signed_records",), ("address",), 1),
+    _skew("older hosts are told what is newer than they (`agreed_versions`)", "agreed_versions", 1),
+    _skew("whoever is not known counts as new (`oldest_presumed`)", "oldest_presumed", 1),
+    _skew("older lives hear what newer ones were told (`one_life`)", "one_life", 1),
     _jobs("workers obey managers that were replaced (`worker_fence`)", "worker_fence", ("I3",), 1),
     _jobs("workers go on without a lease (`worker_lease`)", "worker_lease", ("I4 task",), 12),
     _jobs("cores go on while their worker is frozen (`core_deadline`)", "core_deadline", ("I4 task",), 6),
@@ -218,6 +231,15 @@ ROWS: Final = (
         is_of_dags=True,
         has_fans=True,
     ),
+    Row(
+        "a manager that is started anew forgets what it has given (`kept_times`)",
+        ("kept_times",),
+        ("D14",),
+        8,
+        200,
+        is_of_dags=True,
+        has_late=True,
+    ),
     _code("code is given to anybody (`code_takers`)", "code_takers", 1),
     _code("bundles share the cores of a worker's own files (`cores_of_code`)", "cores_of_code", 1),
     _dags("schedules of a clock that was ahead stay (`schedule_mending`)", "schedule_mending", ("D10",), 14),
@@ -256,6 +278,8 @@ def _violated(seed: int, row: Row) -> str:
                 return CRASHED
     elif row.is_certified:
         world = certified.run(seed)
+    elif row.is_of_skew:
+        world = skew.run(seed)
     elif row.is_of_stalls:
         world = stalls.run(seed)
     elif row.is_of_overload:
@@ -272,7 +296,9 @@ def _violated(seed: int, row: Row) -> str:
 
 
 def _plan_of_dags(seed: int, row: Row) -> dags.Plan:
-    return dags.plan_of(seed, has_hostile=row.has_hostile, has_fans=row.has_fans, has_code=row.has_code)
+    return dags.plan_of(
+        seed, has_hostile=row.has_hostile, has_fans=row.has_fans, has_code=row.has_code, has_late=row.has_late
+    )
 
 
 def some(first: int, count: int, row: Row) -> list[tuple[int, str]]:

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from talka.control.dags.job import DagJob, DagStep
+from talka.control.dags.flow import DagStep
+from talka.control.dags.job import DagJob
 from talka.control.dags.keeper import DagKeeper
 from talka.control.tasks.store_effects import CallAnswered
 from talka.errors import Invalid, Unavailable
@@ -12,7 +13,7 @@ from talka.testing.host import Host
 from talka.testing.store_shell import ALL_ROWS, StoreListener, StoreShell, act_on, all_tasks, keepers_on, keyed_in
 from talka.testing.world import Observer, World
 from talka.units import MILLISECOND, SECOND
-from talka.work.lifecycle import is_final
+from talka.work.lifecycle import JobState, is_final
 from tests.sim.checkers.dags import DagHistory
 from tests.sim.dag_orders import DagErrand, Wish
 
@@ -184,3 +185,23 @@ class DagClients(Observer, StoreListener):
             return  # somebody else's key, for a moment
         how[what] = how.get(what, 0) + 1
         job.wishes.pop(0)
+
+
+class Resumer(Observer):
+    """Somebody who looks at jobs now and then, and resumes those that are paused for a task that took too long."""
+
+    def __init__(self, host: Host) -> None:
+        self.resumed = 0
+        self._host = host
+
+    def on_second(self, world: World) -> None:
+        if world.now % (3 * SECOND) == 0 and self._host.state == "up":
+            self._host.act(self._resume)
+
+    def _resume(self, now: int) -> list[object]:
+        effects: list[object] = []
+        for keeper in keepers_on(self._host) or ():
+            for id in [job.row.id for job in keeper.jobs.values() if job.state is JobState.PAUSED and job.reason]:
+                self.resumed += 1
+                effects += act_on(self._host, now, keeper.change(now, 0, id, lambda job: job.resume(now)))
+        return effects

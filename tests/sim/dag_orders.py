@@ -157,6 +157,27 @@ def with_fans(rng: Random, errand: DagErrand) -> DagErrand:
     return msgspec.structs.replace(errand, spec=spec, wishes=tuple(wishes))
 
 
+def with_late(rng: Random, errand: DagErrand) -> DagErrand:
+    """The same with tasks that take longer than their timeouts: most of them advance and ask for more time."""
+    tasks = list(errand.spec.tasks)
+    for place in rng.sample(range(len(tasks)), max(3, len(tasks) // 3)):
+        script = Script(
+            rng.randrange(2000, 9000),
+            advances_ms=rng.choice((0, 200, 500, 900)),
+            asks=rng.choice((0, 0, 30)),
+            saves=bool(rng.randrange(2)),
+        )
+        tasks[place] = msgspec.structs.replace(
+            tasks[place],
+            config=_config(script),
+            timeouts=Timeouts(attempt=rng.choice((2.0, 3.0, 5.0))),
+            on_timeout=rng.choice(("kill", "kill", "notify", "pause")),
+        )
+    settings = msgspec.structs.replace(errand.spec.settings, timeout=None)
+    spec = msgspec.structs.replace(errand.spec, tasks=tuple(tasks), settings=settings)
+    return msgspec.structs.replace(errand, spec=spec)
+
+
 def with_code(rng: Random, errands: tuple[DagErrand, ...]) -> tuple[DagErrand, ...]:
     """The same with jobs that bring code: some all of their handlers, some the quick ones alone, two at times the same.
     The first always does."""

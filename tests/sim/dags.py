@@ -36,8 +36,9 @@ from tests.sim.checkers.brought import CodeRunsWhereItMay
 from tests.sim.checkers.clocks import EndedJobsStay, SchedulesFire
 from tests.sim.checkers.dags import CountsFit, DagHistory, ResultsCountOnce, RunsAreInOrder, Specs
 from tests.sim.checkers.fans import FansAreWhole
-from tests.sim.dag_clients import DagClients
-from tests.sim.dag_orders import CAPABILITY, DagErrand, dag_errand, limits_of, with_code, with_fans
+from tests.sim.checkers.times import TimesAreKept
+from tests.sim.dag_clients import DagClients, Resumer
+from tests.sim.dag_orders import CAPABILITY, DagErrand, dag_errand, limits_of, with_code, with_fans, with_late
 from tests.sim.hostile import Hostility, known_of_dags
 from tests.sim.job_clients import Duties
 
@@ -116,6 +117,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """There are certificates, and somebody with a worker's says everything to everybody."""
     has_fans: bool = False
     """Tasks are fanned out over lists that others return."""
+    has_late: bool = False
+    """Tasks take longer than their timeouts, and ask for more time."""
     takers: tuple[str, ...] = ()
     """Workers that accept code, where some jobs bring it."""
 
@@ -143,6 +146,7 @@ def plan_of(
     store_fault: str = "",
     has_fans: bool = False,
     has_code: bool = False,
+    has_late: bool = False,
 ) -> Plan:
     """What the seed decides; with `classes`, those faults instead of the drawn ones; with `store_fault`, that one
     too."""
@@ -164,6 +168,9 @@ def plan_of(
     if has_fans:
         fans = Random(f"{seed}:dags, fans")
         errands = tuple(with_fans(fans, errand) for errand in errands)
+    if has_late:
+        late = Random(f"{seed}:dags, late")
+        errands = tuple(with_late(late, errand) for errand in errands)
     takers: tuple[str, ...] = ()
     if has_code:
         brings = Random(f"{seed}:dags, code")
@@ -185,6 +192,7 @@ def plan_of(
         errands=errands,
         has_hostile=has_hostile,
         has_fans=has_fans,
+        has_late=has_late,
         takers=takers,
         rare="" if any(name in STORE_FAULTS for name in classes) else rare,
     )
@@ -321,12 +329,16 @@ class Story:
         self.fans = FansAreWhole(world, self.shell, self.specs)
         self.code = CodeRunsWhereItMay(world, self.shell, self.specs, plan.takers)
         self.refusals = Refusals(self.manager)
-        self.cores.listeners += [self.runs, self.code]
+        self.times = TimesAreKept(world, self.shell, self.specs)
+        self.cores.listeners += [self.runs, self.code, self.times]
         world.observers += [self.specs, self.history, self.counts, self.shell, self.cores, self.clients]
         if plan.takers:
             world.observers.append(Duties(world))
         if plan.is_refused:
             world.observers.append(self.refusals)
+        self.resumer = Resumer(self.manager)
+        if plan.has_late:
+            world.observers.append(self.resumer)
         self.rival = StoreRival(world, self.shell)
         self.chores = StoreChores(world, self.manager, self.shell, SCHEDULED, KEPT_NS // MILLISECOND)
         if plan.rare == CLOCK_MOVED:

@@ -9,6 +9,7 @@ from talka.testing.store_shell import jobs_in
 from talka.units import SECOND
 from tests.sim import dags, stalls
 from tests.sim.seeds import fresh, stored
+from tests.sim.variants import without
 
 PARTITIONED_SEEDS = 3
 """With and without each way to replace a store."""
@@ -90,6 +91,42 @@ def test_histories_with_tasks_that_are_fanned_out_have_what_is_hard_in_them() ->
 def test_with_several_partitions_tasks_are_fanned_out_too(partitions: int) -> None:
     story = dags.Story(dags.plan_of(3, has_fans=True), None, partitions)
     assert not story.run().violations and story.fans.fanned > 0
+
+
+@fresh(100, PER_TEST)
+def test_no_history_with_tasks_that_are_late_breaks_an_invariant(seeds: range) -> None:
+    broken = []
+    for seed in seeds:
+        story = dags.Story(dags.plan_of(seed, has_late=True), None)
+        broken += [f"seed {seed} with late tasks: {violation}" for violation in story.run().violations]
+
+    assert not broken, "\n".join(broken)
+
+
+@pytest.mark.parametrize("seed", [11, 36, 40, 45, 52, 56, 71, 74, 84])
+def test_more_time_that_was_given_stays_given_where_its_manager_dies(seed: int) -> None:
+    """Each of these is caught where a manager that is started anew forgets what it has given."""
+    story = dags.Story(dags.plan_of(seed, has_late=True), None)
+    assert not story.run().violations
+    assert story.times.granted > 0 and story.world.hosts[dags.MANAGER].boot > 1
+
+    with without("kept_times"):
+        world = dags.Story(dags.plan_of(seed, has_late=True), None).run()
+    assert "D14" in {violation.invariant for violation in world.violations}
+
+
+def test_histories_with_tasks_that_are_late_have_what_is_hard_in_them() -> None:
+    stories = [dags.Story(dags.plan_of(seed, has_late=True), None) for seed in range(6)]
+
+    for story in stories:
+        story.run()
+
+    runs = [run for story in stories for run in story.ledger.by_number.values()]
+    assert sum(story.times.granted for story in stories) >= 150
+    assert sum(story.times.warned for story in stories) >= 20
+    assert sum(story.resumer.resumed for story in stories) >= 5, "jobs were paused for a task"
+    assert any(b"saved" in run.checkpoint for run in runs), "an attempt goes on from what another saved"
+    assert {run.on_timeout for run in runs if run.outcome == "timeout"} >= {"kill", "pause"}
 
 
 @fresh(100, PER_TEST)

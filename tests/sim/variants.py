@@ -44,7 +44,8 @@ from talka.control.jobs.workers.health import CorrelatedFailure
 from talka.control.jobs.workers.lease_rule import LeaseRule
 from talka.control.jobs.workers.worker_life import WorkerLife
 from talka.control.load.load_job import LoadJob
-from talka.control.member.replay_guard import ReplayWindow
+from talka.control.member.agreements import Agreements
+from talka.control.member.replay_guard import ReplayGuard, ReplayWindow
 from talka.control.member.ring_guard import RingGuard
 from talka.control.member.role_check import RoleCheck
 from talka.control.member.signers import Signers
@@ -68,6 +69,7 @@ from talka.testing.store_chores import StoreChores
 from talka.testing.store_shell import jobs_in
 from talka.units import MILLISECOND, NEVER
 from talka.wire.shards import Totals
+from talka.wire.versions import Agreed
 from talka.work.dags.records import DropJob, FanOut, PutTasks
 from talka.work.lifecycle import is_final
 
@@ -194,6 +196,27 @@ def believes_every_jump(right, self, mine, theirs):
 @variant("signed_records", Vouched, "believes", "believes_state")
 def believes_hearsay(right, self, *said):
     """With certificates a member's address and state count only when the member itself signed them."""
+    return True
+
+
+# Versions.
+
+
+@variant("agreed_versions", Agreements, "may_say")
+def says_all_to_everybody(right, self, name, message):
+    """What a peer does not know is not said to it."""
+    return True
+
+
+@variant("oldest_presumed", Agreements, "of")
+def presumes_its_own(right, self, name):
+    """Of a peer that nothing is known of, the oldest version is presumed."""
+    return right(self, name) if self.life_of(name) else Agreed(self.mine.version, self.mine.capabilities)
+
+
+@variant("one_life", ReplayGuard, "_is_meant")
+def hears_what_earlier_lives_were_told(right, self, packet):
+    """What only newer releases know is heard by no other life than the one that was found to know it."""
     return True
 
 
@@ -500,6 +523,11 @@ def takes_results_again(right, self, now, sender, result):
 @variant("leased_limits", Dispatcher, "restore")
 def forgets_what_is_held(right, self, now, task):
     """An attempt holds its limits until it is over, also when the manager that gave it out was started anew."""
+
+
+@variant("kept_times", DagKeeper, "restore_times")
+def forgets_what_was_given(right, self, job, times):
+    """More time that an attempt was given stays given, also when the manager that gave it was started anew."""
 
 
 @variant("commit_first", DagKeeper, "_out")

@@ -21,6 +21,7 @@ from talka.web.app import make_app
 from talka.web.audit import ApiAudit
 from talka.web.auth import Tokens
 from talka.web.server import WHOLE, listen, serve
+from talka.wire.machines import MachineView
 from talka.wire.orders import BundleFacts, JobOrder, WorkflowOrder
 from talka.wire.security.access import Asker
 from talka.wire.shards import Settings
@@ -63,6 +64,9 @@ class FakeControl:
         self.askers: list[Asker] = []
         self.managers: list[ManagerView] = []
         self.undrained = WorkerView("w1", "healthy")
+        self.shown_worker = WorkerView(
+            "w1", "healthy", cores=4, handlers=["resize"], machine=MachineView("host1", 4711, tags={"rack": "7"})
+        )
         self.not_ready = ""
         self.hold: asyncio.Event | None = None
         """Calls wait for it, when there is one."""
@@ -183,6 +187,12 @@ class FakeControl:
     async def workers(self) -> list[WorkerView]:
         await self._note("workers")
         return [WorkerView("w1", "healthy", cores=4, free=2)]
+
+    async def worker(self, name: str) -> WorkerView:
+        await self._note("worker", name)
+        if name != "w1":
+            raise NoSuchWorker.named(name)
+        return self.shown_worker
 
     async def drain(self, name: str) -> WorkerView:
         await self._note("drain", name)

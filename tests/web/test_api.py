@@ -343,6 +343,19 @@ async def test_a_bad_cancel_is_refused(api: Api, body: bytes, headers: dict[str,
     assert api.control.asked == []
 
 
+async def test_a_worker_is_shown_with_its_handlers_and_its_machine(api: Api) -> None:
+    shown = json.loads((await api.ask("GET", "/v1/workers/w1")).body)
+
+    assert (shown["handlers"], shown["machine"]["pid"], shown["machine"]["tags"]) == (["resize"], 4711, {"rack": "7"})
+
+
+@pytest.mark.parametrize("name", ["w3", "%00", "a%20b", "w" * 257])
+async def test_a_worker_that_is_not_there_is_not_shown(api: Api, name: str) -> None:
+    answer = await api.ask("GET", f"/v1/workers/{name}")
+
+    assert (answer.status, problem_in(answer).type) == (404, "urn:talka:problem:no-such-worker")
+
+
 async def test_a_worker_is_drained(api: Api) -> None:
     answer = await api.ask("POST", "/v1/workers/w1/drain")
 

@@ -7,9 +7,10 @@ import msgspec
 from talka.wire import membership, shards
 from talka.wire.asking import ANSWER_LIMIT_BYTES, SECRET_LIMIT
 from talka.wire.greeting import NONCE_BYTES, RING_LIMIT_BYTES, TEXT_LIMIT
-from talka.wire.jobs import MANAGERS_LIMIT, PIECE_LIMIT_BYTES, RUNNING_LIMIT, VIEW_LIMIT_BYTES
+from talka.wire.jobs import MANAGERS_LIMIT, PIECE_LIMIT_BYTES, RUNNING_LIMIT, VIEW_LIMIT_BYTES, WorkerFacts
 from talka.wire.leadership import ENTRIES_PER_PAGE, KEY_LIMIT, PAGES_LIMIT, VALUE_LIMIT_BYTES
 from talka.wire.leases import BODY_LIMIT_BYTES, LEASE_KEY_LIMIT
+from talka.wire.machines import FLAG_LIMIT, FLAGS_LIMIT, GPUS_LIMIT, TAG_VALUE_LIMIT, TAGS_LIMIT, WorkerMachine
 from talka.wire.manager_calls import KEY_LIMIT as CALL_KEY_LIMIT
 from talka.wire.manager_calls import REASON_LIMIT as CANCEL_REASON_LIMIT
 from talka.wire.membership import (
@@ -38,6 +39,12 @@ MINE = ["c", "e", "r", "1.0"]
 
 LONG = "x" * 65
 FACTS = [4]
+
+
+def facts_on(**machine: Any) -> Any:
+    """Of a worker on such a machine."""
+    return msgspec.to_builtins(WorkerFacts(4, machine=WorkerMachine(**machine)))
+
 
 MEMBERSHIP: Beyond = [
     ("an empty name", [1, 1, "", 1]),
@@ -145,6 +152,12 @@ ASKING: Beyond = [
 JOBS: Beyond = [
     ("a worker without cores", [1, 0, [0]]),
     ("a worker with more cores than there are", [1, 0, [4097]]),
+    ("more tags than a worker may have", [1, 0, facts_on(tags=[["t", ""]] * (TAGS_LIMIT + 1))]),
+    ("a tag that is too long", [1, 0, facts_on(tags=[["t", "x" * (TAG_VALUE_LIMIT + 1)]])]),
+    ("more graphics cards than a machine may have", [1, 0, facts_on(gpus=[["T4", 1]] * (GPUS_LIMIT + 1))]),
+    ("more flags than a processor may have", [1, 0, facts_on(cpu_flags=["avx"] * (FLAGS_LIMIT + 1))]),
+    ("a flag that is too long", [1, 0, facts_on(cpu_flags=["x" * (FLAG_LIMIT + 1)])]),
+    ("a machine with too long a name", [1, 0, facts_on(hostname="x" * 257)]),
     ("a number below zero", [1, -1, FACTS]),
     ("a number that no counter reaches", [1, 2**62, FACTS]),
     ("more tasks than a worker may have", [1, 0, FACTS, [["j", 1, 1, "armed"]] * (RUNNING_LIMIT + 1)]),
@@ -184,6 +197,7 @@ TASKS: Beyond = [
     ("more tasks than a message may have", [60, 7, [[1, "j", "t", "h", 1, b""]] * (TASKS_LIMIT + 1)]),
     ("more fences to recall than a message may have", [61, 7, [1] * (TASKS_LIMIT + 1)]),
     ("more fences that were taken than a message may have", [62, 7, [1] * (TASKS_LIMIT + 1)]),
+    ("more answers than a message may have", [68, 7, [[1, 1]] * (TASKS_LIMIT + 1)]),
     ("more results than a message may have", [64, [[1, "completed"]] * (TASKS_LIMIT + 1)]),
     ("more fences than a part may have", [66, 7, [1] * 65_537]),
     ("no part at all", [66, 7, [], 0, 0]),

@@ -37,6 +37,7 @@ from talka.wire.jobs import (
     Assign,
     Beat,
     CheckpointStored,
+    CoresBack,
     Elsewhere,
     Finished,
     Goodbye,
@@ -55,6 +56,7 @@ from talka.wire.jobs import (
     Report,
     ResultAccepted,
     Running,
+    SpareCores,
     Stale,
     Start,
     StoreCheckpoint,
@@ -90,6 +92,7 @@ from talka.wire.leadership import (
     VoterWelcome,
 )
 from talka.wire.leases import AcquireLease, CommandAnswer, LeaseAnswer, LeaseCommand, ReleaseLease
+from talka.wire.machines import GpuFacts, GpuView, MachineView, WorkerMachine
 from talka.wire.manager_calls import CallAnswer, ListJobs, ManagerCall
 from talka.wire.membership import (
     Alive,
@@ -144,6 +147,7 @@ from talka.wire.tasks import (
     Held,
     Load,
     Loaded,
+    MoreTime,
     Ran,
     Recall,
     ResultsStored,
@@ -155,6 +159,12 @@ from talka.wire.tasks import (
     TaskLine,
     TaskProgress,
     TaskResult,
+    TellTime,
+    TimeAnswer,
+    TimeAnswers,
+    TimeTold,
+    TimeWanted,
+    WarnTasks,
 )
 from talka.wire.views import (
     ClusterView,
@@ -294,6 +304,10 @@ WORKER = WorkerFacts(
     sealing=bytes(range(34)),
     accepts_code=True,
     is_loading=True,
+    machine=WorkerMachine(
+        *("host1", 4711, "Debian GNU/Linux 12, Linux 6.1", "x86_64", "Xeon", ("avx", "sse2"), 8, "CPython 3.11.2"),
+        *(1 << 40, 1 << 38, (GpuFacts("T4", 16 << 30),), (("rack", "7"), ("spare", ""))),
+    ),
     overload=2,
 )
 
@@ -325,14 +339,23 @@ CALLS: dict[str, manager_calls.LeaderCall] = {
     "order": manager_calls.GetOrder("b4k7"),
     "result": manager_calls.GetResult("b4k7"),
     "cancel": manager_calls.CancelJob("b4k7", "enough"),
-    "workers": manager_calls.ListWorkers(),
+    "workers": manager_calls.ListWorkers("w1"),
     "drain": manager_calls.DrainWorker("w1"),
     "cluster": manager_calls.DescribeCluster(),
     "lease": manager_calls.GetLease(),
     "change-lease": manager_calls.SetLease(2 * SECOND, "talka cluster lease"),
     "undrain": manager_calls.UndrainWorker("w1"),
 }
-SHOWN = JobFacts("b4k7", "shop", JobState.QUEUED, position=2, workers=["w1"])
+SHOWN = JobFacts(
+    "b4k7",
+    "shop",
+    JobState.QUEUED,
+    position=2,
+    workers=["w1"],
+    expected_start="2026-09-21T14:13:20.007Z",
+    stopped=2,
+    datacenter="fra1",
+)
 WORKER_VIEW = WorkerView(
     "w1",
     "draining",
@@ -352,6 +375,11 @@ WORKER_VIEW = WorkerView(
     1,
     2,
     4,
+    93,
+    "2026-09-21T14:13:20.007Z",
+    "2026-09-21T14:13:21.007Z",
+    ["extract", "load"],
+    MachineView("host1", 4711, cpu_flags=["avx"], gpus=[GpuView("T4", 16 << 30)], tags={"rack": "7"}),
     "stressed",
 )
 ANSWERS: dict[str, manager_calls.LeaderAnswer] = {
@@ -451,8 +479,21 @@ JOBS: dict[str, jobs.JobMessage] = {
     "keep-blob": KeepBlob(DIGEST, 0, 2, b"\x00\xff"),
     "kept": Kept(DIGEST, 2),
     "kept-with-a-problem": Kept(DIGEST, 0, "it is not what its digest says"),
-    "lead": Lead(b"\x81\xa3job\xa4b4k7"),
-    "account": StoreCheckpoint("b4k7", FENCE, 9, "completed", b"\x80", "it is done", DIGEST, 3, ("w1", "w2"), 2**61),
+    "lead": Lead(b"\x81\xa3job\xa4b4k7", True),
+    "account": StoreCheckpoint(
+        "b4k7",
+        FENCE,
+        9,
+        "completed",
+        b"\x80",
+        "it is done",
+        DIGEST,
+        3,
+        ("w1", "w2"),
+        2**61,
+        (SpareCores("w1", 2**60, 4, 3),),
+        (CoresBack(3, 10**9, 2 * 10**9, 40 * 10**9), CoresBack(1, 0)),
+    ),
     "accounted": CheckpointStored("b4k7", FENCE, 9, True, 2**61),
     "leaderless": Leaderless("b4k7", FENCE),
     **{f"call-{name}": ManagerCall(2**40, call, ASKER) for name, call in CALLS.items()},
@@ -486,6 +527,7 @@ TASK = HandedTask(
     3,
     b'{"part":3}',
     3,
+    "pause",
 )
 FAILED = TaskResult(
     TASK_FENCE,
@@ -506,7 +548,8 @@ FAILED = TaskResult(
 WROTE = Wrote(TASK_FENCE, (StreamTail("stderr", b"slow\n", 5),))
 DIED = TaskResult(TASK_FENCE + 1, "died", error="it was killed", cause="SIGSEGV", signal="SIGSEGV", alone=True)
 LINE = TaskLine(TASK_FENCE, 1_760_000_000_123, "row 7 of 9 – fertig")
-PROGRESS = HandlerProgress(TASK_FENCE, b'{"row":7}')
+PROGRESS = HandlerProgress(TASK_FENCE, b'{"row":7}', 3)
+MORE_TIME = MoreTime(TASK_FENCE, 2, 25_000, 3, "the index is large – später", 30_000, True)
 
 TASKS: dict[str, tasks.TaskMessage] = {
     "hand": AssignTasks(7, (TASK,), 0xB007, 41, LIFE, HandedBundle(DIGEST, 70_000, ("etl.py",), bytes(range(100)))),
@@ -515,20 +558,23 @@ TASKS: dict[str, tasks.TaskMessage] = {
     "took": ResultsStored(7, (TASK_FENCE, TASK_FENCE + 1), LIFE),
     "which": AskHeld(7, LIFE),
     "feed": TaskInputs(7, TASK_FENCE, {"fetch": b'"a.png"'}, 0xB007, LIFE),
+    "more-time": TimeAnswers(7, (TimeAnswer(TASK_FENCE, 2, 15_000, 4, "it has not advanced"),), LIFE),
     "done": Done((FAILED, DIED, TaskResult(TASK_FENCE + 2, "completed", b"[1]")), LIFE),
-    "underway": TaskProgress((TASK_FENCE,), (PROGRESS,), (LINE,), LIFE, (WROTE,)),
+    "underway": TaskProgress((TASK_FENCE,), (PROGRESS,), (LINE,), LIFE, (WROTE,), (MORE_TIME,)),
     "holding": Held(7, (TASK_FENCE, TASK_FENCE + 1), 1, 2, LIFE, (Dropped(0x5706E, 0x11FE, 3, 2),)),
 }
 TO_HANDLERS: dict[str, tasks.ToHandlers] = {
     "load": Load(("etl.py", "more.py"), 2, "w1", BundleSource("/b", DIGEST, "etl.py", "/f", {})),
     "run": RunTasks((TASK,)),
     "stop": StopTasks((TASK_FENCE,), "timeout"),
+    "warn": WarnTasks((TASK_FENCE,)),
+    "tell-time": TellTime((TimeTold(TASK_FENCE, 1, 15_000, 4, "it has not advanced"),)),
 }
 FROM_HANDLERS: dict[str, tasks.FromHandlers] = {
     "loaded": Loaded(4711, ("resize", "fetch"), plain=("resize",)),
     "loaded-with-a-problem": Loaded(4711, problem="etl.py:3: SyntaxError: invalid syntax"),
     "ran": Ran((FAILED, DIED)),
-    "said": Said((PROGRESS,), (LINE,), (WROTE,)),
+    "said": Said((PROGRESS,), (LINE,), (WROTE,), (TimeWanted(TASK_FENCE, 1, 3, "rows", 30_000),), (TASK_FENCE,)),
     "spent": Spent(3),
 }
 

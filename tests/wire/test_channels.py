@@ -180,6 +180,7 @@ CONVERSATIONS = [
             "TaskProgress": 65,
             "Held": 66,
             "TaskInputs": 67,
+            "TimeAnswers": 68,
         },
         limits.JOBS + limits.TASKS,
     ),
@@ -187,7 +188,7 @@ CONVERSATIONS = [
         tasks.TO_HANDLERS,
         "a frame holds a malformed message to a core",
         {"handlers": samples.TO_HANDLERS},
-        {"Load": 1, "RunTasks": 2, "StopTasks": 3},
+        {"Load": 1, "RunTasks": 2, "StopTasks": 3, "WarnTasks": 4, "TellTime": 5},
         limits.TO_HANDLERS,
     ),
     Conversation(

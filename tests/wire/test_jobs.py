@@ -50,31 +50,49 @@ from talka.wire.jobs import (
     encode,
     encode_result,
 )
-from talka.wire.manager_calls import GetJob, ManagerCall, SetLease
+from talka.wire.manager_calls import GetJob, ListWorkers, ManagerCall, SetLease
 from talka.wire.orders import BundleFacts
-from talka.wire.shards import Gap
+from talka.wire.shards import Gap, decode_from_core
+from talka.wire.shards import encode as encode_to_owner
 from talka.wire.tasks import (
     AssignTasks,
     HandedTask,
+    HandlerProgress,
     Said,
     TaskProgress,
     TaskResult,
     decode_from_handlers,
     decode_to_handlers,
 )
-from talka.wire.views import ClusterView, WorkerView
-from tests.wire.samples import DIGEST, FENCE, FROM_HANDLERS, JOBS, TASKS, TO_HANDLERS, WORKER
+from talka.wire.views import ClusterView, JobFacts, WorkerView
+from tests.wire.samples import DIGEST, FENCE, FROM_CORE, FROM_HANDLERS, JOBS, TASKS, TO_HANDLERS, WORKER
 
 GOLDEN = Path(__file__).parent / "golden" / "protocol-1"
 OLDER = GOLDEN / "older" / "jobs"
 quick = settings(deadline=None, derandomize=True, max_examples=200)
 
+BEFORE_TIME: dict[tuple[type, str], Any] = {
+    (HandedTask, "on_timeout"): "kill",
+    (HandlerProgress, "done"): 0,
+    (TaskProgress, "more_time"): (),
+    (Said, "wanted"): (),
+    (Said, "heeding"): (),
+}
 BEFORE_OVERLOAD: dict[tuple[type, str], Any] = {
     (WorkerFacts, "overload"): 0,
     (WorkerView, "level"): "normal",
     (Acknowledge, "is_refusal"): False,
 }
-BEFORE_LOADING: dict[tuple[type, str], Any] = {**BEFORE_OVERLOAD, (WorkerFacts, "is_loading"): False}
+BEFORE_MACHINE: dict[tuple[type, str], Any] = {
+    **BEFORE_OVERLOAD,
+    (WorkerFacts, "machine"): None,
+    (ListWorkers, "worker"): "",
+    (WorkerView, "load_percent"): 0,
+    **{(WorkerView, name): "" for name in ("registered_at", "heard_at")},
+    (WorkerView, "handlers"): [],
+    (WorkerView, "machine"): None,
+}
+BEFORE_LOADING: dict[tuple[type, str], Any] = {**BEFORE_MACHINE, (WorkerFacts, "is_loading"): False}
 BEFORE_WORKERS: dict[tuple[type, str], Any] = {
     **BEFORE_LOADING,
     (Beat, "quiet"): (),
@@ -100,6 +118,7 @@ OLDER_FIELDS: dict[tuple[type, str], Any] = {
     (WorkerFacts, "accepts_code"): False,
 }
 BEFORE_PARTITIONS: dict[tuple[type, str], Any] = {
+    **BEFORE_TIME,
     (HandedTask, "item"): b"",
     (HandedTask, "place"): -1,
     **BEFORE_WORKERS,
@@ -111,7 +130,15 @@ BEFORE_PARTITIONS: dict[tuple[type, str], Any] = {
     (TaskResult, "tails"): (),
     (TaskProgress, "wrote"): (),
 }
-BEFORE_ITEM: dict[tuple[type, str], Any] = {(HandedTask, "item"): b"", (HandedTask, "place"): -1}
+BEFORE_ITEM: dict[tuple[type, str], Any] = {**BEFORE_TIME, (HandedTask, "item"): b"", (HandedTask, "place"): -1}
+BEFORE_SPARE: dict[tuple[type, str], Any] = {
+    (Lead, "asks"): False,
+    (StoreCheckpoint, "spare"): (),
+    (StoreCheckpoint, "back"): (),
+    (JobFacts, "expected_start"): "",
+    (JobFacts, "stopped"): None,
+    (JobFacts, "datacenter"): "",
+}
 BEFORE_CODE: dict[tuple[type, str], Any] = {
     **BEFORE_ITEM,
     **BEFORE_WORKERS,
@@ -149,8 +176,8 @@ def older(part: Any, fields: dict[tuple[type, str], Any] = OLDER_FIELDS) -> Any:
         later = {name: value for (kind, name), value in fields.items() if kind is type(part)}
         inner = {name: older(getattr(part, name), fields) for name in part.__struct_fields__ if name not in later}
         return msgspec.structs.replace(part, **inner, **later)
-    if type(part) is tuple:
-        return tuple([older(one, fields) for one in part])
+    if type(part) in (tuple, list):
+        return type(part)([older(one, fields) for one in part])
     return part
 
 
@@ -202,9 +229,19 @@ def test_what_tells_no_output_is_read_as_of_attempts_that_wrote_nothing(name: st
     golden = bytes.fromhex((OLDER.parent / "before-output" / f"{name}.hex").read_text())
     message = {**TASKS, **FROM_HANDLERS}[name]
     read = decode_from_handlers if name in FROM_HANDLERS else decode
-    fields = {(TaskResult, "tails"): (), (TaskProgress, "wrote"): (), (Said, "wrote"): ()}
+    fields = {**BEFORE_TIME, (TaskResult, "tails"): (), (TaskProgress, "wrote"): (), (Said, "wrote"): ()}
 
     assert read(golden) == older(message, fields) != message
+
+
+@pytest.mark.parametrize("name", ["hand", "hand-of-few-words", "run", "said", "underway"])
+def test_what_tells_nothing_of_time_is_of_attempts_that_end_at_their_timeout(name: str) -> None:
+    golden = bytes.fromhex((OLDER.parent / "before-time" / f"{name}.hex").read_text())
+    message = {**TASKS, **TO_HANDLERS, **FROM_HANDLERS}[name]
+    read = {"run": decode_to_handlers, "said": decode_from_handlers}.get(name, decode)
+
+    assert golden != encode(message)
+    assert read(golden) == older(message, BEFORE_TIME)
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (OLDER.parent / "before-workers").glob("*.hex")))
@@ -213,6 +250,24 @@ def test_what_tells_nothing_of_quiet_cores_tasks_and_decisions_is_still_read(nam
 
     assert golden != encode(JOBS[name])
     assert decode(golden) == older(JOBS[name], BEFORE_WORKERS)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (OLDER.parent / "before-machine").glob("*.hex")))
+def test_what_tells_nothing_of_a_machine_is_still_read(name: str) -> None:
+    golden = bytes.fromhex((OLDER.parent / "before-machine" / f"{name}.hex").read_text())
+
+    assert golden != encode(JOBS[name])
+    assert decode(golden) == older(JOBS[name], BEFORE_MACHINE)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (OLDER.parent / "before-spare").glob("*.hex")))
+def test_what_tells_nothing_of_cores_that_come_back_is_still_read(name: str) -> None:
+    golden = bytes.fromhex((OLDER.parent / "before-spare" / f"{name}.hex").read_text())
+    message = {**JOBS, **FROM_CORE}[name]
+    read, write = (decode_from_core, encode_to_owner) if name in FROM_CORE else (decode, encode)
+
+    assert golden != write(message)
+    assert read(golden) == older(message, BEFORE_SPARE)
 
 
 @pytest.mark.parametrize("name", ["beat", "beat-of-few-words"])

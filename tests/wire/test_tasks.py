@@ -19,6 +19,7 @@ from talka.wire.tasks import (
     HandedTask,
     HandlerProgress,
     Held,
+    MoreTime,
     Recall,
     ResultsStored,
     TaskInputs,
@@ -26,6 +27,8 @@ from talka.wire.tasks import (
     TaskMessage,
     TaskProgress,
     TaskResult,
+    TimeAnswer,
+    TimeAnswers,
 )
 from tests.wire.samples import TASK_FENCE
 
@@ -60,6 +63,7 @@ handed = st.builds(HandedTask, fences, words, words, words, fences, blobs, input
 results = st.builds(TaskResult, fences, outcomes, blobs, words, words, st.integers(-5, 300), words, fences)
 lines = st.builds(TaskLine, fences, fences, words)
 progress = st.builds(HandlerProgress, fences, blobs)
+more_time = st.builds(MoreTime, fences, fences, fences, fences, words, fences, st.booleans())
 
 
 def several(of: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -73,8 +77,9 @@ MADE: dict[type[Message], st.SearchStrategy[Any]] = {
     AskHeld: st.builds(AskHeld, fences),
     TaskInputs: st.builds(TaskInputs, fences, fences, inputs),
     Done: st.builds(Done, several(results)),
-    TaskProgress: st.builds(TaskProgress, some_fences, several(progress), several(lines)),
+    TaskProgress: st.builds(TaskProgress, some_fences, several(progress), several(lines), more_time=several(more_time)),
     Held: st.builds(Held, fences, some_fences, fences, st.integers(1, 1024)),
+    TimeAnswers: st.builds(TimeAnswers, fences, several(st.builds(TimeAnswer, fences, fences, fences, fences, words))),
 }
 
 

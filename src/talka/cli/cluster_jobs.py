@@ -34,6 +34,7 @@ JOBS: Final = {
 }
 WORKERS: Final = {
     "list": CommandEntry("Commands", "cluster_jobs:list_workers", "who is there, and how many cores are free"),
+    "show": CommandEntry("Commands", "nodes.worker_sheet:show_worker", "one: its machine, handlers, tags and load"),
     "drain": CommandEntry("Commands", "cluster_jobs:drain", "give one no new work and let it finish"),
     "undrain": CommandEntry("Commands", "cluster_jobs:undrain", "let one that was drained take new work again"),
 }
@@ -397,9 +398,10 @@ def ordered(facts: "DagFacts", as_json: bool, rest: str = "") -> int:
 
 workers = ListingGroup(
     "workers",
-    "Workers of a cluster: list them, drain them and take that back.",
+    "Workers of a cluster: list them, show one, drain them and take that back.",
     WORKERS,
     ("talka workers --to 10.0.0.5:8470", "who is there, and how many cores are free"),
+    ("talka workers show w3", "the machine it is on, and what it can run"),
     ("talka workers drain w3", "before its machine goes away"),
     ("talka workers undrain w3", "it stays after all"),
 )

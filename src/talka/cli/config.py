@@ -212,7 +212,13 @@ FROM_TEXT: Mapping[str, Callable[[str], object]] = {
     "thresholds": lambda text: [rule.strip() for rule in text.split(";") if rule.strip()],
     "workers_have": lambda text: [name.strip() for name in text.split(",") if name.strip()],
 }
-FLAGS = {"thresholds": "--threshold", "outputs": "--output", "seeds": "--seed", "capabilities": "--capability"}
+FLAGS = {
+    "thresholds": "--threshold",
+    "outputs": "--output",
+    "seeds": "--seed",
+    "capabilities": "--capability",
+    "tags": "--tag",
+}
 PATHS = ("json", "html", "junit", "token_file", "ca")
 EXCLUSIVE = ("rate", "iterations")
 NODES = ("up", "manager", "worker")

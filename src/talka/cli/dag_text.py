@@ -41,6 +41,7 @@ from talka.wire.task_views import (
 )
 from talka.wire.views import instant_text
 from talka.work.dags.endings import tries_text
+from talka.work.durations import format_duration
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.outcome import ExitCode
 
@@ -282,7 +283,10 @@ def letter_text(letter: DeadLetter) -> str:
 
 def attempts_table(attempts: Sequence[AttemptView]) -> str:
     return table(
-        ("ATTEMPT", "OUTCOME", "WORKER", "STARTED", "TOOK", "CAUSE", "EXIT", "SIGNAL", "MEMORY", "WROTE", "ERROR"),
+        (
+            *("ATTEMPT", "OUTCOME", "WORKER", "STARTED", "TOOK", "MORE TIME", "CAUSE", "EXIT", "SIGNAL", "MEMORY"),
+            *("WROTE", "ERROR"),
+        ),
         [
             (
                 str(attempt.attempt),
@@ -290,6 +294,7 @@ def attempts_table(attempts: Sequence[AttemptView]) -> str:
                 attempt.worker.partition("#")[0],
                 instant(attempt.started_at),
                 took_text(attempt.started_at, attempt.ended_at),
+                more_time_text(attempt),
                 attempt.cause if attempt.cause != attempt.outcome else "",
                 "" if attempt.exit_code is None else str(attempt.exit_code),
                 attempt.signal,
@@ -300,6 +305,15 @@ def attempts_table(attempts: Sequence[AttemptView]) -> str:
             for attempt in attempts
         ],
     )
+
+
+def more_time_text(attempt: AttemptView) -> str:
+    """How often an attempt was given more time, how much, and why."""
+    by_s = sum(one.by_s for one in attempt.extensions)
+    reasons = "; ".join(dict.fromkeys([one.reason for one in attempt.extensions if one.reason]))
+    given = f"{format_duration(round(by_s * SECOND))} in {len(attempt.extensions)}" if by_s else ""
+    given += f" ({one_line(reasons)})" if reasons else ""
+    return ", ".join(filter(None, [given, "warned" if attempt.warned else ""]))
 
 
 # Progress.

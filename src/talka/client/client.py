@@ -94,6 +94,9 @@ class Client(DagCalls):
     async def workers(self) -> list[WorkerView]:
         return await self._ask("GET", "/v1/workers", list[WorkerView])
 
+    async def worker(self, name: str) -> WorkerView:
+        return await self._ask("GET", f"/v1/workers/{worker_part(name)}", WorkerView)
+
     async def drain(self, name: str) -> WorkerView:
         return await self._ask("POST", f"/v1/workers/{worker_part(name)}/drain", WorkerView)
 

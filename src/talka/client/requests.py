@@ -81,6 +81,9 @@ class Control(Protocol):
 
     async def workers(self) -> list[WorkerView]: ...
 
+    async def worker(self, name: str) -> WorkerView:
+        """This one, with its handlers and its machine."""
+
     async def drain(self, name: str) -> WorkerView:
         """Give the worker nothing new and let it finish."""
 

@@ -341,6 +341,10 @@ class Client:
         """The workers of the cluster: their state, their cores and what they run."""
         return self._wait(self._client.workers())
 
+    def worker(self, name: str) -> WorkerView:
+        """One worker, with the handlers that it has and the machine that it is on."""
+        return self._wait(self._client.worker(name))
+
     def drain(self, name: str) -> WorkerView:
         """Give a worker no new work and let it finish what it has."""
         return self._wait(self._client.drain(name))

@@ -194,8 +194,8 @@ class Manager:
                 return self.dags.on_message(now, sender, message)
             case Goodbye():
                 return [] if self.registry is None else self.registry.on_goodbye(now, sender, boot)
-            case Lead(entry=content):
-                return self._on_lead(now, sender, content)
+            case Lead():
+                return self._on_lead(now, sender, message)
             case StoreCheckpoint():
                 # Where none leads, it is said again to whoever does then.
                 return [] if self.registry is None else self.registry.on_checkpoint(now, sender, message)
@@ -372,14 +372,14 @@ class Manager:
     def _leaderless(self, led: LedJob) -> Send[JobMessage]:
         return Send(CHANNEL, self.leader, Leaderless(led.name, led.fence), Lane.CONTROL)
 
-    def _on_lead(self, now: int, sender: str, content: bytes) -> Sequence[ManagerEffect]:
+    def _on_lead(self, now: int, sender: str, lead: Lead) -> Sequence[ManagerEffect]:
         try:
-            entry = decode_entry(content)
+            entry = decode_entry(lead.entry)
         except Untrusted:
             return []
         led = self.led.get(entry.job)
         if led is not None and entry.fence == led.fence:
-            return led.on_entry(now, entry)
+            return led.on_entry(now, entry, asks=lead.asks)
         if entry.owner != self.name or (led is not None and entry.fence < led.fence):
             return []
         if self.is_draining or (led is None and entry.revision > 0):

@@ -144,9 +144,9 @@ class ManagerControl:
         other._asker = asker
         return other
 
-    async def _call(self, call: LeaderCall, answer: type[Told]) -> Told:
+    async def _call(self, call: LeaderCall, answer: type[Told], asker: Asker | None = None) -> Told:
         self.counts["calls"] += 1
-        number, effects = self._node.manager.call(boottime_ns(), call, self._asker)
+        number, effects = self._node.manager.call(boottime_ns(), call, asker or self._asker)
         waiting: asyncio.Future[CallEnded] = asyncio.get_running_loop().create_future()
         self._open[number] = waiting
         try:
@@ -252,6 +252,15 @@ class ManagerControl:
 
     async def workers(self) -> list[WorkerView]:
         return list((await self._call(ListWorkers(), WorkersTold)).workers)
+
+    async def worker(self, name: str) -> WorkerView:
+        # It is a list of one: so a leader of an earlier version lets it be asked for too, and answers with all.
+        asker = self._asker and msgspec.structs.replace(self._asker, operation="workers")
+        told = await self._call(ListWorkers(name), WorkersTold, asker)
+        for view in told.workers:
+            if view.name == name:
+                return view
+        raise NoSuchWorker.named(name)
 
     async def drain(self, name: str) -> WorkerView:
         return (await self._call(DrainWorker(name), WorkerTold)).worker

@@ -42,12 +42,14 @@ from talka.nodes.job_events import WorkerNews, worker_event_of
 from talka.nodes.load_sampling import LoadSampler
 from talka.nodes.local import physical_cores
 from talka.nodes.member_events import Event, event_of
+from talka.nodes.own_machine import disk_of, found_machine
 from talka.nodes.runtime import Counts, NodeOptions, NodeRuntime
 from talka.nodes.trust import WorkerTrust
 from talka.store.files.blobs import Blobs
 from talka.store.files.shelf import Shelf
 from talka.version import VERSION
 from talka.wire.jobs import WorkerFacts
+from talka.wire.machines import Tag
 from talka.wire.security.roles import Role
 
 GREET_EVERY_S: Final = 1.0
@@ -71,6 +73,8 @@ class WorkerOptions(NodeOptions, frozen=True, kw_only=True):
 
     cores: int | None = None
     capabilities: tuple[str, ...] = ()
+    tags: tuple[Tag, ...] = ()
+    """What people tell workers apart by. No task asks for them."""
     handlers: tuple[Path, ...] = ()
     """Python files whose functions run tasks of dag jobs."""
     accepts_code: bool = False
@@ -207,7 +211,8 @@ class WorkerNode:
         self.runtime.tell({"event": "starting", "name": self._options.name, "cores": self.worker.facts.cores})
         if self._confinement is not None and self._confinement.alarm:
             self.runtime.tell({"event": "alarm", "kind": "cores", "text": self._confinement.alarm})
-        for chore in (self._cores.obey(), self._search(), self._measure(), self._load.run(self._on_sample)):
+        chores = (self._cores.obey(), self._search(), self._measure(), self._find_machine())
+        for chore in (*chores, self._load.run(self._on_sample)):
             self.runtime.spawn(chore)
         try:
             self.runtime.act(self.worker.start(boottime_ns()))
@@ -391,6 +396,13 @@ class WorkerNode:
         if lines:
             self._hear_while_open(self.worker.on_core_lines, core, lines)
 
+    async def _find_machine(self) -> None:
+        found = await asyncio.to_thread(found_machine, self.runtime.folder.path, self._options.tags)
+        self.worker.machine.set(found)
+        facts = self.worker.facts
+        if len(found.gpus) > facts.gpus:
+            self.worker.set_facts(msgspec.structs.replace(facts, gpus=len(found.gpus)))
+
     async def _measure(self) -> None:
         """What readiness goes by, and whether the guards of the cores live."""
         psutil.cpu_percent()
@@ -407,6 +419,7 @@ class WorkerNode:
             self.worker.set_facts(msgspec.structs.replace(self.worker.facts, overload=int(level)))
 
     def _look_at_disk(self) -> None:
+        self.worker.machine.look_at_disk(disk_of(self.runtime.folder.path)[1])
         reason, facts = short_of_disk(self.runtime.folder.path), self.worker.facts
         if reason and not facts.reason:
             self.runtime.tell({"event": "alarm", "kind": "disk", "text": reason})

@@ -31,6 +31,10 @@ from talka.wire.tasks import (
     Spent,
     StopTasks,
     TaskResult,
+    TellTime,
+    TimeTold,
+    TimeWanted,
+    WarnTasks,
 )
 
 HANDLERS: Final = ("quick", "plain", "slow")
@@ -59,6 +63,13 @@ class Script(msgspec.Struct, frozen=True, omit_defaults=True):
     """Progress, once in the middle."""
     parts: int = 0
     """So many at most are in the list that it returns, each time another."""
+    advances_ms: int = 0
+    """So often it reports something new; 0: never. One that goes on from what an earlier attempt saved takes a quarter
+    of its time."""
+    asks: int = 0
+    """With so many of these reports it asks for more time."""
+    saves: bool = False
+    """It does something when it is warned: it saves what it has."""
 
 
 class SimulatedRun:
@@ -86,6 +97,12 @@ class SimulatedRun:
         self.outcome = ""
         """As it ended: an outcome of `wire.tasks`, or crash with its host."""
         self.output = b""
+        self.on_timeout = task.on_timeout
+        self.done = 0
+        """How often it has advanced."""
+        self.granted_ms: list[int] = []
+        """More time that it was told of."""
+        self.warnings = 0
 
     @property
     def has_lease(self) -> bool:
@@ -143,6 +160,9 @@ class RunListener:
     """Told of attempts as they begin and end."""
 
     def began(self, run: SimulatedRun) -> None: ...
+    def told_time(self, run: SimulatedRun) -> None:
+        """More time was given, or a warning."""
+
     def ended(self, run: SimulatedRun) -> None: ...
 
 
@@ -227,6 +247,12 @@ class SimulatedHandlerCores(Observer):
             for fence in message.fences:
                 delay_ns = rng.randrange(1, 80) * MILLISECOND
                 self._later(core, delay_ns, partial(self._stopped, core, fence, message.reason))
+        elif isinstance(message, WarnTasks):
+            for fence in message.fences:
+                self._later(core, RUN_NS, partial(self._warned, core, fence))
+        elif isinstance(message, TellTime):
+            for told in message.told:
+                self._later(core, RUN_NS, partial(self._told_time, core, told))
 
     def _loaded(self, core: _Core) -> None:
         core.is_loaded = True
@@ -254,6 +280,11 @@ class SimulatedHandlerCores(Observer):
         for listener in self.listeners:
             listener.began(run)
         takes_ns = int(rng.expovariate(1.0) * script.ms * MILLISECOND) + MILLISECOND // 4
+        if script.advances_ms:
+            takes_ns //= 4 if run.checkpoint else 1
+            self._later(core, script.advances_ms * MILLISECOND, partial(self._advance, core, run))
+        if script.saves:
+            self._say(core, Said(heeding=(run.fence,)))
         lot = rng.randrange(100)
         if lot < script.dies:
             signal = rng.choice(SIGNALS)
@@ -269,6 +300,36 @@ class SimulatedHandlerCores(Observer):
     def _tell_progress(self, core: _Core, run: SimulatedRun) -> None:
         if run.is_alive:
             self._say(core, Said(progress=(HandlerProgress(run.fence, b'{"at":%d}' % run.fence),)))
+
+    def _advance(self, core: _Core, run: SimulatedRun) -> None:
+        """It has got further, and says so."""
+        if not run.is_alive:
+            return
+        run.done += 1
+        rng = self._rng(core.host)
+        self._say(core, Said(progress=(HandlerProgress(run.fence, b'{"done":%d}' % run.done, run.done),)))
+        if rng.randrange(100) < run.script.asks:
+            wanted = TimeWanted(run.fence, run.done, run.done, "drawn", rng.randrange(1000, 60_000))
+            self._say(core, Said(wanted=(wanted,)))
+        self._later(core, run.script.advances_ms * MILLISECOND, partial(self._advance, core, run))
+
+    def _warned(self, core: _Core, fence: int) -> None:
+        run = core.tasks.get(fence)
+        if run is None:
+            return
+        run.warnings += 1
+        for listener in self.listeners:
+            listener.told_time(run)
+        if run.script.saves:
+            self._say(core, Said(progress=(HandlerProgress(fence, b'{"saved":%d}' % fence, run.done),)))
+
+    def _told_time(self, core: _Core, told: TimeTold) -> None:
+        run = core.tasks.get(told.fence)
+        if run is None or not told.granted_ms:
+            return
+        run.granted_ms.append(told.granted_ms)
+        for listener in self.listeners:
+            listener.told_time(run)
 
     def _stopped(self, core: _Core, fence: int, reason: Outcome) -> None:
         waiting = [task for task in core.queue if task.fence == fence and fence not in core.tasks]

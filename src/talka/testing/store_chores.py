@@ -6,7 +6,8 @@ from random import Random
 from typing import Final
 
 from talka.clock import time_zone
-from talka.control.dags.job import DagJob, DagStep
+from talka.control.dags.flow import DagStep
+from talka.control.dags.job import DagJob
 from talka.control.dags.keeper import DagKeeper
 from talka.control.dags.keepers import DagKeepers
 from talka.control.tasks.clock_watch import ClockWatch

@@ -306,6 +306,7 @@ class StoreShell(Observer):
                 streams = records.stream_sizes(row.number, 0, ALL_ROWS)
                 keeper.restore_tasks(now, row.number, all_tasks(records, row.number), streams)
                 keeper.restore_fans(row.number, records.fans(row.number))
+                keeper.restore_times(row.number, records.times(row.number, 0, ALL_ROWS))
         return keeper
 
     # -- writing

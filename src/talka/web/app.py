@@ -147,6 +147,7 @@ def all_handlers() -> dict[str, Handler]:
         "run_schedule": dags.run_schedule,
         "backfill": dags.backfill,
         "workers": lambda asked: asked.control.workers(),
+        "worker": cluster.worker,
         "drain": cluster.drain,
         "undrain": cluster.undrain,
         "cluster": lambda asked: asked.control.cluster(),

@@ -17,6 +17,10 @@ WORKER_NAME: Final = re.compile(r"[A-Za-z0-9._:-]{1,256}")
 PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
+async def worker(asked: ApiQuestion) -> WorkerView:
+    return await asked.control.worker(await _named(asked))
+
+
 async def drain(asked: ApiQuestion) -> WorkerView:
     return await asked.control.drain(await _named(asked))
 

@@ -459,6 +459,15 @@ OPERATIONS: Final = (
         ),
     ),
     ApiOperation("workers", "GET", "/v1/workers", "list workers", list[WorkerView]),
+    ApiOperation(
+        "worker",
+        "GET",
+        "/v1/workers/{name}",
+        "look at one worker",
+        WorkerView,
+        problems=(404,),
+        about="With its handlers and its machine, which lists leave out.",
+    ),
     ApiOperation("drain", "POST", "/v1/workers/{name}/drain", "drain a worker", WorkerView, problems=(404,)),
     ApiOperation(
         "undrain",

@@ -27,6 +27,7 @@ class Grant(msgspec.Struct, frozen=True, array_like=True):
     worker: str
     boot: int
     cores: int
+    """0: it has given all of them back, and what it left there may still be told."""
     lost: str = ""
     """Why the worker is gone; empty while it is not."""
     folder: int = 0
@@ -53,7 +54,7 @@ class JobEntry(msgspec.Struct, frozen=True, kw_only=True):
     pool: int = 0
     """Cores of the whole pool when they were granted: shares by priority are of these."""
     granted: int = 0
-    """Cores that it was given at first: lost ones are replaced up to this number."""
+    """Cores that it was given at first, without those that it gave back: lost ones are replaced up to this number."""
     grants: tuple[Grant, ...] = ()
     cancel: str = ""
     """Why it is to stop; empty when nobody asked."""
@@ -93,6 +94,8 @@ class ShardEntry(msgspec.Struct, frozen=True, array_like=True):
     is_replaced: bool = False
     gap: int = -1
     """Which of the job's gaps is still open here; -1: none."""
+    ended: tuple[int, ...] = ()
+    """Places in it of shards that have ended while others run: their cores may have been given back."""
 
 
 class WorkflowEntry(msgspec.Struct, frozen=True, array_like=True):

@@ -18,6 +18,7 @@ from talka.stats.windows import Window
 from talka.wire.attempts import NOWHERE, PARTITIONS_LIMIT, ObeyedLife, StoreLife
 from talka.wire.channels import Channel, Codec, Message
 from talka.wire.leadership import Count, Name
+from talka.wire.machines import WorkerMachine
 from talka.wire.manager_calls import CallAnswer, ManagerCall
 from talka.wire.orders import BundleFacts, Digest
 from talka.wire.security.bundles import KEY_BYTES
@@ -40,6 +41,8 @@ REPORT_LIMIT_BYTES: Final = 512 * 1024
 MANAGERS_LIMIT: Final = 16
 SIGNERS_LIMIT: Final = 64
 VIEW_LIMIT_BYTES: Final = 900_000
+BACK_LIMIT: Final = 64
+"""Instants at which a job gives cores back, in one message."""
 LINES_LIMIT: Final = 100
 LINE_CHARACTERS_LIMIT: Final = 400
 """Of a ViewUpdate's content: with what is around it, it fits a frame."""
@@ -84,6 +87,8 @@ class WorkerFacts(msgspec.Struct, frozen=True, array_like=True):
     """It runs handlers that travel with dag jobs."""
     is_loading: bool = False
     """Its cores still load the files with its handlers: which there are is not known yet."""
+    machine: WorkerMachine | None = None
+    """Told until the leader has it, and again when it has changed; None: as it was told before."""
     overload: Annotated[int, msgspec.Meta(ge=0, le=3)] = 0
     """How overloaded it is: an index of `wire.views.LEVELS`. One that is overloaded is given work last, and lives."""
 
@@ -407,6 +412,30 @@ class Lead(Message, frozen=True, tag=40):
 
     entry: Annotated[bytes, msgspec.Meta(max_length=300_000)]
     """A `JobEntry`."""
+    asks: bool = False
+    """Tell when it gives cores back: this leader has not been told."""
+
+
+class SpareCores(msgspec.Struct, frozen=True, array_like=True):
+    """A job gives cores of a worker back: nothing of it runs there, and nothing of it is to come that needs them."""
+
+    worker: Name
+    boot: Count
+    had: Count
+    """As many as its grants there come to; if those have changed, nothing is given back."""
+    keeps: Count
+
+
+class CoresBack(msgspec.Struct, frozen=True, array_like=True):
+    """When a job that runs gives cores back, from now on."""
+
+    cores: Count
+    least_ns: Count
+    """Not before: by its plans, if nothing fails or is stopped."""
+    likely_ns: int = -1
+    """When its plans are over. -1: they have no end in time."""
+    most_ns: int = -1
+    """Not later, if all goes as it should: iterations have their grace, and results are brought. -1: not known."""
 
 
 class StoreCheckpoint(Message, frozen=True, tag=41):
@@ -426,6 +455,10 @@ class StoreCheckpoint(Message, frozen=True, tag=41):
     """Granted workers that could not be used."""
     life: Count = 0
     """The boot of the manager that says so."""
+    spare: tuple[SpareCores, ...] = ()
+    """Cores that the job gives back, by worker; told until the grants in the entry say so."""
+    back: Annotated[tuple[CoresBack, ...], msgspec.Meta(max_length=BACK_LIMIT)] = ()
+    """When it will give back those that it keeps."""
 
 
 class CheckpointStored(Message, frozen=True, tag=42):

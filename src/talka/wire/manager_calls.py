@@ -59,7 +59,8 @@ class CancelJob(Message, frozen=True, tag=6):
 
 
 class ListWorkers(Message, frozen=True, tag=7):
-    pass
+    worker: str = ""
+    """This one alone, with its machine and its handlers. A leader of an earlier version tells of all, without them."""
 
 
 class DrainWorker(Message, frozen=True, tag=8):

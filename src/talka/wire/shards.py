@@ -225,6 +225,8 @@ class Totals(Message, frozen=True, tag=15):
     made_at_ns: int = 0
     """When these counts were taken, by the clock of the machine that took them; of a task, those of its core that was
     silent longest. 0: not told. When a report is read says nothing of when the load ran."""
+    ended: tuple[int, ...] = ()
+    """Of a task of several shards: places in it, from 0, of those that have ended. Nothing runs on their cores."""
 
 
 class UnreadStep(Message, frozen=True, tag=17):

@@ -192,6 +192,18 @@ class StreamView(msgspec.Struct, frozen=True):
     amount of all of them."""
 
 
+class ExtensionView(msgspec.Struct, frozen=True):
+    """More time that an attempt was given."""
+
+    at_s: float
+    """So long after it began."""
+    by_s: float
+    reason: str = ""
+    """Empty: it advanced, and did not say why it takes longer."""
+    estimate_s: float = 0.0
+    """How much longer it thought to take; 0: it did not say."""
+
+
 class AttemptView(msgspec.Struct, frozen=True):
     attempt: int
     worker: str
@@ -207,6 +219,12 @@ class AttemptView(msgspec.Struct, frozen=True):
     """completed, failed, died, timeout, cancelled, refused or lost; running while it is under way."""
     streams: list[StreamView] = []
     """What it wrote. Not told with dead letters."""
+    extensions: list[ExtensionView] = []
+    """In the order in which they were given."""
+    denied: str = ""
+    """Why it got no more time when it last asked for some."""
+    warned: bool = False
+    """It was told that its time is over, and had a while to save what it had."""
 
 
 class AttemptsPage(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from talka.wire.channels import Channel, Message
 from talka.wire.output_tail import NO_TAILS, Tails, Wrote
 from talka.wire.security.bundles import WORD_LIMIT_BYTES
 from talka.wire.shards import BundleSource
+from talka.work.deadlines import OnTimeout
 
 TASKS_LIMIT: Final = 1024
 """Of one message."""
@@ -64,6 +65,8 @@ class HandedTask(msgspec.Struct, frozen=True, array_like=True):
     """Of a task that is an element of a fanned-out one, its item of the list, JSON; empty: it is none."""
     place: int = -1
     """In that list."""
+    on_timeout: OnTimeout = "kill"
+    """What follows once it was warned that its time is over."""
 
 
 class HandedBundle(msgspec.Struct, frozen=True, array_like=True):
@@ -116,6 +119,36 @@ class HandlerProgress(msgspec.Struct, frozen=True, array_like=True):
     fence: Number
     details: bytes
     """JSON."""
+    done: Number = 0
+    """How often it has advanced so far: reported something that it had not reported before."""
+
+
+class MoreTime(msgspec.Struct, frozen=True, array_like=True):
+    """An attempt asks for more time than its timeout, or was warned that its time is over. Told again until it is
+    answered."""
+
+    fence: Number
+    number: Number
+    """Grows with all that is asked of one attempt. What comes again is answered as it was."""
+    ran_ms: Number
+    """How long it has run."""
+    done: Number = 0
+    """As in HandlerProgress."""
+    reason: Word = ""
+    estimate_ms: Number = 0
+    """How much longer it thinks to take; 0: it does not say."""
+    is_warned: bool = False
+
+
+class TimeAnswer(msgspec.Struct, frozen=True, array_like=True):
+    fence: Number
+    number: Number
+    """Of the MoreTime."""
+    granted_ms: Number = 0
+    left: Number = 0
+    """How often it may be given more."""
+    why: str = ""
+    """Why it was given none, or not as much as it asked for."""
 
 
 # Manager to worker. Tags from 60 on, as they are of the conversation about jobs. `epoch` is of the manager's life: a
@@ -175,6 +208,14 @@ class TaskInputs(Message, frozen=True, tag=67):
     of: StoreLife = NOWHERE
 
 
+class TimeAnswers(Message, frozen=True, tag=68):
+    """To what was asked with MoreTime. Only said to workers that did, and so know it."""
+
+    epoch: Number
+    answers: Annotated[tuple[TimeAnswer, ...], msgspec.Meta(max_length=TASKS_LIMIT)]
+    of: StoreLife = NOWHERE
+
+
 # Worker to manager.
 
 
@@ -194,6 +235,7 @@ class TaskProgress(Message, frozen=True, tag=65):
     of: StoreLife = NOWHERE
     wrote: tuple[Wrote, ...] = ()
     """Of those that write, the last of it so far."""
+    more_time: tuple[MoreTime, ...] = ()
 
 
 class Held(Message, frozen=True, tag=66):
@@ -209,7 +251,7 @@ class Held(Message, frozen=True, tag=66):
     """What was forgotten when this worker began to obey the one who asks. Told until it is commanded otherwise."""
 
 
-KeeperMessage: TypeAlias = AssignTasks | Recall | ResultsStored | AskHeld | TaskInputs
+KeeperMessage: TypeAlias = AssignTasks | Recall | ResultsStored | AskHeld | TaskInputs | TimeAnswers
 """What whoever keeps jobs says to a worker."""
 WorkerMessage: TypeAlias = Done | TaskProgress | Held
 """And what it hears of one."""
@@ -241,6 +283,27 @@ class StopTasks(Message, frozen=True, tag=3):
     reason: Literal["cancelled", "timeout"] = "cancelled"
 
 
+class WarnTasks(Message, frozen=True, tag=4):
+    """The time of these is over: they are to save what they have."""
+
+    fences: tuple[int, ...]
+
+
+class TimeTold(msgspec.Struct, frozen=True, array_like=True):
+    """More time that an attempt was given, or why it was not."""
+
+    fence: int
+    call: int
+    """Of the TimeWanted; 0: it was asked for because the attempt advances."""
+    granted_ms: int = 0
+    left: int = 0
+    why: str = ""
+
+
+class TellTime(Message, frozen=True, tag=5):
+    told: tuple[TimeTold, ...]
+
+
 class Loaded(Message, frozen=True, tag=10):
     pid: int
     handlers: tuple[str, ...] = ()
@@ -254,10 +317,25 @@ class Ran(Message, frozen=True, tag=11):
     results: tuple[TaskResult, ...]
 
 
+class TimeWanted(msgspec.Struct, frozen=True, array_like=True):
+    """A handler asks for more time."""
+
+    fence: int
+    call: int
+    """Of those of one attempt, from 1 on."""
+    done: int = 0
+    """As in HandlerProgress."""
+    reason: str = ""
+    estimate_ms: int = 0
+
+
 class Said(Message, frozen=True, tag=12):
     progress: tuple[HandlerProgress, ...] = ()
     lines: tuple[TaskLine, ...] = ()
     wrote: tuple[Wrote, ...] = ()
+    wanted: tuple[TimeWanted, ...] = ()
+    heeding: tuple[int, ...] = ()
+    """Attempts whose code does something when it is warned: they get time to."""
 
 
 class Spent(Message, frozen=True, tag=13):
@@ -268,7 +346,7 @@ class Spent(Message, frozen=True, tag=13):
     """How many they are."""
 
 
-ToHandlers: TypeAlias = Load | RunTasks | StopTasks
+ToHandlers: TypeAlias = Load | RunTasks | StopTasks | WarnTasks | TellTime
 FromHandlers: TypeAlias = Loaded | Ran | Said | Spent
 
 

@@ -12,6 +12,7 @@ import msgspec
 
 from talka.stats.tally import Tally
 from talka.stats.windows import Window
+from talka.wire.machines import MachineView
 from talka.work.lifecycle import JobState, TaskState
 
 WorkerState = Literal["registering", "healthy", "degraded", "draining", "offline"]
@@ -68,6 +69,9 @@ class JobFacts(msgspec.Struct, frozen=True):
     """Of a job that was cancelled: how many workflows, or tasks, did not run to their end for it."""
     datacenter: str = ""
     """Where it runs or ran; empty where that was not said."""
+    expected_start: str = ""
+    """When a queued job is expected to start, by the plans of those that run: RFC 3339, UTC. Empty: that is not
+    known."""
 
 
 class JobsPage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -132,6 +136,15 @@ class WorkerView(msgspec.Struct, frozen=True):
     """Cores that tasks keep busy."""
     load_cores: int = 0
     """Cores that load jobs have."""
+    load_percent: int = 0
+    """Of its processors, as it measured."""
+    registered_at: str = ""
+    """RFC 3339, UTC: when the manager that leads heard this life of it first."""
+    heard_at: str = ""
+    """RFC 3339, UTC: when it was heard last."""
+    handlers: list[str] = []
+    """Names of what it can run; told of a worker that is asked for by its name, as its machine is."""
+    machine: MachineView | None = None
     level: LevelName = "normal"
     """How overloaded it is, by what it measures itself."""
 

@@ -6,7 +6,7 @@ runs anything; `engine` does, in processes of its own.
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Final, Protocol, TypeVar
 
@@ -23,6 +23,28 @@ MARK: Final = "__talka_handler__"
 """An attribute of every function that is one, by which it is known where it is imported."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Callback = TypeVar("Callback", bound=Callable[[], Any])
+
+
+class GivenTime(msgspec.Struct, frozen=True):
+    """What an attempt was answered that asked for more time."""
+
+    granted_s: float
+    """0: none."""
+    left: int
+    """How often it may be given more."""
+    why_not: str = ""
+    """Why it was given none."""
+
+
+class AskedTime(Protocol):
+    """More time that was asked for. It is asked for whether the answer is waited for or not."""
+
+    def wait(self) -> GivenTime:
+        """In a plain function: the answer, some seconds later at most."""
+
+    def __await__(self) -> Generator[Any, None, GivenTime]:
+        """In an async handler: `await task.extend(...)`."""
 
 
 class HandlerTask(Protocol):
@@ -74,8 +96,23 @@ class HandlerTask(Protocol):
         """Whether this attempt was asked to stop. An async handler is cancelled too; a plain function has to look
         here."""
 
+    @property
+    def is_evicted(self) -> bool:
+        """Whether the time of this attempt is over and it is to be ended soon: save what the next one needs with
+        `heartbeat`, and return. Who looks here, or gives a function to `on_evict`, has 10 s to."""
+
     def heartbeat(self, details: Any = None) -> None:
-        """Report progress. The latest details are shown to people, and given to the next attempt as `checkpoint`."""
+        """Report progress. The latest details are shown to people, and given to the next attempt as `checkpoint`. An
+        attempt that reports something new has advanced: when its timeout comes near it is given more time by itself, a
+        few times, each time half as much."""
+
+    def extend(self, more: float | str, reason: str = "", *, progress: float | None = None) -> AskedTime:
+        """Ask for more time: "30s" or seconds, for how much longer it will take. `progress`: from 0 to 1. Only an
+        attempt that has advanced is given any, and never as much as it had: `wait()` or `await` tells how much."""
+
+    def on_evict(self, callback: Callback) -> Callback:
+        """The function is called once, without arguments, when the time of this attempt is over; it may be async. Also
+        as a decorator."""
 
     def log(self, text: str) -> None:
         """Write a line to the log of the task."""

@@ -48,6 +48,18 @@ def test_several_values_are_a_list_or_have_commas_between(folder: Path, monkeypa
     assert NodeSettings("worker", {"seeds": ("e:1",)}).texts("seeds") == ("e:1",)
 
 
+def test_tags_are_given_by_flags_or_in_a_table_and_checked_with_the_name_of_the_place(folder: Path) -> None:
+    assert NodeSettings("up", {"tags": ("rack=7", "spare")}).tags() == (("rack", "7"), ("spare", ""))
+    assert NodeSettings("worker", {"tags": ()}).tags() == ()
+    (folder / "talka.toml").write_text('[worker]\ntags = ["rack=7"]')
+    assert NodeSettings("worker", {}).tags() == (("rack", "7"),)
+    (folder / "talka.toml").write_text('[worker]\ntags = ["a b"]')
+    with pytest.raises(Invalid, match=r"talka.toml: \[worker\] tags 'a b' is not an id"):
+        NodeSettings("worker", {}).tags()
+    with pytest.raises(Invalid, match="^--tag 'a b' is not an id"):
+        NodeSettings("worker", {"tags": ("a b=1",)}).tags()
+
+
 def test_numbers_are_read_from_texts_and_from_numbers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = NodeSettings("up", {})
     assert (settings.cores(), settings.port(8470)) == (None, 8470)

@@ -14,13 +14,13 @@ from talka.wire.jobs import Beat, Finished, JobMessage, LogLines, Renew, Report,
 from talka.wire.security.access import LEAST, OF_NODES, Asker
 from talka.wire.security.permissions import ENVELOPES, MESSAGES
 from talka.wire.shards import Armed, Refused, Totals, encode
-from talka.wire.tasks import TaskProgress
+from talka.wire.tasks import MoreTime, TaskProgress
 
 quick = settings(deadline=None, derandomize=True, max_examples=50)
 TO_WORKERS = (
     *(jobs.Renew, jobs.Elsewhere, jobs.Assign, jobs.Start, jobs.Halt, jobs.Acknowledge, jobs.ResultAccepted),
     *(jobs.Reconcile, jobs.Sync, tasks.AssignTasks, tasks.Recall, tasks.ResultsStored, tasks.AskHeld),
-    tasks.TaskInputs,
+    *(tasks.TaskInputs, tasks.TimeAnswers),
 )
 """What no manager takes."""
 COUNTS = Report("b4k7", 1, encode(Totals(1, Tally(), [], 1, 0)))
@@ -126,11 +126,12 @@ def test_statistics_are_refused_when_all_else_is_taken() -> None:
         Report("b4k7", 1, encode(Refused("file", "there is none"))),
         Finished("b4k7", 1, "a" * 64, 3),
         Beat(1, WorkerFacts(1)),
+        TaskProgress(more_time=(MoreTime(7, 1, 900),)),
         Renew((0, 1, 1), 1, 1, True),  # nobody may say this to a manager: it is no statistics
     ]
 
     assert [shedding.refuses(message) for message in milestones] == [False] * len(milestones)
-    for told in (COUNTS, LogLines("b4k7", 1, 0, ("a line",)), TaskProgress(0, ()), Report("b4k7", 1, b"\xc1")):
+    for told in (COUNTS, LogLines("b4k7", 1, 0, ("a line",)), TaskProgress((3,)), Report("b4k7", 1, b"\xc1")):
         assert shedding.refuses(told)
     assert shedding.statistics_refused == 4
 

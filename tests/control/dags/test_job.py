@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from talka.control.dags.job import AT_ONCE, DagJob, DagStep
+from talka.control.dags.flow import AT_ONCE, DagStep
+from talka.control.dags.job import DagJob
 from talka.control.tasks.retries import REFUSALS_LIMIT
 from talka.control.tasks.task import DagTask, Needs
 from talka.errors import Invalid, Unavailable

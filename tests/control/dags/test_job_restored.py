@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.dags.job import DagJob, DagStep
+from talka.control.dags.flow import DagStep
+from talka.control.dags.job import DagJob
 from talka.control.tasks.task import DagTask, Needs, packed
 from talka.errors import Invalid
 from talka.units import MILLISECOND, SECOND

@@ -592,8 +592,8 @@ def test_a_task_that_is_lost_too_often_before_the_start_ends_the_job_and_the_los
 
 def test_a_loss_that_ends_its_workflow_takes_along_what_ran_beside_it_on_the_same_worker() -> None:
     led = Led()
-    for worker, cores in (("w3", 1), ("w4", 1), ("w5", 2)):
-        led.granted(Grant(worker, 7, cores), W2)
+    for worker in ("w3", "w4", "w5"):
+        led.granted(Grant(worker, 7, 1), W2)
         led.stored()
     led.granted(Grant("w5", 7, 2))
     led.stored()

@@ -11,7 +11,7 @@ from talka.control.jobs.losses import REPLACE_WAIT_NS, Losses
 def load(*attempts: int, room: int = 0, length_ns: int | None = None, **more: Any) -> Any:
     """A load job of which the losses ask only this: it runs slices of two shards each since the instant 10."""
     run = SimpleNamespace(origin_ns=10, stopped_ns=more.pop("stopped_ns", 0))
-    shard = SimpleNamespace(shard=SimpleNamespace(plan=SimpleNamespace(length_ns=length_ns), count=2))
+    shard = SimpleNamespace(shard=SimpleNamespace(plan=SimpleNamespace(length_ns=length_ns)), left=[0, 1])
     running = {attempt: (run, shard, None) for attempt in attempts}
     known = {"attempts": running, "room_besides": lambda attempt: room, "is_stopping": False}
     return SimpleNamespace(**known | more)

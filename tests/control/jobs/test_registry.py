@@ -54,6 +54,7 @@ from talka.wire.jobs import (
     TaskLoad,
     WorkerFacts,
 )
+from talka.wire.machines import MachineView, WorkerMachine
 from talka.wire.manager_calls import (
     CALLED_BY,
     CallAnswer,
@@ -412,13 +413,14 @@ def test_a_waiting_job_knows_its_place_and_what_it_waits_for(office: Office, ord
 
     assert office.facts(first.id).position is None
     assert office.facts(second.id).waits_for == "waits for 9 cores: the pool has 2"
-    assert (third.position, third.waits_for) == (2, "waits for 1 core: 0 of 2 are free")
+    assert third.position == 2
+    assert third.waits_for == "waits for 1 core: 0 of 2 are free; when it starts cannot be told"
 
 
 def test_nobody_is_overtaken_but_by_a_higher_priority(office: Office, order_of: OrderOf) -> None:
     office.beat("w1", 2)
     large, small = office.submit(order_of(4)), office.submit(order_of(1))
-    assert small.waits_for == "waits behind 1 other job"
+    assert small.waits_for == "waits behind 1 other job; when it starts cannot be told"
 
     urgent = office.submit(order_of(1, priority=9))
     assert office.entry(urgent.id).state is JobState.DISPATCHING
@@ -1160,7 +1162,8 @@ def test_the_cluster_as_people_see_it(trio: Office, order_of: OrderOf) -> None:
 
 
 def test_workers_as_people_see_them(trio: Office, order_of: OrderOf) -> None:
-    facts = WorkerFacts(2, 1 << 30, 1, ("chrome",), "1.2", 7)
+    machine = WorkerMachine("host1", tags=(("rack", "7"),))
+    facts = WorkerFacts(2, 1 << 30, 1, ("chrome",), "1.2", 7, load_percent=93, handlers=("resize",), machine=machine)
     trio.act(trio.registry.on_beat(trio.now, "w1", 11, "10.0.0.7:9401", Beat(1, facts)))
     trio.beat("w2", 3, boot=12, folder=8)
     job = trio.submit(order_of(4)).id
@@ -1186,14 +1189,25 @@ def test_workers_as_people_see_them(trio: Office, order_of: OrderOf) -> None:
         "10.0.0.7:9401",
         [WorkerDecision("healthy", "", begun)],
         load_cores=2,
+        load_percent=93,
+        registered_at=begun,
+        heard_at=begun,
     )
     assert 4000 < first.lease_ms < 4200
     assert (second.name, second.state, second.reason, second.lease_ms) == ("w2", "offline", "it left", 0)
     assert second.address == "", "nobody can dial a connection"
 
+    (whole,) = trio.answer(ListWorkers("w1"), tuple)
+    assert (whole.handlers, whole.machine) == (["resize"], MachineView("host1", tags={"rack": "7"}))
+    assert whole == msgspec.structs.replace(
+        first, handlers=whole.handlers, machine=whole.machine, lease_ms=whole.lease_ms
+    )
+    assert trio.answer(ListWorkers("w3"), tuple) == ()
+
     trio.take_over()
     expected = {view.name: view for view in trio.answer(ListWorkers(), tuple)}
     assert (expected["w1"].state, expected["w1"].cores, expected["w1"].version) == ("registering", 0, "")
+    assert (expected["w1"].registered_at, expected["w1"].heard_at) == ("", "")
     assert expected["w1"].capabilities == [] and expected["w1"].jobs == [job]
 
 

@@ -82,6 +82,7 @@ from talka.wire.jobs import (
     decode_result,
     encode_result,
 )
+from talka.wire.machines import WorkerMachine
 from talka.wire.orders import BundleFacts
 from talka.wire.security.bundles import BundleSigner
 from talka.wire.security.envelopes import Purpose, read_sealing_key, seal_variables
@@ -380,6 +381,31 @@ def test_of_a_short_lease_it_beats_as_often_as_it_takes() -> None:
         assert rig.worker.has_lease
 
     assert len(rig.all(Beat)) == 100
+
+
+def test_the_machine_is_in_beats_until_the_leader_has_it_and_again_when_the_lease_has_ended() -> None:
+    rig, machine = Rig(lease=False), WorkerMachine("host1")
+    rig.worker.machine.set(machine)
+
+    def told() -> list[WorkerMachine | None]:
+        return [beat.facts.machine for beat in rig.all(Beat)[::2]]
+
+    rig.later(2 * SECOND, renew=False)
+    assert told() == [None, machine, machine], "of the first one nothing was known yet"
+    rig.renew()
+    rig.forget()
+    rig.later(2 * SECOND)
+    assert told() == [None, None]
+
+    rig.renew(token=LATER_TOKEN, sender="m2")
+    rig.forget()
+    rig.later(SECOND, renew=False)
+    assert told() == [machine], "another leader knows nothing of it"
+    rig.renew(token=LATER_TOKEN, sender="m2")
+    rig.forget()
+    rig.later(10 * SECOND, renew=False)
+    assert rig.all(LeaseEnded)
+    assert told()[0] is None and told()[-1] == machine, "whoever grants the next lease may have forgotten it"
 
 
 def test_a_beat_says_what_the_worker_has() -> None:

@@ -16,7 +16,7 @@ from talka.engine.handlers import command_run
 from talka.engine.handlers.command_run import family, last_line, output_of, run_command
 from talka.engine.handlers.handler_run import HandlerRun
 from talka.wire.output_tail import STREAM_LIMIT_BYTES
-from talka.wire.tasks import LOG_LINE_LIMIT, HandedTask, TaskLine, TaskResult
+from talka.wire.tasks import LOG_LINE_LIMIT, HandedTask, HandlerProgress, TaskLine, TaskResult, TimeWanted
 from talka.work.dags.dag import OUTPUT_LIMIT_BYTES
 
 WAIT_S = 60
@@ -31,7 +31,9 @@ class Notes:
         self.news = asyncio.Event()
         """Something was written."""
 
-    def progress(self, fence: int, details: bytes) -> None: ...
+    def progress(self, progress: HandlerProgress) -> None: ...
+    def wants(self, wanted: TimeWanted) -> None: ...
+    def heeds(self, fence: int) -> None: ...
     def line(self, line: TaskLine) -> None:
         self.lines.append(line.text)
 
@@ -248,6 +250,10 @@ async def test_child_left_behind_ends_with_its_command_and_does_not_hold_its_out
     await happens(lambda: is_gone(int(place.read_text())))
 
 
+def text_of(path: str) -> str:
+    return Path(path).read_text()
+
+
 def started(
     script: str, *, terminate_s: float = command_run.TERMINATE_S, **fields: Any
 ) -> tuple[HandlerRun, "asyncio.Task[TaskResult]"]:
@@ -302,6 +308,37 @@ async def test_command_that_ignores_being_asked_is_killed(place: Path) -> None:
 
     assert (await task).outcome == "cancelled"
     await happens(lambda: is_gone(pid))
+
+
+async def test_command_that_is_warned_has_time_until_it_is_stopped_and_has_taken_too_long(place: Path) -> None:
+    script = f"trap 'echo saved > {place}.saved; exit 0' TERM; echo $$ > {place}; while :; do sleep 0.01; done"
+    one, task = started(script, attempt_ms=30_000)
+    await happens(place.exists)
+    assert one.end_softly is not None
+    one.end_softly()
+    result = await task
+
+    assert (result.outcome, result.cause) == ("timeout", "timeout")
+    assert text_of(f"{place}.saved") == "saved\n"
+
+
+async def test_command_that_does_not_end_when_it_is_warned_is_killed_once_its_time_is_over(place: Path) -> None:
+    script = f"trap 'echo asked >> {place}.asked' TERM; echo $$ > {place}; while :; do sleep 0.01; done"
+    one, task = started(script, terminate_s=WAIT_S)
+    await happens(place.exists)
+    assert one.end_softly is not None
+    one.end_softly()
+    await happens(Path(f"{place}.asked").exists)
+    one.stop("timeout")
+
+    assert (await task).outcome == "timeout"
+    assert text_of(f"{place}.asked") == "asked\n", "it was asked once"
+
+
+async def test_command_that_is_only_notified_hears_no_signal() -> None:
+    one, task = started("exit 3", on_timeout="notify")
+
+    assert (await task).outcome == "failed" and one.end_softly is None
 
 
 async def test_command_that_is_stopped_twice_is_killed_at_once(place: Path) -> None:

@@ -162,6 +162,15 @@ BROKEN = {
     "schedule that is empty": ('schedule: ""\n' + HEAD, "1: schedule: must be text"),
     "schedule that is not text": ("schedule: 5\n" + HEAD, "1: schedule: must be text"),
     "bad policy": ("settings:\n  on_failure: stop\n" + HEAD, '2: settings: on_failure: "stop" is not one of fail_fast'),
+    "bad end of a timeout": (
+        "settings:\n  on_timeout: stop\n" + HEAD,
+        '2: settings: on_timeout: "stop" is not one of kill, notify, pause',
+    ),
+    "bad end of a timeout of a task": (
+        HEAD + "    on_timeout: later\n",
+        '5: task a: on_timeout: "later" is not one of kill, notify, pause',
+    ),
+    "end of a timeout that is not text": (HEAD + "    on_timeout: 5\n", "5: task a: on_timeout: must be text"),
     "bad timeout": ("settings:\n  timeout: 0s\n" + HEAD, '2: settings: timeout = "0s" leaves no time to run'),
     "settings that are none": ("settings: fast\n" + HEAD, "1: settings: must have fields, such as on_failure"),
     "retry that is none": (HEAD + "    retry: 5\n", "5: task a: retry: must have fields, such as max"),

@@ -367,7 +367,7 @@ class EveryJobEnds(Observer):
             if record is None:
                 world.violate("I5", f"job {job} was acknowledged, and is not there at the end")
             elif not is_final(record.state):
-                text = f"is {record.state} at the end: {registry.facts(record)}"
+                text = f"is {record.state} at the end: {registry.facts(0, record)}"
                 world.violate("I14", f"job {job}, led by {record.owner or 'nobody'}, {text}")
             elif self._ledger.alive(job):
                 world.violate("I14", f"job {job} is {record.state}, and {len(self._ledger.alive(job))} cores of it run")

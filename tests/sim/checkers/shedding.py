@@ -76,7 +76,9 @@ class ShedInOrder(Observer):
 
 
 def _is_statistics(message: Any) -> bool:
-    if isinstance(message, LogLines | TaskProgress):
+    if isinstance(message, TaskProgress):
+        return not message.more_time
+    if isinstance(message, LogLines):
         return True
     if not isinstance(message, Report):
         return False

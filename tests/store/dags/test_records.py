@@ -47,12 +47,14 @@ from talka.work.dags.records import (
     PutSchedule,
     PutStreams,
     PutTasks,
+    PutTime,
     Release,
     Reset,
     ScheduleRow,
     StreamRow,
     TaskKey,
     TaskRow,
+    TimeRow,
 )
 from talka.work.lifecycle import JobState, TaskState, is_final
 from talka.work.retention import Keep, Retention
@@ -112,6 +114,7 @@ async def everything(store: Store) -> list[object]:
         [await store.logs(*key, 0, 1000) for key in keys],
         await store.attempts(keys),
         [await store.streams(row.job, row.index, row.fence) for key in keys for row in await store.stream_sizes(*key)],
+        [await store.times(*key) for key in keys],
         await store.schedules(),
         await store.keyed(["k0", "k1", "k2"]),
         await store.leases(""),
@@ -268,12 +271,13 @@ async def test_a_dropped_job_takes_all_that_is_its_own_with_it_and_nothing_else(
                 PutEvent(EventRow(job=number, at_ms=1, kind="started")),
                 PutLogs((LogRow(job=number, index=0, attempt=1, at_ms=1, text="hello"),)),
                 PutStreams((stream(0, 7, number),), 4),
+                PutTime(time_of(0, 7, number)),
             ]
         )
     assert await store.apply([DropJob(1), DropJob(9)]) == [1, 0]
     assert await store.job("job-1") is None and await store.task(1, "t0") is None and await store.counts(1) == {}
     assert not await store.attempts([(1, 1)]) and not await store.events(1, 0, 9) and not await store.logs(1, 0, 0, 9)
-    assert await store.stream_sizes(1, 0) == await store.streams(1, 0, 7) == []
+    assert await store.stream_sizes(1, 0) == await store.streams(1, 0, 7) == await store.times(1, 0) == []
     assert list(await store.keyed(["k1", "k2"])) == ["k2"]
     assert await store.job("job-2") is not None and await store.counts(2) == {"pending": 1, "completed": 1}
     assert (
@@ -521,6 +525,22 @@ async def test_what_attempts_wrote_is_kept_by_attempt_and_stream_and_how_much_of
     longer = stream(1, 8, content=b"said more", written=10)
     assert await store.apply([PutStreams((longer,), 17)]) == [1]
     assert await store.streams(1, 1, 8) == [longer], "what is there already is replaced"
+
+
+def time_of(index: int = 0, fence: int = 7, number: int = 1, kept: bytes = b"{}") -> TimeRow:
+    return TimeRow(job=number, index=index, attempt=1, fence=fence, kept=kept)
+
+
+async def test_what_attempts_were_given_is_kept_by_attempt_and_told_of_many_tasks_at_once(store: Store) -> None:
+    await filled(store, 3)
+    rows = [time_of(0), time_of(1, 8), time_of(1, 9, kept=b"[1]"), time_of(2)]
+    assert await store.apply([PutTime(row) for row in (*reversed(rows), time_of(0, number=2))]) == [1] * 5
+    assert await store.times(1, 1) == rows[1:3]
+    assert await store.times(1, 0, 2) == rows[:3]
+    assert await store.times(1, 1, 1 << 32) == rows[1:], "and none of the next job"
+
+    assert await store.apply([PutTime(time_of(1, 8, kept=b"[2]"))]) == [1]
+    assert [row.kept for row in await store.times(1, 1)] == [b"[2]", b"[1]"], "in place of what was"
 
 
 async def test_what_attempts_wrote_is_told_of_many_tasks_at_once(store: Store) -> None:
@@ -1047,6 +1067,7 @@ CHANGES: dict[str, Callable[[int], list[Change]]] = {
     "put_event": lambda count: [PutEvent(EventRow(job=1, at_ms=1, kind="x")) for _ in range(count)],
     "put_logs": lambda count: [PutLogs((LogRow(job=1, index=0, attempt=1, at_ms=1, text="x"),))] * count,
     "put_streams": lambda count: [PutStreams((stream(number),), 9) for number in range(count)],
+    "put_time": lambda count: [PutTime(time_of(number)) for number in range(count)],
     "move_job": lambda count: [MoveJob(1, JobState.RUNNING, 1)] * count,
     "put_schedule": lambda count: [
         PutSchedule(ScheduleRow(name=f"s{number}", cron="", spec=b"", next_ms=1)) for number in range(count)

@@ -414,6 +414,7 @@ HEAD = b'{"name":"n","tasks":[{"id":"a","handler":"h"'
         (HEAD + b',"retry":{"factor":0.5}}]}', "tasks[0].retry.factor: must be at least 1"),
         (HEAD + b',"config":"\xff"}]}', "this is not UTF-8: a wrong byte at position 55"),
         (HEAD + b',"config":' + b"[" * 100_000, "this is nested too deeply"),
+        (HEAD + b',"on_timeout":"stop"}]}', 'tasks[0].on_timeout: "stop" is not one of kill, notify, pause'),
         (HEAD + b'}],"settings":{"on_failure":"stop"}}', 'settings.on_failure: "stop" is not one of fail_fast, '),
         (b'{"name":"n-${day}","tasks":[{"id":"a","handler":"h"}]}', 'name = "n-${day}" has ${: it would stay as it is'),
         (HEAD + b'}],"settings":{"timeout":"soon"}}', 'settings: timeout = "soon" is not a duration'),

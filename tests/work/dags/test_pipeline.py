@@ -59,6 +59,7 @@ def test_everything_that_a_file_can_say_can_be_built() -> None:
         params={"day": {"type": "date"}},
         timezone="Europe/Berlin",
         catch_up="skip",
+        on_timeout="pause",
     )
     first = dag.task(
         "a",
@@ -73,6 +74,7 @@ def test_everything_that_a_file_can_say_can_be_built() -> None:
         key="k",
         limits=[{"key": "api", "rate": "10/s"}, Limit("db", concurrency=1)],
         bounds={"memory": "1GB"},
+        on_timeout="notify",
     )
     dag.task("b", "h", after=first, for_each="a.parts", max_parallel=3)
 
@@ -80,7 +82,7 @@ def test_everything_that_a_file_can_say_can_be_built() -> None:
 
     one, other = spec.tasks
     notices = Notify(("failed", "partial"), "https://a.example/"), Notify(("completed",), "http://b.example/")
-    assert spec.settings == DagSettings("continue", Retry(max=1), Timeouts(attempt="1m"), "1h", notices)
+    assert spec.settings == DagSettings("continue", Retry(max=1), Timeouts(attempt="1m"), "1h", notices, "pause")
     assert (spec.schedule, spec.timezone, spec.catch_up) == ("@daily", "Europe/Berlin", "skip")
     assert spec.params == {"day": Param("date")}
     assert one == TaskSpec(
@@ -96,6 +98,7 @@ def test_everything_that_a_file_can_say_can_be_built() -> None:
         key="k",
         limits=(Limit("api", rate="10/s"), Limit("db", concurrency=1)),
         bounds=Bounds(memory="1GB"),
+        on_timeout="notify",
     )
     assert msgspec.json.decode(one.config) == {"day": "${day}"}
     assert other == TaskSpec(id="b", handler="h", depends_on=("a",), for_each="a.parts", max_parallel=3)
@@ -222,6 +225,7 @@ def test_every_kind_of_mistake_in_a_task_is_told(task: dict[str, Any], text: str
         ({"schedule": "@daily", "timezone": 5}, "Dag d: timezone: must be text, not a whole number"),
         ({"schedule": "@daily", "catch_up": "some"}, 'Dag d: catch_up: "some" is not one of skip, one, all'),
         ({"schedule": "* *"}, 'Dag d: schedule "* *" has 2 fields, not 5'),
+        ({"on_timeout": "stop"}, 'Dag d: on_timeout: "stop" is not one of kill, notify, pause'),
         ({"on_failure": "stop"}, 'Dag d: on_failure: "stop" is not one of'),
         ({"retry": {"max": -1}}, "Dag d: retry.max: must be at least 0"),
         ({"retry": 5}, "Dag d: retry: must be an object, not a whole number"),

@@ -77,6 +77,13 @@ KEEPS = options(
     option(KEPT, "--keep-blobs", "AGE,N", "Bundles and results that no job names any more (7d,10000)."),
 )
 HANDLERS = option(WORK, "--handlers", "FILE.py", "A file with handlers of pipelines. Repeatable.", multiple=True)
+TAGS = option(
+    WORK,
+    "--tag tags",
+    "KEY[=VALUE]",
+    "What this worker is told apart by; no task asks for it. Repeatable.",
+    multiple=True,
+)
 ACCEPT_UP = option(
     TRUST,
     "--accept-code/--no-accept-code",
@@ -114,6 +121,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="One JSON obj
     option(TRUST, "--private", None, "Keep other users of this machine out, with a token of its own.", is_flag=True),
     ACCEPT_UP,
     CORES,
+    TAGS,
     STORE,
     HANDLERS,
     LEASE,
@@ -127,6 +135,7 @@ def up(as_json: bool, private: bool, store: str | None, handlers: tuple[str, ...
     settings = NodeSettings("up", flags)
     name = settings.id("name", "local")
     cores, port, folder = settings.cores(), settings.port(API_PORT), data_dir(settings, name)
+    tags = settings.tags()
     place, files, own_lease = checked_store(store), checked_handlers(handlers), settings.own_lease()
     keeps = settings.keeps()
     accepts_code = settings.switch("accept_code", default=not private)
@@ -155,6 +164,7 @@ def up(as_json: bool, private: bool, store: str | None, handlers: tuple[str, ...
             secrets=secrets,
             data_dir=folder / "worker",
             cores=cores,
+            tags=tags,
             handlers=files,
             core_env=own_environment(),
             core_user=str(os.geteuid()),  # all is one here
@@ -336,6 +346,7 @@ def tokens_of(settings: "NodeSettings", cluster: str) -> "Tokens | None":
         "A capability of this worker that tasks can require. Repeatable.",
         multiple=True,
     ),
+    TAGS,
     option(WORK, "--grace", "D", "Time for running work to end after a stop signal (30s)."),
     option(
         TRUST,
@@ -384,6 +395,7 @@ def worker(as_json: bool, handlers: tuple[str, ...], **flags: Any) -> int:
         certs=as_path(settings.path("certs")),
         cores=settings.cores(),
         capabilities=settings.texts("capabilities"),
+        tags=settings.tags(),
         drain_s=settings.seconds("grace", "30s"),
         handlers=files,
         core_env=core_environment(settings.texts("core_env")),

@@ -12,17 +12,18 @@ from talka.work.retention import MANAGER_KEEPS, Keep, ManagerKeeps, Retention, p
 
 if TYPE_CHECKING:
     from talka.cluster.leadership.lease_terms import OwnLease
+    from talka.wire.machines import Tag
 
 WHERE: Final = ("cluster", "environment", "datacenter", "secret_file", "certs", "data_dir")
 NOTIFY: Final = ("notify_secret", "allow_private_notify")
 KEEPS: Final = ("keep_jobs", "keep_failed_jobs", "keep_logs", "keep_failed_logs", "keep_blobs")
 KNOWN: Final = {
-    "up": ("name", "port", "cores", "data_dir", "lease", "accept_code", *NOTIFY, *KEEPS),
+    "up": ("name", "port", "cores", "tags", "data_dir", "lease", "accept_code", *NOTIFY, *KEEPS),
     "manager": (
         *("name", "bind", "advertise", "api", "api_advertise", "seeds", "voters", *WHERE),
         *("preset", "token_key_file", "lease", *NOTIFY, *KEEPS),
     ),
-    "worker": ("name", "seeds", *WHERE, "probes", "token_key_file", "cores", "capabilities", "grace")
+    "worker": ("name", "seeds", *WHERE, "probes", "token_key_file", "cores", "capabilities", "tags", "grace")
     + ("core_user", "core_env", "accept_code"),
 }
 """What can be set for each kind of node."""
@@ -68,6 +69,11 @@ class NodeSettings:
         if not isinstance(values, list | tuple) or not all(isinstance(value, str) for value in values):
             raise BadSetting(f'{given.label} = {shown(given.value)} is not a list of texts such as ["a", "b"]')
         return tuple(value.strip() for value in values if value.strip())
+
+    def tags(self) -> "tuple[Tag, ...]":
+        from talka.wire.machines import tags_of
+
+        return tags_of(self.texts("tags"), self.label("tags"))
 
     def yes(self, name: str) -> bool:
         given = self._given.get(name)

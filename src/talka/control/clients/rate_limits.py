@@ -55,6 +55,7 @@ LIMITS: Final[dict[str, RateLimit]] = {
     "view": RateLimit(200),
     "jobs": RateLimit(100),
     "workers": RateLimit(100),
+    "worker": RateLimit(100),
     "cluster": RateLimit(100),
     "watch": RateLimit(50),
     "cancel": RateLimit(20, is_steady=True),

@@ -45,7 +45,7 @@ CLASSES: Final[dict[RequestClass, ClassRule]] = {
         Level.OVERLOADED,
         (
             *("job", "view", "order", "tasks", "task", "why", "logs", "attempts", "output", "events", "graph"),
-            *("retry_plan", "has_bundle", "lease"),
+            *("retry_plan", "has_bundle", "worker", "lease"),
         ),
     ),
     # New work.

@@ -12,6 +12,7 @@ from talka.errors import Untrusted
 from talka.wire.jobs import JobMessage, Report
 from talka.wire.security.access import Asker
 from talka.wire.shards import Armed, Refused, decode_unread
+from talka.wire.tasks import TaskProgress
 
 
 class Backpressure(IntEnum):
@@ -81,7 +82,7 @@ class Shedding:
             return False
         if not self._is_shed(CLASS_OF_MESSAGE.get(type(message), RequestClass.VITAL)):
             return False
-        if isinstance(message, Report) and _is_milestone(message):
+        if _is_awaited(message):
             return False
         self.statistics_refused += 1
         return True
@@ -89,6 +90,13 @@ class Shedding:
     def _is_shed(self, kind: RequestClass) -> bool:
         shed_from = CLASSES[kind].shed_from
         return shed_from is not None and self.level >= shed_from
+
+
+def _is_awaited(message: JobMessage) -> bool:
+    """Something in it is no statistics: an answer to it is waited for."""
+    if isinstance(message, TaskProgress):
+        return bool(message.more_time)
+    return isinstance(message, Report) and _is_milestone(message)
 
 
 def _is_milestone(report: Report) -> bool:

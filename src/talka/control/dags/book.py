@@ -9,15 +9,17 @@ from typing import Final, cast
 
 from talka.control.dags.graph import NO_DEPENDENTS, Dependents
 from talka.control.dags.kept_output import KeptOutput
+from talka.control.dags.kept_times import KeptTimes
+from talka.control.tasks.attempt_time import KeptTime
 from talka.control.tasks.retries import Terms
 from talka.control.tasks.task import DagTask, Needs, TaskOwner, packed, unpacked
 from talka.errors import Invalid
 from talka.units import MILLISECOND
 from talka.wire.output_tail import StreamTail
-from talka.wire.tasks import TaskResult
+from talka.wire.tasks import MoreTime, TaskResult, TimeAnswer
 from talka.work.dags.dag import DagSettings, TaskSpec, bundle_of
 from talka.work.dags.elements import encode_spec
-from talka.work.dags.records import TASK_STATES, Change, JobRow, LiveTask, Reset, StreamRow, TaskRow
+from talka.work.dags.records import TASK_STATES, Change, JobRow, LiveTask, Reset, StreamRow, TaskRow, TimeRow
 from talka.work.lifecycle import JobState, TaskState, begin_again, is_final, move
 
 STOPPING: Final = (JobState.CANCELLING, JobState.COMPLETING)
@@ -67,6 +69,7 @@ class DagBook(ABC):
         self._terms = Terms(settings, partition, row.id)
         self._counts = NONE_YET.copy()
         self._kept = KeptOutput(row.number, row.output_bytes, output_bytes)
+        self._times = KeptTimes(row.number)
         self._open = 0
         """Tasks that have not ended, or whose end is not kept yet."""
         self._index_by_id: dict[str, int] | None = None
@@ -138,6 +141,10 @@ class DagBook(ABC):
                 tasks.append(GONE)
             tasks.append(task)
         self._kept.restore(streams, tasks)
+
+    def restore_times(self, rows: Iterable[TimeRow]) -> None:
+        """After all tasks were restored."""
+        self._times.restore(rows, self.tasks)
 
     def _connect(self) -> None:
         """All tasks are there. Elements come after all others, and it is known who waits for them."""
@@ -219,6 +226,14 @@ class DagBook(ABC):
     def has_writers(self) -> bool:
         """Something is kept of what attempts under way wrote."""
         return self._kept.has_writers
+
+    def more_time(self, now: int, task: DagTask, asked: MoreTime, changes: list[Change]) -> TimeAnswer | None:
+        """See `TaskOwner`."""
+        return self._times.asked(self._clock(now), task, asked, changes)
+
+    def time_of(self, task: DagTask) -> KeptTime | None:
+        """Of its attempt that is under way; None: it asked for no more than it has."""
+        return self._times.of(task)
 
     def writes(self, task: DagTask, tails: tuple[StreamTail, ...]) -> Change:
         """What an attempt under way has written so far."""

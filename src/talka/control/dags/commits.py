@@ -12,6 +12,7 @@ from talka.control.dags.job import DagJob
 from talka.control.tasks.partition import WHOLE, Partition
 from talka.control.tasks.store_effects import CallAnswered, Commit, DagEnded
 from talka.control.tasks.task import DagTask
+from talka.wire.tasks import TimeAnswer
 from talka.work.dags.records import Change
 
 
@@ -21,6 +22,8 @@ class After(msgspec.Struct):
     answers: list[CallAnswered] = []
     took: dict[str, list[int]] = {}
     """By worker, the fences of results that are durable now."""
+    timed: dict[str, list[TimeAnswer]] = {}
+    """By worker, what attempts are answered that asked for more time."""
     hand: list[tuple[DagTask, int]] = []
     """With the fence that was claimed: it may have another since."""
     ended: list[tuple[DagJob, DagEnded]] = []
@@ -35,9 +38,11 @@ class After(msgspec.Struct):
         self.fan_out += other.fan_out
         for name, fences in other.took.items():
             self.took.setdefault(name, []).extend(fences)
+        for name, answers in other.timed.items():
+            self.timed.setdefault(name, []).extend(answers)
 
     def __bool__(self) -> bool:
-        return bool(self.answers or self.took or self.hand or self.ended or self.fan_out)
+        return bool(self.answers or self.took or self.timed or self.hand or self.ended or self.fan_out)
 
 
 class Commits:

@@ -13,7 +13,8 @@ from typing import Final, TypeAlias
 import msgspec
 
 from talka.control.dags.commits import Commits
-from talka.control.dags.job import DagJob, DagStep, job_of
+from talka.control.dags.flow import DagStep
+from talka.control.dags.job import DagJob, job_of
 from talka.control.dags.keeper_limits import KeeperLimits
 from talka.control.dags.rows import no_list_text
 from talka.control.dags.shelf import DagShelf, NoRoomForJobs

@@ -17,7 +17,8 @@ import msgspec
 
 from talka.control.dags.commits import Commits
 from talka.control.dags.fan_outs import FanOuts
-from talka.control.dags.job import NOTHING, DagJob, DagStep, job_of
+from talka.control.dags.flow import NOTHING, DagStep
+from talka.control.dags.job import DagJob, job_of
 from talka.control.dags.job_timers import JobTimers
 from talka.control.dags.keeper_limits import KEEPER_LIMITS, KeeperLimits
 from talka.control.dags.shelf import DagShelf
@@ -56,6 +57,7 @@ from talka.work.dags.records import (
     Release,
     StreamRow,
     TaskKey,
+    TimeRow,
 )
 from talka.work.lifecycle import JobState, TaskState
 
@@ -145,6 +147,9 @@ class DagKeeper(KeeperEnd[DagEffect]):
     def restore_fans(self, job: int, fans: Sequence[FanRow]) -> None:
         """After all of its tasks."""
         self.jobs[job].restore_fans(fans)
+
+    def restore_times(self, job: int, times: Sequence[TimeRow]) -> None:
+        self.jobs[job].restore_times(times)
 
     def restored(self, now: int) -> list[DagEffect]:
         """Everything was read: go on."""
@@ -356,7 +361,7 @@ class DagKeeper(KeeperEnd[DagEffect]):
                     else:
                         self._on_result(now, worker, result)
             case TaskProgress():
-                self._commits.changes += self.attempts.underway(now, message, worker)
+                self._commits.changes += self.attempts.underway(now, message, worker, self._commits.after.timed)
             case Held(dropped=dropped):  # pragma: no branch - the type checker sees that no other is left
                 news = [WorkerDropped(worker, one) for one in dropped if self.attempts.is_waited_for(worker)]
                 for task in self.attempts.holding(worker, message):
@@ -366,11 +371,8 @@ class DagKeeper(KeeperEnd[DagEffect]):
 
     def _on_result(self, now: int, worker: str, result: TaskResult) -> None:
         fence = result.fence
-        task = self.attempts.running.get(fence)
-        if task is None or (
-            (result.task != task.id or result.job != task.job.row.id)
-            and (result.job or result.outcome != "cancelled")  # a worker that does not have the attempt names none
-        ):
+        task = self.attempts.of_result(result)
+        if task is None:
             if not self.attempts.was_taken(fence):
                 self.stale_results += 1
             self._commits.after.took.setdefault(worker, []).append(fence)
@@ -421,7 +423,7 @@ class DagKeeper(KeeperEnd[DagEffect]):
     def on_committed(self, now: int, *tickets: int) -> list[DagEffect]:
         """Those that became durable together: what they give out travels together."""
         handed, after = self.hand(now, *tickets), self._commits.held(tickets)
-        effects: list[DagEffect] = [*after.answers, *self._delivery.stored(after.took), *handed]
+        effects: list[DagEffect] = [*after.answers, *self._delivery.stored(after.took, after.timed), *handed]
         for task, number in after.fan_out:
             effects += self._fan_outs.ask(task, number)
         self._fan_outs.advance(now, self._follow)

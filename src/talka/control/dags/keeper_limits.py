@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 
 from talka.control.dags.book import OUTPUT_BYTES
-from talka.control.dags.job import AT_ONCE
+from talka.control.dags.flow import AT_ONCE
 from talka.control.tasks.attempts import TAKEN_LIMIT
 from talka.control.tasks.delivery import DELIVERY_LIMITS, DeliveryLimits
 from talka.wire.tasks import TASKS_LIMIT

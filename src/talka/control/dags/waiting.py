@@ -9,6 +9,7 @@ from talka.control.tasks.delivery import worker_of
 from talka.control.tasks.dispatch import Dispatcher
 from talka.control.tasks.task import DagTask, Needs
 from talka.wire.task_views import WhyView
+from talka.work.deadlines import told
 from talka.work.durations import tenths_text
 from talka.work.lifecycle import JobState, TaskState, is_final
 
@@ -41,9 +42,13 @@ def standing(task: DagTask, now: int) -> str:
     if is_final(task.state):
         return "it has ended just now, and that is being kept: ask again in a moment"
     if task.state is not TaskState.PENDING:
-        return f"it is {task.state}" + (f" on {worker_of(task.worker)[0]}" if task.worker else "")
+        kept = job.time_of(task)
+        extensions = "" if kept is None else told(kept.record.extensions)
+        over = "; it was warned that its time is over" if kept is not None and kept.record.is_warned else ""
+        on = f" on {worker_of(task.worker)[0]}" if task.worker else ""
+        return f"it is {task.state}{on}" + (f"; {extensions}" if extensions else "") + over
     if job.state is JobState.PAUSED:
-        return "its job is paused"
+        return f"its job is paused: {job.reason}" if job.reason else "its job is paused"
     if task.waits_for:
         elements = job.elements_of(task)
         every = elements or [job.tasks[before] for before in task.depends_on]

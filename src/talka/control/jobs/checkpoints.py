@@ -10,7 +10,16 @@ import msgspec
 
 from talka.cluster.effects import Lane, Send
 from talka.units import SECOND
-from talka.wire.jobs import CHANNEL, AttemptResult, CheckpointStored, Fence, JobMessage, StoreCheckpoint
+from talka.wire.jobs import (
+    CHANNEL,
+    AttemptResult,
+    CheckpointStored,
+    CoresBack,
+    Fence,
+    JobMessage,
+    SpareCores,
+    StoreCheckpoint,
+)
 from talka.wire.shards import Go
 from talka.work.lifecycle import JobState
 
@@ -109,8 +118,16 @@ class Checkpoints:
         self._is_dropped = True
         self._held.clear()
 
-    def say(self, now: int, content: bytes, state: JobState, unfit: tuple[str, ...]) -> list[Send[JobMessage]]:
-        """Tell the leader, if this is news. Not while a checkpoint is under way."""
+    def say(
+        self,
+        now: int,
+        content: bytes,
+        state: JobState,
+        unfit: tuple[str, ...],
+        spare: tuple[SpareCores, ...] = (),
+        back: tuple[CoresBack, ...] = (),
+    ) -> list[Send[JobMessage]]:
+        """Tell the leader, if the content is news. Not while a checkpoint is under way."""
         if content != self._content:
             self._content = content
             self._revision += 1
@@ -118,7 +135,17 @@ class Checkpoints:
             return []
         return self._send(
             now,
-            StoreCheckpoint(self._job, self._fence, self._revision, state, content, unfit=unfit, life=self._life),
+            StoreCheckpoint(
+                self._job,
+                self._fence,
+                self._revision,
+                state,
+                content,
+                unfit=unfit,
+                life=self._life,
+                spare=spare,
+                back=back,
+            ),
         )
 
     def close(self, now: int, end: StoreCheckpoint) -> list[Send[JobMessage]]:

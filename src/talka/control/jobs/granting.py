@@ -1,6 +1,6 @@
-"""Cores for jobs, as the cluster's leader grants them: who starts, and what takes the place of lost cores.
+"""Cores for jobs, as the cluster's leader grants them: who starts, what takes the place of lost cores, what comes back.
 
-Decision: docs/decisions/0020-cores-are-granted-per-job.md.
+Decisions: docs/decisions/0020-cores-are-granted-per-job.md, 0064-cores-come-back-one-by-one.md.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,11 +9,14 @@ from typing import Final
 
 import msgspec
 
-from talka.control.jobs.queue import JobQueue
+from talka.control.jobs.outlook import Outlook, Waiting
+from talka.control.jobs.queue import JobQueue, expected_text, waiting_reason
 from talka.control.jobs.workers.fleet import Fleet
 from talka.control.jobs.workers.sharing import CoreSharing, Picks, SharingLimits, TasksSeen
 from talka.control.load.allocation import demand
+from talka.control.load.cores_back import TimeLeft, time_of
 from talka.wire.entries import Grant, JobEntry
+from talka.wire.jobs import SpareCores
 from talka.work.lifecycle import JobState
 
 GRANTS_LIMIT: Final = 2048
@@ -21,8 +24,28 @@ GRANTS_LIMIT: Final = 2048
 DECLINED: Final = "declined: "
 
 
+class _Needs(msgspec.Struct, frozen=True):
+    """Of a job that waits."""
+
+    pool: int
+    """Of so many cores."""
+    least: int
+    most: int
+    time: TimeLeft
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """A job starts."""
+
+    entry: JobEntry
+    """With its cores."""
+    ahead_of: str = ""
+    """The job that is next and cannot start yet; empty: it was next itself."""
+
+
 class Granting:
-    """Call `next` until nobody starts, and `ended` for each job that has."""
+    """Call `next` until nobody starts, `freed` once an entry is on disk whose cores were given back, and `ended` for
+    each job that has."""
 
     def __init__(
         self,
@@ -33,27 +56,134 @@ class Granting:
         sharing: SharingLimits,
         grants_limit: int = GRANTS_LIMIT,
     ) -> None:
+        self.passed = 0
+        """Jobs that started ahead of one that was next."""
+        self.given_back = 0
+        """Cores that came back before their job had ended."""
+        self.outlook = Outlook()
         self._fleet = fleet
         self._queue = queue
         self._sharing = CoreSharing(fleet, tasks, rng, sharing)
         self._grants_limit = grants_limit
+        self._needs: dict[str, _Needs] = {}
+        """Of jobs that wait: it takes a while to find out."""
+
+    # Starting.
 
     def look(self, now: int) -> None:
         """Before `next`: what tasks take of the workers may have changed."""
         self._sharing.count_tasks(now)
         if not len(self._queue):
             self._sharing.let_go()
+        if len(self._needs) > len(self._queue):
+            self._needs = {job: needs for job, needs in self._needs.items() if self._queue.position(job)}
 
-    def next(self, now: int, entries: Mapping[str, JobEntry]) -> JobEntry | None:
-        """The job that starts now, with its cores, which it has from now on. Nobody is overtaken."""
-        for job in self._queue.jobs()[:1]:
-            entry, total = entries[job], self._fleet.total()
-            picks = self._sharing.choose(now, job, *demand(entry.order, total))
-            if picks:
-                self._queue.remove(job)
-                granted = sum(cores for _, _, cores in picks)
-                return msgspec.structs.replace(entry, pool=total, granted=granted, grants=self._grants(job, picks))
+    def next(self, now: int, entries: Mapping[str, JobEntry]) -> Begun | None:
+        """The job that starts now; it has its cores from now on. That is the one that is next, or while it waits for
+        other load jobs one behind it, which has surely ended when it can start."""
+        jobs = self._queue.jobs()
+        if not jobs:
+            return None
+        needs = self._needs_of(entries[jobs[0]])
+        picks = self._sharing.choose(now, jobs[0], needs.least, needs.most)
+        if picks:
+            return self._begin(now, entries[jobs[0]], picks)
+        if len(jobs) > 1 and needs.least > self._fleet.total_unreserved():
+            return self._next_behind(now, jobs, entries)
         return None
+
+    def _next_behind(self, now: int, jobs: Sequence[str], entries: Mapping[str, JobEntry]) -> Begun | None:
+        until = self._reservation(now, self._needs_of(entries[jobs[0]]).least)
+        for job in jobs[1:]:
+            needs = self._needs_of(entries[job])
+            if self._is_over_by(now, needs.time, until):
+                picks = self._sharing.pass_by(now, needs.least, needs.most)
+                if picks:
+                    self.passed += 1
+                    return self._begin(now, entries[job], picks, jobs[0])
+        return None
+
+    def _reservation(self, now: int, least: int) -> int | None:
+        """The instant from which on so many cores are kept for the job that is next; None: when it can start is not
+        known, so it is any."""
+        return self.outlook.earliest(now, self._fleet.total_unreserved_soon(), least, self._fleet.reserved())
+
+    def _is_over_by(self, now: int, time: TimeLeft, until: int | None) -> bool:
+        """Whether a job that starts now has surely ended then. Nobody passes on a guess."""
+        return until is not None and time.most_ns is not None and now + time.most_ns <= until
+
+    def _begin(self, now: int, entry: JobEntry, picks: Picks, ahead_of: str = "") -> Begun:
+        needs = self._needs_of(entry)
+        self._queue.remove(entry.job)
+        granted = sum(cores for _, _, cores in picks)
+        self.outlook.begun(now, entry.job, granted, needs.time)
+        grants = self._grants(entry.job, picks)
+        return Begun(msgspec.structs.replace(entry, pool=needs.pool, granted=granted, grants=grants), ahead_of)
+
+    def _needs_of(self, entry: JobEntry) -> _Needs:
+        total, known = self._fleet.total(), self._needs.get(entry.job)
+        if known is None or known.pool != total:
+            time = time_of(entry.order) if known is None else known.time
+            known = self._needs[entry.job] = _Needs(total, *demand(entry.order, total), time)
+        return known
+
+    # What is told of those that wait.
+
+    def waits_for(self, now: int, entry: JobEntry, position: int, starts_at: int | None) -> str:
+        """In a sentence, with when it is expected to start. Not where there is no worker."""
+        fleet = self._fleet
+        for_tasks = self._sharing.waiting_for_tasks(self._queue.jobs()[0])
+        if for_tasks and position == 1:
+            return for_tasks
+        least, total, free = self._needs_of(entry).least, fleet.total(), fleet.total_free()
+        reason = waiting_reason(least, free=free, total=total, ahead=position - 1)
+        if for_tasks or least > total or (position == 1 and least <= free):
+            return reason
+        if starts_at is not None:
+            return f"{reason}; {expected_text(starts_at - now)}"
+        endless = self.outlook.endless(now, fleet.reserved())
+        why = f": when job {endless} ends is not known" if endless else ""
+        return f"{reason}; when it starts cannot be told{why}"
+
+    def expected_starts(self, now: int, entries: Mapping[str, JobEntry]) -> dict[str, int]:
+        """Of those that wait for other load jobs, as far as it is known."""
+        jobs = self._queue.jobs()
+        if not jobs or self._sharing.waiting_for_tasks(jobs[0]):
+            return {}
+        waiting = [Waiting(job, (needs := self._needs_of(entries[job])).least, needs.time.likely_ns) for job in jobs]
+        fleet = self._fleet
+        return self.outlook.starts(now, fleet.total_unreserved(), fleet.total(), waiting, fleet.reserved(usable=True))
+
+    # Giving back.
+
+    def spared(self, entry: JobEntry, spare: Sequence[SpareCores]) -> JobEntry:
+        """Without cores that its owner gives back. Others get them once this is on disk: a job that another leader
+        finds with more would use them."""
+        grants, count = list(entry.grants), 0
+        for one in spare:
+            places = [place for place, grant in enumerate(grants) if _is_of(grant, one)]
+            more = sum(grants[place].cores for place in places) - one.keeps
+            if more + one.keeps != one.had:
+                continue  # they have changed since
+            for place in reversed(places):
+                less = min(max(more, 0), grants[place].cores)
+                grants[place] = msgspec.structs.replace(grants[place], cores=grants[place].cores - less)
+                more, count = more - less, count + less
+        if not count:
+            return entry
+        return msgspec.structs.replace(entry, grants=tuple(grants), granted=entry.granted - count)
+
+    def freed(self, written: JobEntry, decided: JobEntry) -> int:
+        """How many cores nobody has from now on, as a job that runs has them neither on disk nor by what was decided
+        since."""
+        on_disk, later = _cores_of(written), _cores_of(decided)
+        count = 0
+        for (worker, boot), cores in on_disk.items():
+            count += self._fleet.shrink(written.job, worker, boot, max(cores, later.get((worker, boot), 0)))
+        self.given_back += count
+        return count
+
+    # In place of lost ones.
 
     def regrant(self, now: int, entry: JobEntry) -> JobEntry:
         """Cores in place of lost ones, as many as can be had."""
@@ -71,10 +201,7 @@ class Granting:
         """A job has ended."""
         self._fleet.release(job)
         self._sharing.ended(now, job)
-
-    def waiting_for_tasks(self, job: str) -> str:
-        """Why this job, which is next, waits though no load job has so many cores; empty: it does not."""
-        return self._sharing.waiting_for_tasks(job)
+        self.outlook.forget(job)
 
     def _granted(self, entry: JobEntry, picks: Picks | None) -> JobEntry:
         if not picks or len(entry.grants) >= self._grants_limit:
@@ -86,3 +213,16 @@ class Granting:
         for worker, boot, cores in picks:
             self._fleet.reserve(job, worker, cores, boot)
         return tuple(Grant(worker, boot, cores, "", self._fleet.folder(worker)) for worker, boot, cores in picks)
+
+
+def _cores_of(entry: JobEntry) -> dict[tuple[str, int], int]:
+    """By worker and boot."""
+    cores: dict[tuple[str, int], int] = {}
+    for grant in entry.grants:
+        if not grant.lost:
+            cores[grant.worker, grant.boot] = cores.get((grant.worker, grant.boot), 0) + grant.cores
+    return cores
+
+
+def _is_of(grant: Grant, spare: SpareCores) -> bool:
+    return (grant.worker, grant.boot) == (spare.worker, spare.boot) and not grant.lost

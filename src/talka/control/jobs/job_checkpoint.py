@@ -92,6 +92,7 @@ def _shard_entry(shard: ShardRun, closed: Mapping[int, str], numbers: Mapping[in
         shard.is_done,
         shard.is_replaced,
         -1 if shard.gap is None else numbers[id(shard.gap)],
+        shard.ended,
     )
 
 
@@ -181,4 +182,6 @@ def _restored(
             job.timeline.add(window)
         if not result.is_lost:
             shard.provided = result.provided
+    if shard.attempts:
+        shard.current.ended = entry.ended
     return shard

@@ -32,8 +32,8 @@ class UpdateLimits(msgspec.Struct, frozen=True):
 UPDATE_LIMITS: Final = UpdateLimits()
 
 
-def facts_of(entry: JobEntry, position: int | None = None, waits_for: str = "") -> JobFacts:
-    live = [grant for grant in entry.grants if not grant.lost]
+def facts_of(entry: JobEntry, position: int | None = None, waits_for: str = "", expected_start: str = "") -> JobFacts:
+    live = [grant for grant in entry.grants if grant.cores and not grant.lost]
     ended = is_final(entry.state)
     return JobFacts(
         id=entry.job,
@@ -52,6 +52,7 @@ def facts_of(entry: JobEntry, position: int | None = None, waits_for: str = "") 
         cancel=entry.cancel,
         stopped=None if entry.stopped < 0 else entry.stopped,
         datacenter=entry.datacenter,
+        expected_start=expected_start,
     )
 
 

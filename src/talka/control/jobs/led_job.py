@@ -113,11 +113,13 @@ class LedJob:
 
     # -- the leader's word
 
-    def on_entry(self, now: int, entry: JobEntry) -> list[JobsEffect]:
-        """The leader tells the entry."""
+    def on_entry(self, now: int, entry: JobEntry, *, asks: bool = False) -> list[JobsEffect]:
+        """The leader tells the entry. `asks`: it wants a checkpoint, as it does not know when cores come back."""
         if entry.fence != self.fence:
             return []
         self._checkpoints.heard_leader(now)
+        if asks and self._load is not None:
+            self._checkpoints.touch()
         if entry.version <= self.entry.version:
             return []
         self.entry = entry

@@ -68,4 +68,4 @@ class Losses:
         length_ns = shard.shard.plan.length_ns
         is_over = length_ns is not None and run.origin_ns > 0 and now >= run.origin_ns + length_ns
         is_wanted = not run.stopped_ns and not job.is_stopping and not is_over
-        return is_wanted and job.room_besides(attempt) < shard.shard.count and now - loss.since < REPLACE_WAIT_NS
+        return is_wanted and job.room_besides(attempt) < len(shard.left) and now - loss.since < REPLACE_WAIT_NS

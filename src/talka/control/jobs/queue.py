@@ -11,6 +11,7 @@ import msgspec
 
 from talka.errors import Invalid, Unavailable
 from talka.units import NEVER, SECOND
+from talka.work.durations import format_duration
 
 QUEUE_LIMIT: Final = 256
 NAMES_SHOWN: Final = 5
@@ -116,6 +117,13 @@ def waiting_reason(least: int, *, free: int, total: int, ahead: int = 0) -> str:
     if not ahead:
         return "is about to start"
     return f"waits behind {ahead} other {'job' if ahead == 1 else 'jobs'}"
+
+
+def expected_text(ns: int) -> str:
+    """When a job that waits is expected to start, for people: to a second, after two minutes to a minute."""
+    seconds = max(1, -(-ns // SECOND))
+    whole = f"{seconds} s" if seconds < 120 else format_duration(-(-seconds // 60) * 60 * SECOND)
+    return f"expected to start in {whole}"
 
 
 def no_workers_text(out: Sequence[str]) -> str:

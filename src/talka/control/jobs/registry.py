@@ -7,7 +7,7 @@ Decision: docs/decisions/0020-cores-are-granted-per-job.md.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Final, assert_never
 
@@ -32,13 +32,12 @@ from talka.control.jobs.granting import DECLINED, GRANTS_LIMIT, Granting
 from talka.control.jobs.job_checkpoint import open_workflows
 from talka.control.jobs.job_view import facts_of
 from talka.control.jobs.orders import check_order
-from talka.control.jobs.queue import QUEUE_LIMIT, JobQueue, QueueFull, no_workers_text, waiting_reason
+from talka.control.jobs.queue import QUEUE_LIMIT, JobQueue, QueueFull, no_workers_text
 from talka.control.jobs.workers.fleet import Fleet, Leaves
 from talka.control.jobs.workers.lease_rule import LeaseRule
 from talka.control.jobs.workers.sharing import SHARING_LIMITS, NoTasks, SharingLimits, TasksSeen
 from talka.control.jobs.workers.worker_life import HeardLives
-from talka.control.jobs.workers.worker_views import view_of
-from talka.control.load.allocation import demand
+from talka.control.jobs.workers.worker_views import views_of
 from talka.control.member.signers import SignersNamed
 from talka.control.member.voter import Voter
 from talka.errors import Invalid, TalkaError
@@ -65,6 +64,7 @@ from talka.wire.views import (
     JobsPage,
     ManagerView,
     WorkerView,
+    instant_text,
 )
 from talka.work.lifecycle import JobState, is_final, move
 from talka.work.outcome import ExitCode
@@ -121,6 +121,8 @@ class Registry:
         self._managers = managers
         self._signers = SignersNamed(signer)
         self._fences = 0
+        self._shrunk: dict[str, int] = {}
+        """Jobs that give cores back, and the version of the entry that says so."""
         self._owner_since: dict[str, int] = {}
         self._lead_at: dict[str, int] = {}
         self._lives: dict[tuple[int, int, int], int] = {}
@@ -147,12 +149,18 @@ class Registry:
                 for grant in entry.grants:
                     if not grant.lost:
                         self.fleet.expect(now, grant.worker, grant.boot, folder=grant.folder, sole=self._is_sole)
-                        self.fleet.reserve(entry.job, grant.worker, grant.cores, grant.boot)
+                        if grant.cores:
+                            self.fleet.reserve(entry.job, grant.worker, grant.cores, grant.boot)
 
     def on_write_ended(self, now: int, ended: WriteEnded) -> list[JobsEffect]:
         effects = self.lease.on_write_ended(now, ended)
         self.fleet.set_lease(self.lease.count_ns, self.lease.renew_ns)
-        return effects + self.book.on_write_ended(now, ended)
+        effects += self.book.on_write_ended(now, ended)
+        for job in [job for job, version in self._shrunk.items() if self.book.written[job].version >= version]:
+            del self._shrunk[job]
+            if self._granting.freed(self.book.written[job], self.entries[job]):
+                effects += self._schedule(now)
+        return effects
 
     def _wall_ms(self, now: int) -> int:
         return (now + self.wall_offset_ns) // MILLISECOND
@@ -182,13 +190,13 @@ class Registry:
             case calls.SubmitJob() as asked:
                 return self._submit(now, sender, call, asked)
             case calls.ListJobs() as asked:
-                return [_answer(sender, call, calls.JobsTold(self._page(asked)))]
+                return [_answer(sender, call, calls.JobsTold(self._page(now, asked)))]
             case calls.GetJob(job=job) | calls.GetOrder(job=job) | calls.GetResult(job=job):
-                return [self._told(sender, call, job)]
+                return [self._told(now, sender, call, job)]
             case calls.CancelJob() as asked:
                 return self._cancel(now, sender, call, asked)
-            case calls.ListWorkers():
-                return [_answer(sender, call, calls.WorkersTold(tuple(self.workers(now))))]
+            case calls.ListWorkers(worker=name):
+                return [_answer(sender, call, calls.WorkersTold(tuple(self.workers(now, name))))]
             case calls.DrainWorker() | calls.UndrainWorker() as asked:
                 return self._drain(now, sender, call, asked)
             case calls.GetLease():
@@ -220,7 +228,7 @@ class Registry:
         view = next(view for view in self.workers(now) if view.name == name)
         return [*news, _answer(sender, call, calls.WorkerTold(view))]
 
-    def _told(self, sender: str, call: calls.ManagerCall, job: str) -> Send[JobMessage]:
+    def _told(self, now: int, sender: str, call: calls.ManagerCall, job: str) -> Send[JobMessage]:
         """What is on a majority of disks of a job: its facts, its order or its result."""
         entry = self.book.written.get(job)
         if entry is None:
@@ -233,7 +241,7 @@ class Registry:
             case calls.GetResult():
                 return _answer(sender, call, calls.ResultTold(entry.result))
             case _:
-                return _answer(sender, call, calls.JobTold(self.facts(entry)))
+                return _answer(sender, call, calls.JobTold(self.facts(now, entry)))
 
     def _submit(self, now: int, sender: str, call: calls.ManagerCall, asked: calls.SubmitJob) -> list[JobsEffect]:
         order, key = asked.order, asked.key
@@ -244,7 +252,7 @@ class Registry:
             if _unsigned(known.order) != _unsigned(order):
                 text = f"the key {key!r} was used for another order, job {known.job}: use a key of its own"
                 return [_problem(sender, call, "conflict", text)]
-            return self.book.once_written(known, _answer(sender, call, calls.JobTold(self.facts(known))))
+            return self.book.once_written(known, _answer(sender, call, calls.JobTold(self.facts(now, known))))
         size_bytes = len(encode_order(order))
         if size_bytes > ORDER_LIMIT_BYTES:
             raise Invalid(f"the order has {size_bytes} bytes, and may have {ORDER_LIMIT_BYTES}: split the test")
@@ -264,7 +272,7 @@ class Registry:
             datacenter=self._datacenter,
         )
         self._signers.add(order.bundle.word)
-        answer = _answer(sender, call, calls.JobTold(self.facts(entry)))
+        answer = _answer(sender, call, calls.JobTold(self.facts(now, entry)))
         effects = self.book.add(now, entry, JobAcceptedNews(job, key), answer)
         return [*effects, *self._schedule(now)]
 
@@ -273,7 +281,7 @@ class Registry:
         if entry is None:
             return [_no_job(sender, call, asked.job)]
         if is_final(entry.state) or entry.cancel:
-            return self.book.once_written(entry, _answer(sender, call, calls.JobTold(self.facts(entry))))
+            return self.book.once_written(entry, _answer(sender, call, calls.JobTold(self.facts(now, entry))))
         reason = asked.reason or "cancelled"
         if entry.state in WAITING_STATES:
             self.queue.remove(entry.job)
@@ -282,7 +290,7 @@ class Registry:
         entry = msgspec.structs.replace(
             entry, cancel=reason, stopped=open_workflows(entry), state=move(entry.state, JobState.CANCELLING)
         )
-        answer = _answer(sender, call, calls.JobTold(self.facts(entry)))
+        answer = _answer(sender, call, calls.JobTold(self.facts(now, entry)))
         return self.book.put(now, entry, answer, *self._lead(now, entry))
 
     def _end_unstarted(
@@ -299,7 +307,7 @@ class Registry:
         )
         then: list[JobsEffect] = [JobEndStored(entry.job, state, "")]
         if answer_to is not None:
-            then.append(_answer(*answer_to, calls.JobTold(self.facts(ended))))
+            then.append(_answer(*answer_to, calls.JobTold(self.facts(now, ended))))
         return self.book.put(now, ended, *then)
 
     # -- giving out cores
@@ -308,14 +316,17 @@ class Registry:
         """Start what can be started."""
         effects: list[JobsEffect] = []
         self._granting.look(now)
-        while (entry := self._granting.next(now, self.entries)) is not None:
-            job = entry.job
+        while (begun := self._granting.next(now, self.entries)) is not None:
+            entry, job = begun.entry, begun.entry.job
             owner = self._owner_for(now, job)
             entry = msgspec.structs.replace(
                 entry, state=move(entry.state, JobState.DISPATCHING), owner=owner, fence=self._new_fence()
             )
             self._owner_since[job] = now
-            news = OwnerChanged(job, owner, entry.fence, "it has its cores")
+            passed = (
+                f", ahead of job {begun.ahead_of}, which cannot start before it has ended" if begun.ahead_of else ""
+            )
+            news = OwnerChanged(job, owner, entry.fence, f"it has its cores{passed}")
             effects += self.book.put(now, entry, news, *self._lead(now, entry))
         return effects
 
@@ -340,7 +351,8 @@ class Registry:
             return []
         if not self.book.is_written(job):
             return self.book.once_written(entry, LeadWanted(job))
-        return [Send(CHANNEL, entry.owner, Lead(encode_entry(entry)), Lane.CONTROL)]
+        lead = Lead(encode_entry(entry), asks=not self._granting.outlook.knows(job))
+        return [Send(CHANNEL, entry.owner, lead, Lane.CONTROL)]
 
     # -- managers that lead jobs
 
@@ -379,6 +391,11 @@ class Registry:
             ended_ms=self._wall_ms(now) if ended else 0,
             grants=grants,
         )
+        granted = entry.granted
+        if not ended:
+            self._granting.outlook.told(now, entry.job, checkpoint.back)
+            entry = self._granting.spared(entry, checkpoint.spare)
+        is_shrunk = entry.granted < granted
         if unfit:
             entry = self._granting.regrant(now, entry)
         done = CheckpointStored(entry.job, entry.fence, entry.revision, life=checkpoint.life)
@@ -386,13 +403,16 @@ class Registry:
         if ended:
             self._forget(now, entry)
             then.append(JobEndStored(entry.job, state, entry.result))
-        elif unfit:
+        elif unfit or is_shrunk:
             then += self._lead(now, entry)
+        if is_shrunk:
+            self._shrunk[entry.job] = 1 + entry.version
         return [*self.book.put(now, entry, *then), *(self._schedule(now) if ended else [])]
 
     def _forget(self, now: int, entry: JobEntry) -> None:
         """It has ended."""
         self._granting.ended(now, entry.job)
+        self._shrunk.pop(entry.job, None)
         self._owner_since.pop(entry.job, None)
         self._lead_at.pop(entry.job, None)
         self._lives.pop(entry.fence, None)
@@ -501,26 +521,27 @@ class Registry:
 
     # -- views
 
-    def facts(self, entry: JobEntry) -> JobFacts:
+    def facts(self, now: int, entry: JobEntry, starts: Mapping[str, int] | None = None) -> JobFacts:
+        """`starts`: when those that wait are expected to."""
         position = self.queue.position(entry.job)
-        waits_for = ""
-        if position is not None:
-            waits_for = self._waits_for(entry, position)
-        return facts_of(entry, position, waits_for)
+        if position is None:
+            return facts_of(entry)
+        if starts is None:
+            # One that was submitted just now is in the queue, and not among the entries yet.
+            starts = self._granting.expected_starts(now, {**self.entries, entry.job: entry})
+        at = starts.get(entry.job)
+        expected = "" if at is None else instant_text((at + self.wall_offset_ns) // MILLISECOND)
+        return facts_of(entry, position, self._waits_for(now, entry, position, at), expected)
 
-    def _waits_for(self, entry: JobEntry, position: int) -> str:
-        fleet = self.fleet
-        total, free = fleet.total(), fleet.total_free()
-        least, _ = demand(entry.order, total)
-        if not total:
-            out = [
-                f"{life.name} is {life.decisions[0].what}" for life in fleet.lives() if life.cores and life.decisions
-            ]
-            return no_workers_text(out)
-        for_tasks = self._granting.waiting_for_tasks(entry.job) if position == 1 else ""
-        return for_tasks or waiting_reason(least, free=free, total=total, ahead=position - 1)
+    def _waits_for(self, now: int, entry: JobEntry, position: int, starts_at: int | None) -> str:
+        if self.fleet.total():
+            return self._granting.waits_for(now, entry, position, starts_at)
+        out = [
+            f"{life.name} is {life.decisions[0].what}" for life in self.fleet.lives() if life.cores and life.decisions
+        ]
+        return no_workers_text(out)
 
-    def _page(self, asked: calls.ListJobs) -> JobsPage:
+    def _page(self, now: int, asked: calls.ListJobs) -> JobsPage:
         try:
             before = int(asked.cursor) if asked.cursor else 1 << 62
             state = JobState(asked.state) if asked.state else None
@@ -533,8 +554,10 @@ class Registry:
         ]
         page = found[: max(1, min(asked.limit, 500))]
         following = str(page[-1].number) if len(found) > len(page) else ""
+        starts = self._granting.expected_starts(now, self.entries)
         # A page has what is below its cursor, so one above its number begins with a job itself.
-        return JobsPage([self.facts(entry) for entry in page], following, [str(entry.number + 1) for entry in page])
+        cursors = [str(entry.number + 1) for entry in page]
+        return JobsPage([self.facts(now, entry, starts) for entry in page], following, cursors)
 
     def _cluster(self) -> ClusterView:
         led: dict[str, int] = dict.fromkeys(self._voter.election.config.names(), 0)
@@ -553,8 +576,8 @@ class Registry:
             cores_usable=self.fleet.total(),
         )
 
-    def workers(self, now: int) -> list[WorkerView]:
-        return [view_of(life, now, self.wall_offset_ns) for life in self.fleet.lives()]
+    def workers(self, now: int, name: str = "") -> list[WorkerView]:
+        return views_of(self.fleet.lives(), now, self.wall_offset_ns, name)
 
 
 def _answer(sender: str, call: calls.ManagerCall, answer: calls.LeaderAnswer) -> Send[JobMessage]:

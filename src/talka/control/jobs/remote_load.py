@@ -22,6 +22,7 @@ from talka.control.jobs.take_over import TakeOver
 from talka.control.jobs.workers.granted_workers import GrantedWorkers
 from talka.control.jobs.workers.worker_keys import CannotSeal, WorkerKeys
 from talka.control.load.core_effects import JobEnded, KillCore, LoadEffect, StartCore, TellCore
+from talka.control.load.cores_back import cores_back, spare_cores
 from talka.control.load.load_job import LoadJob
 from talka.control.load.shard_run import ShardAttempt
 from talka.control.member.clock_offsets import ClockOffsets
@@ -74,6 +75,7 @@ class RemoteLoad:
         self._wall_offset_ns = wall_offset_ns
         self._commands = Commands(entry.job, entry.fence, clocks, every_ms)
         self._assignments = Assignments(entry, keys)
+        job.gone = self.losses
 
     @property
     def state(self) -> JobState:
@@ -221,8 +223,13 @@ class RemoteLoad:
             if message.final:
                 return []  # results come whole
             message = self._by_this_clock(sender, message)
+        known = self._running(attempt)
+        assert known is not None, "whoever is over is not asked"
+        ended = known.ended
         asked = self.job.on_message(now, attempt, message)
-        if all(isinstance(effect, TellCore) and isinstance(effect.message, Ack) for effect in asked):
+        if known.ended == ended and all(
+            isinstance(effect, TellCore) and isinstance(effect.message, Ack) for effect in asked
+        ):
             # Most reports change nothing that must survive; making the checkpoint of a large job takes a while.
             return self._act(now, asked)
         return self._carry_out(now, asked)
@@ -428,10 +435,19 @@ class RemoteLoad:
         """Tell the leader what is to be stored, if it is not."""
         if self._checkpoints.is_under_way or self._checkpoints.is_over:
             return []
+        self._give_back()
         content = encode_checkpoint(checkpoint_of(self.job, self._results.kept, self._wall_offset_ns))
         # The leader takes all cores of such a worker back: not while something of the job may still run on them.
         unfit = [worker for worker in self._workers.unfit() if self.losses.are_all(self.job.attempts_at(worker))]
-        return [*self._checkpoints.say(now, content, self.state, tuple(unfit))]
+        back = () if self.job.ended_ns else cores_back(self.job, now)
+        return [*self._checkpoints.say(now, content, self.state, tuple(unfit), self._workers.spare(), back)]
+
+    def _give_back(self) -> None:
+        """Cores that nothing of the job is to need are used no more from now on: before the leader knows it, and so
+        before anybody else may have them."""
+        if self._workers.give_back(spare_cores(self.job)):
+            self.job.workers = self._workers.cores()
+            self._checkpoints.touch()
 
 
 def _is_other(known: ShardAttempt, told: Report | Finished | AttemptResult) -> bool:

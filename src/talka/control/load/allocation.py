@@ -194,6 +194,13 @@ def demand(order: JobOrder, total: int) -> tuple[int, int]:
     return min(pool, _widest(before, {name: least for name, (least, _) in ranges.items()})), most
 
 
+def still_needed(workflows: Sequence[WorkflowOrder], running: Mapping[str, int], total: int) -> int:
+    """The most cores that workflows which have not ended can use at the same time. `running` are those under way, and
+    the cores they use; each of the others can have what its priority allows of a pool of `total`."""
+    weights = {one.name: running.get(one.name, _range(one, max(total, 1))[1]) for one in workflows}
+    return _widest(_ancestors(workflows), weights)
+
+
 def _useful(workflow: WorkflowOrder, cores: int) -> int:
     return workflow.plan.shards_for(cores) if workflow.is_test else 1
 

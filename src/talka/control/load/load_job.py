@@ -4,7 +4,8 @@ Pure: it is told what happened and what time it is, and answers with effects. Th
 manager that leads the job. See docs/decisions/0003-shards-and-lost-cores.md and 0020-cores-are-granted-per-job.md.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Container, Sequence
+from itertools import islice
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -92,6 +93,8 @@ class LoadJob(JobTimes[ShardGroup]):
         """Of the manager that leads it: who draws numbers of attempts."""
         self.taken_up_ns = 0
         self.arriving: dict[int, None] = {}
+        self.gone: Container[int] = ()
+        """Attempts that are lost, of which it will be told once there is room for what takes their place."""
         self._start_delay_ns = start_delay_ns
         self._judge_at_ns = 0
         self._is_hurried = False
@@ -346,14 +349,26 @@ class LoadJob(JobTimes[ShardGroup]):
     def _sitting(self, but: ShardAttempt | None = None) -> dict[Seat, list[ShardGroup]]:
         """The job's cores, and whose shards run on each."""
         cores_of = {"": self.spec.cores} if self.workers is None else self.workers
+        used: dict[str, dict[int, None]] = {}
+        for place, number in self.used_seats():
+            used.setdefault(place, {})[number] = None
         found: dict[Seat, list[ShardGroup]] = {
-            (place, number): [] for place, cores in cores_of.items() for number in range(cores)
+            (place, number): [] for place, cores in cores_of.items() for number in _numbers(used.get(place, {}), cores)
         }
         for run, _, attempt in self.attempts.values():
-            for number in attempt.seats:
+            for number in attempt.busy_seats:
                 if attempt is not but and (attempt.place, number) in found:
                     found[attempt.place, number].append(run)
         return found
+
+    def used_seats(self) -> dict[Seat, None]:
+        """Cores on which something runs, without attempts that are gone."""
+        return {
+            (attempt.place, number): None
+            for one, (_, _, attempt) in self.attempts.items()
+            if one not in self.gone
+            for number in attempt.busy_seats
+        }
 
     def _loads(self) -> dict[Seat, float | None]:
         """What each core has to carry; None: nothing runs on it."""
@@ -397,7 +412,7 @@ class LoadJob(JobTimes[ShardGroup]):
     def seats_for(self, group: ShardGroup, shard: ShardRun) -> list[Seats]:
         if self.workers is None:
             return [Seats("", shard.current.seats)]  # its process is gone, its core is not
-        return _by_place(self._open_seats(shard)[: shard.shard.count])
+        return _by_place(self._open_seats(shard)[: len(shard.left)])
 
     def on_started(self, attempt: ShardAttempt) -> None:
         attempt.life = self.life
@@ -406,7 +421,7 @@ class LoadJob(JobTimes[ShardGroup]):
     def _note_sharing(self, attempt: ShardAttempt) -> None:
         here = [known for known in self.attempts.values() if known[2].place == attempt.place]
         for number in attempt.seats:
-            beside = [(run, shard) for run, shard, other in here if number in other.seats]
+            beside = [(run, shard) for run, shard, other in here if number in other.busy_seats]
             for run, shard in beside:
                 shard.sharing = max(shard.sharing, len(beside))
                 run.shares_with |= {other.spec.name: None for other, _ in beside if other is not run}
@@ -532,6 +547,12 @@ def _are_different(one: bytes, other: bytes) -> bool:
         return bool(msgspec.msgpack.decode(one) != msgspec.msgpack.decode(other))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return True
+
+
+def _numbers(used: Collection[int], cores: int) -> list[int]:
+    """Of the cores that a job has on a worker: those that are used, which may be any, and the lowest others."""
+    free = (number for number in range(cores + len(used)) if number not in used)
+    return sorted([*used, *islice(free, max(0, cores - len(used)))])
 
 
 def _by_place(seats: Sequence[Seat]) -> list[Seats]:

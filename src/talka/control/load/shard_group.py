@@ -327,32 +327,35 @@ class ShardGroup(WorkflowTimes):
 
     def _replace(self, now: int, shard: ShardRun) -> list[CoreEffect]:
         """Run the rest of a lost shard elsewhere; on several workers, if no one has room for all of it."""
-        part, found = shard.shard, self._owner.seats_for(self, shard)
+        part, found, left = shard.shard, self._owner.seats_for(self, shard), shard.left
         if [len(seats.numbers) for seats in found] == [part.count]:
             return [self._start(now, shard, found[0])]
         assert not isinstance(part, Shard) or not found  # there is no part of one shard
         effects: list[CoreEffect] = []
-        offset, lost = 0, self._owner.own_lost
+        lost = self._owner.own_lost
         for seats in found:
-            count = len(seats.numbers)
-            replacement = self._part_of(shard, offset, count)
-            if shard.gap is not None:
-                replacement.gap = msgspec.structs.replace(
-                    shard.gap, shard=replacement.shard.index, vus_missing=replacement.shard.vus
-                )
-                lost.append(replacement.gap)
-            effects.append(self._start(now, replacement, seats))
-            offset += count
+            numbers = list(seats.numbers)
+            while numbers:
+                count = _in_a_row(left[: len(numbers)])
+                replacement = self._part_of(shard, left[0], count)
+                if shard.gap is not None:
+                    replacement.gap = msgspec.structs.replace(
+                        shard.gap, shard=replacement.shard.index, vus_missing=replacement.shard.vus
+                    )
+                    lost.append(replacement.gap)
+                effects.append(self._start(now, replacement, Seats(seats.place, tuple(numbers[:count]))))
+                del numbers[:count], left[:count]
         if found:
             shard.is_done = shard.is_replaced = True
             gap, shard.gap = shard.gap, None
             lost[:] = [one for one in lost if one is not gap]
-            if offset < part.count:
-                rest = self._part_of(shard, offset, part.count - offset)
+            while left:
+                rest = self._part_of(shard, left[0], _in_a_row(left))
                 rest.is_done = True
                 assert gap is not None  # before the start it is all or nothing
                 rest.gap = msgspec.structs.replace(gap, shard=rest.shard.index, vus_missing=rest.shard.vus)
                 lost.append(rest.gap)
+                del left[: rest.shard.count]
         return effects
 
     def _part_of(self, shard: ShardRun, offset: int, count: int) -> ShardRun:
@@ -452,7 +455,7 @@ class ShardGroup(WorkflowTimes):
             cause=cause,
             from_ns=last_known_ns - origin_ns,
             to_ns=max(last_known_ns, now) - origin_ns,
-            vus_missing=shard.shard.vus,
+            vus_missing=shard.vus_left,
             arrivals_missing=0,
         )
         self._owner.own_lost.append(shard.gap)
@@ -465,6 +468,11 @@ class ShardGroup(WorkflowTimes):
             plan_ns=self.origin_ns - origin_ns,
             due_until_ns=due_until_ns - origin_ns,
         )
+
+
+def _in_a_row(places: Sequence[int]) -> int:
+    """How many of these, from the first on, follow each other."""
+    return next((count for count, place in enumerate(places) if place != places[0] + count), len(places))
 
 
 _NOT_READY: Final = f"was not ready to start within {ARM_LIMIT_NS // SECOND} s"

@@ -73,6 +73,8 @@ class ShardAttempt:
         self.spread_ns = 0
         self.gaps: tuple[Gap, ...] = ()
         """Cores the worker lost and replaced by itself."""
+        self.ended: tuple[int, ...] = ()
+        """Of an attempt of several shards: places of those that have ended, while others of it run."""
         self._newest_window = -1
         self._tally = Tally()
         self._unread: dict[Part, bytes] = {}
@@ -80,6 +82,13 @@ class ShardAttempt:
         self._parts: dict[Part, int] = {}
         """Which report each part was last in, while the report is not closed."""
         self._coming: dict[Part, StepTally | MetricTally | bytes] = {}
+
+    @property
+    def busy_seats(self) -> tuple[int, ...]:
+        """Those of its cores on which it runs."""
+        if not self.ended:
+            return self.seats
+        return tuple(seat for place, seat in enumerate(self.seats) if place not in self.ended)
 
     @property
     def counts(self) -> Tally:
@@ -143,6 +152,7 @@ class ShardAttempt:
         self.reported_ns = min(now, message.made_at_ns) if message.made_at_ns else now - message.age_ns
         self.vus = 0 if message.final else message.vus
         self.shares, self.spread_ns, self.gaps = message.shares, message.spread_ns, message.gaps
+        self.ended = tuple(place for place in range(len(self.seats)) if place in message.ended or place in self.ended)
         # The last report does not wait for the one before it to be acknowledged, and repeats its windows.
         return self._news(message.windows)
 
@@ -195,6 +205,21 @@ class ShardRun:
     @property
     def current(self) -> ShardAttempt:
         return self.attempts[-1]
+
+    @property
+    def ended(self) -> tuple[int, ...]:
+        """Places of its shards that have ended while others run, as far as it is known."""
+        return self.current.ended if self.attempts else ()
+
+    @property
+    def left(self) -> list[int]:
+        return [place for place in range(self.shard.count) if place not in self.ended]
+
+    @property
+    def vus_left(self) -> int:
+        """Of the shards that have not ended."""
+        shard = self.shard
+        return shard.vus if isinstance(shard, Shard) else sum(shard.shards[place].vus for place in self.left)
 
     @property
     def tries(self) -> int:

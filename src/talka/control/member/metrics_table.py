@@ -3,7 +3,7 @@
 What is counted is not shown unless it has a line here; `docs/metrics.md` is written from these lines. Names stand
 without `talka_`.
 
-Decision: docs/decisions/0065-metrics-are-a-table.md.
+Decision: docs/decisions/0065-what-a-node-tells-of-itself.md.
 """
 
 from typing import Final, Literal, NamedTuple
@@ -131,6 +131,7 @@ GROUPS: Final = (
             _counter("dag_jobs_ended_total", "Dag jobs that ended since this manager started, by state.", "state"),
             _gauge("dag_tasks_under_way", "Attempts of tasks that workers have."),
             _counter("dag_results_stale_total", "Results of attempts that were given up before; they do not count."),
+            _counter("dag_more_time_total", "Attempts that got more time, got none, or were warned.", "outcome"),
             _counter("dag_messages_foreign_total", "Messages of workers about another life of the store."),
             _counter("dag_messages_strayed_total", "Messages of workers about partitions that are not kept here."),
             _counter("dag_messages_lost_total", "Messages to workers that found no room; what they said is asked for."),
@@ -170,6 +171,8 @@ GROUPS: Final = (
             _gauge("worker_attempts_waiting", "Attempts of tasks that wait for a place here."),
             _gauge("worker_attempts_running", "Attempts of tasks that run here."),
             _counter("worker_attempts_repeated_total", "Attempts that were assigned here once more."),
+            _counter("worker_attempts_warned_total", "Attempts that were told that their time is over."),
+            _counter("worker_attempts_evicted_total", "Attempts that were ended because their time was over."),
             _counter("worker_attempts_dropped_total", "Attempts that were dropped with the life of their store."),
             _counter("worker_results_unknown_total", "Results that processes told of attempts nobody knows."),
             _gauge("worker_results_untaken", "Results that no manager has stored yet."),

@@ -65,7 +65,7 @@ class ReplayGuard:
         if packet.sender == self._name and packet.group == self._group:
             self.turn_away("own")
             return False
-        if packet.life not in (0, self._boot):  # it was agreed on with an earlier one, which may have been newer
+        if not self._is_meant(packet):
             self.turn_away("life")
             return False
         window = self._window_of(packet)
@@ -75,6 +75,10 @@ class ReplayGuard:
             return False
         self.admitted += 1
         return True
+
+    def _is_meant(self, packet: Packet) -> bool:
+        """Whether it is for this life. What was meant for an earlier one may be beyond this one, if that was newer."""
+        return packet.life in (0, self._boot)
 
     def knows(self, packet: Packet) -> bool:
         """Whether frames of this life are told apart already."""

@@ -3,6 +3,7 @@
 Decisions: docs/decisions/0022-who-runs-a-task.md, docs/decisions/0031-whose-attempt-it-is.md.
 """
 
+from collections import Counter
 from typing import Final
 
 import msgspec
@@ -12,7 +13,7 @@ from talka.control.tasks.epoch_floor import EpochFloor
 from talka.control.tasks.task import DagTask
 from talka.control.tasks.worker_link import ToWorker
 from talka.units import SECOND
-from talka.wire.tasks import TASKS_LIMIT, AskHeld, Held, Recall, TaskProgress, TaskResult
+from talka.wire.tasks import TASKS_LIMIT, AskHeld, Held, Recall, TaskProgress, TaskResult, TimeAnswer
 from talka.work.dags.records import Change, Extend, LogRow, PutLogs
 
 CHECK_EVERY_NS: Final = 5 * SECOND
@@ -49,6 +50,8 @@ class Attempts:
         self._recalls_limit = recalls_limit
         self.running: dict[int, DagTask] = {}
         """By fence: those that were given out and of which nothing final was heard."""
+        self.times: Counter[str] = Counter()
+        """How often attempts were given more time, were not, and were warned."""
         self._floor = floor
         self._handed_at: dict[int, int] = {}
         """Not of those whose claim or inputs are waited for."""
@@ -116,8 +119,19 @@ class Attempts:
             others.add(result.fence)
         return others
 
-    def underway(self, now: int, message: TaskProgress, sender: str) -> list[Change]:
-        """What a worker tells of those that run: what is to be kept of it."""
+    def of_result(self, result: TaskResult) -> DagTask | None:
+        """Whose it is; None: of no attempt that is under way."""
+        task = self.running.get(result.fence)
+        if task is not None and (result.task != task.id or result.job != task.job.row.id):
+            if result.job or result.outcome != "cancelled":  # a worker that does not have the attempt names none
+                return None
+        return task
+
+    def underway(
+        self, now: int, message: TaskProgress, sender: str, answers: dict[str, list[TimeAnswer]]
+    ) -> list[Change]:
+        """What a worker tells of those that run: what is to be kept of it. Once that is, it hears the `answers` for
+        it."""
         for fence in message.began:
             task = self.running.get(fence)
             if task is not None and not _is_others(task.worker, sender):
@@ -134,6 +148,16 @@ class Attempts:
             task = self.running.get(wrote.fence)
             if task is not None and not _is_others(task.worker, sender):
                 changes.append(task.job.writes(task, wrote.tails))
+        for asked in message.more_time:
+            task = self.running.get(asked.fence)
+            if task is None or _is_others(task.worker, sender):
+                continue
+            known = len(changes)
+            answer = task.job.more_time(now, task, asked, changes)
+            if answer is not None and len(changes) > known:
+                self.times["warned" if asked.is_warned else "granted" if answer.granted_ms else "denied"] += 1
+            if answer is not None:
+                answers.setdefault(sender, []).append(answer)
         rows: list[LogRow] = []
         for line in message.lines:
             at = self._attempt(line.fence)

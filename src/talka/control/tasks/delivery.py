@@ -26,6 +26,8 @@ from talka.wire.tasks import (
     HandedTask,
     ResultsStored,
     TaskInputs,
+    TimeAnswer,
+    TimeAnswers,
 )
 from talka.work.dags.dag import CodeBundle, TaskSpec, bytes_of, seconds_of
 from talka.work.dags.elements import ElementSpec, joined
@@ -158,14 +160,18 @@ class Delivery:
 
     # Messages.
 
-    def stored(self, fences: Mapping[str, list[int]]) -> list[ToWorker]:
-        """Tell each worker which of its results are durable."""
+    def stored(self, fences: Mapping[str, list[int]], timed: Mapping[str, list[TimeAnswer]]) -> list[ToWorker]:
+        """Tell each worker which of its results are durable, and which answers to attempts that asked for more time."""
         epoch, life, most = self._floor.epoch, self._floor.life, self._limits.tasks
-        return [
+        effects = [
             ToWorker(name, ResultsStored(epoch, tuple(own[first : first + most]), life))
             for name, own in fences.items()
             for first in range(0, len(own), most)
         ]
+        for name, answers in timed.items():
+            for first in range(0, len(answers), most):
+                effects.append(ToWorker(name, TimeAnswers(epoch, tuple(answers[first : first + most]), life)))
+        return effects
 
     def give(self, tasks: Iterable[DagTask]) -> Claimed:
         given = Claimed()
@@ -271,6 +277,7 @@ class Delivery:
             fed,
             item,
             in_list,
+            policy.on_timeout,
         )
         needs = task.needs
         bundle = task.job.bundle if needs is not None and needs.bundle else None

@@ -18,6 +18,7 @@ from talka.units import MILLISECOND
 from talka.wire.tasks import TaskResult
 from talka.work.dags.dag import DagSettings, Duration, Limit, Retry, TaskSpec, Timeouts, bundle_of, bytes_of
 from talka.work.dags.endings import TOLD_TO_STOP, Ending, ending_of
+from talka.work.deadlines import OnTimeout
 from talka.work.durations import parse_duration
 from talka.work.lifecycle import TaskState
 from talka.work.retry import LONGEST_DELAY_NS, RetryPolicy, delay
@@ -39,6 +40,8 @@ class RetryVerdict(msgspec.Struct, frozen=True):
     cause: str
     error: str
     wait_ns: int = 0
+    pauses: bool = False
+    """Its job is paused: it is tried again once that is resumed."""
 
 
 def policy_of(spec: TaskSpec, settings: DagSettings) -> Policy:
@@ -52,6 +55,7 @@ def policy_of(spec: TaskSpec, settings: DagSettings) -> Policy:
         attempt_ns=_nanoseconds(timeouts.attempt, "timeouts.attempt"),
         total_ns=_nanoseconds(timeouts.total, "timeouts.total"),
         delay_ns=_nanoseconds(spec.delay, "delay"),
+        on_timeout=spec.on_timeout or settings.on_timeout,
     )
 
 
@@ -92,7 +96,7 @@ class Terms:
         """Of a task that says nothing of its own."""
         self._needs: dict[Needs, Needs] = {}
         self._alone: dict[Needs, Needs] = {}
-        self._policies: dict[tuple[Retry | None, Timeouts | None, Duration], Policy] = {}
+        self._policies: dict[tuple[Retry | None, Timeouts | None, Duration, OnTimeout | None], Policy] = {}
 
     def learn(self, task: DagTask, spec: TaskSpec) -> None:
         """Let the task have what its spec says."""
@@ -129,11 +133,12 @@ class Terms:
         return _plain_needs(handler, self._partition, digest, is_plain)
 
     def _policy_of(self, spec: TaskSpec) -> Policy:
-        if spec.retry is None and spec.timeouts is None and not spec.delay:
+        if spec.retry is None and spec.timeouts is None and not spec.delay and spec.on_timeout is None:
             return self.usual
-        policy = self._policies.get((spec.retry, spec.timeouts, spec.delay))
+        said = spec.retry, spec.timeouts, spec.delay, spec.on_timeout
+        policy = self._policies.get(said)
         if policy is None:
-            policy = self._policies[spec.retry, spec.timeouts, spec.delay] = policy_of(spec, self._settings)
+            policy = self._policies[said] = policy_of(spec, self._settings)
         return policy
 
     def isolate(self, task: DagTask) -> None:

@@ -11,8 +11,10 @@ from typing import Final, Protocol
 import msgspec
 
 from talka.wire.output_tail import StreamTail
+from talka.wire.tasks import MoreTime, TimeAnswer
 from talka.work.dags.dag import CodeBundle, Limit, TaskSpec
 from talka.work.dags.records import Change, JobRow
+from talka.work.deadlines import OnTimeout
 from talka.work.lifecycle import TaskState
 from talka.work.retry import RetryPolicy
 
@@ -53,6 +55,8 @@ class Policy(msgspec.Struct, frozen=True):
     attempt_ns: int
     total_ns: int
     delay_ns: int
+    on_timeout: OnTimeout = "kill"
+    """What follows once an attempt was warned that its time is over."""
 
 
 class TaskOwner(Protocol):
@@ -66,6 +70,10 @@ class TaskOwner(Protocol):
 
     def began(self, now: int, task: "DagTask") -> None:
         """Its handler runs."""
+
+    def more_time(self, now: int, task: "DagTask", asked: MoreTime, changes: list[Change]) -> TimeAnswer | None:
+        """Its attempt asks for more time, or was warned: the answer, and among the `changes` what is to be kept of it.
+        None: not yet."""
 
     def needs_of(self, handler: str) -> Needs:
         """Of a task of which no more than this is known."""

@@ -37,6 +37,7 @@ from talka.control.worker.handlers_outbox import HANDLER_LIMITS, HandlerLimits
 from talka.control.worker.handlers_pool import CodeSource, HandlerPool
 from talka.control.worker.held_shards import CLOSED_LIMIT, HeldShards
 from talka.control.worker.lease import WorkerLease
+from talka.control.worker.machine_told import MachineTold
 from talka.control.worker.reporter import ShardReporter
 from talka.control.worker.variables import WorkerVariables
 from talka.control.worker.writes import WorkerWrites
@@ -64,7 +65,7 @@ from talka.wire.jobs import (
 )
 from talka.wire.security.roles import Role
 from talka.wire.shards import FromCore
-from talka.wire.tasks import AskHeld, AssignTasks, FromHandlers, Recall, ResultsStored, TaskInputs
+from talka.wire.tasks import AskHeld, AssignTasks, FromHandlers, Recall, ResultsStored, TaskInputs, TimeAnswers
 
 FENCE_KEY: Final = "fence"
 WAITING_LIMIT: Final = 1024
@@ -133,6 +134,7 @@ class Worker:
             limits=handler_limits,
             code=CodeSource(self.shards.bundles, signers) if facts.accepts_code else None,
         )
+        self.machine = MachineTold()
         self.shards.others_want = lambda: self.handlers.room.bundles
         self._problem = ""
         """Of the handlers, as the last beat told it."""
@@ -193,7 +195,7 @@ class Worker:
     ) -> list[WorkerEffect]:
         effects = self._check_lease(now)
         match message:
-            case AssignTasks() | ResultsStored() | Recall() | TaskInputs() | AskHeld():
+            case AssignTasks() | ResultsStored() | Recall() | TaskInputs() | AskHeld() | TimeAnswers():
                 effects += _framed(self.handlers.on_message(now, sender, message))
             case Renew():
                 effects += self._on_renew(now, sender, message)
@@ -289,9 +291,10 @@ class Worker:
         others = self.handlers.obeyed_besides()
         quiet, tasks = self.shards.quiet(now), self.handlers.room.task_load
         self._turns_told = self.shards.turns.version
+        number = self._lease.beat(now)
         beat = Beat(
-            self._lease.beat(now),
-            self._facts(),
+            number,
+            self._facts(number),
             running,
             obeyed.epoch,
             obeyed.life,
@@ -303,8 +306,11 @@ class Worker:
         )
         return [Send(CHANNEL, manager, beat, Lane.CONTROL) for manager in self.managers]
 
-    def _facts(self) -> WorkerFacts:
+    def _facts(self, number: int) -> WorkerFacts:
+        """As the beat of this number tells them."""
         facts, problem = self.facts, self.handlers.room.problem
+        if (machine := self.machine.in_beat(number)) is not None:
+            facts = msgspec.structs.replace(facts, machine=machine)
         if self.is_draining:
             reason = "it was told to end" if self.is_leaving else "it was told to drain"
             return msgspec.structs.replace(facts, state="draining", reason=reason)
@@ -331,6 +337,7 @@ class Worker:
             return self._count("beat")
         effects: list[WorkerEffect] = []
         self._beat_at = min(self._beat_at, now + self._lease.beat_every_ns)  # it may be shorter than was thought
+        self.machine.renewed(renew.token, renew.number)
         if not had_lease:
             effects.append(WorkerLeaseGranted(sender))
             self.handlers.lease_granted(renew.number)
@@ -369,6 +376,7 @@ class Worker:
         if not self._lease.has_ended(now):
             return []
         reason = "no manager renewed the lease in time"
+        self.machine.tell_anew()
         effects: list[WorkerEffect] = [LeaseEnded(reason)]
         for held in self.shards:
             if held.stage != "ended":

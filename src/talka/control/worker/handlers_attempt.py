@@ -1,21 +1,40 @@
-"""An attempt at a task on a worker, and the core that it is in.
+"""An attempt at a task on a worker, its time, and the core that it is in.
 
-See docs/decisions/0023-a-core-that-dies.md.
+See docs/decisions/0023-a-core-that-dies.md and 0059-more-time-for-tasks.md.
 """
 
+from collections import deque
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
+import msgspec
+
+from talka.control.tasks.attempt_time import terms_of
 from talka.control.worker.effects import ExitFacts
-from talka.units import MILLISECOND
+from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.output_tail import NO_TAILS, STREAM_LIMIT_BYTES, OutputTail, Stream, StreamTail
-from talka.wire.tasks import ERROR_LIMIT, HandedTask, Outcome, TaskResult
+from talka.wire.tasks import (
+    ERROR_LIMIT,
+    HandedTask,
+    MoreTime,
+    Outcome,
+    TaskResult,
+    TimeAnswer,
+    TimeTold,
+    TimeWanted,
+)
+from talka.work.deadlines import Deadline, Evict, OnTimeout, PutAside, Turn, Warned
 from talka.work.durations import format_duration
 
 WORD_LIMIT: Final = 200
 SHARED_STACK_BYTES: Final = 4096
 """Of the stack of a process that several attempts shared: each of them has it."""
+ASK_AHEAD_NS: Final = 10 * SECOND
+"""So long before its end more time is asked for an attempt that advances; a sixth of its timeout, if that is less."""
+ASK_AGAIN_NS: Final = SECOND
+WANTED_LIMIT: Final = 16
+"""Of one attempt, that wait to be asked: one is under way at a time."""
 KillReason: TypeAlias = Literal["neighbour", "lease", "load"]
 
 
@@ -25,6 +44,133 @@ class CoreStage(IntEnum):
     ENDING = 2
     """It has nothing to do, and was asked to end."""
     KILLED = 3
+
+
+class TimeLook(NamedTuple):
+    """What follows from the time of an attempt."""
+
+    asks: list[MoreTime]
+    """To be told to whoever keeps its job."""
+    told: list[TimeTold]
+    """To be told to its core."""
+    turn: Turn | None
+
+
+class AttemptTime:
+    """Until when an attempt may run here. While it advances more time is asked for; without any it is warned.
+
+    Call `look` once `next_at` has come. Whether it gets more time is decided by whoever keeps its job: `answered`.
+    """
+
+    def __init__(self, attempt: "HandlerAttempt", began_at: int, wanted_limit: int = WANTED_LIMIT) -> None:
+        self._fence = attempt.fence
+        self._began_at = began_at
+        self._wanted_limit = wanted_limit
+        limit_ns = attempt.limit_ms * MILLISECOND
+        # What it gets is decided elsewhere: here there is none to be given.
+        self._terms = msgspec.structs.replace(terms_of(limit_ns, attempt.on_timeout), extensions=0)
+        self._deadline = Deadline(began_at + limit_ns if limit_ns else NEVER, self._terms)
+        self._ahead_ns = min(ASK_AHEAD_NS, limit_ns // 6)
+        self.heeds = False
+        """Its code does something when it is warned."""
+        self.done = 0
+        """How often it has advanced."""
+        self.granted_ns = 0
+        self._asked_done = 0
+        """How often it had, when more time was asked for last."""
+        self._may_get_more = True
+        self._wanted: deque[TimeWanted] = deque()
+        self._number = 0
+        self._open: MoreTime | None = None
+        """It was not answered yet."""
+        self._call = 0
+        """Of the handler, to whom that is answered; 0: nobody."""
+        self._told_at = 0
+
+    @property
+    def next_at(self) -> int:
+        at = self._deadline.next_at
+        if self._open is not None:
+            return min(at, self._told_at + ASK_AGAIN_NS)
+        if self._wanted:
+            return 0
+        return min(at, self._deadline.until - self._ahead_ns) if self._is_advancing else at
+
+    @property
+    def _is_advancing(self) -> bool:
+        return self._may_get_more and not self._deadline.is_warned and self.done > self._asked_done
+
+    def want(self, wanted: TimeWanted) -> list[TimeTold]:
+        """Its handler asks for more: what it is answered at once."""
+        self.done = max(self.done, wanted.done)
+        if len(self._wanted) >= self._wanted_limit:
+            why = f"it has asked {self._wanted_limit} times and was not answered yet"
+            return [TimeTold(self._fence, wanted.call, why=why)]
+        self._wanted.append(wanted)
+        return []
+
+    def answered(self, now: int, answer: TimeAnswer) -> list[TimeTold]:
+        asked = self._open
+        if asked is None or answer.number != asked.number:
+            return []  # of what was asked before, or told twice
+        self._open = None
+        if asked.is_warned:
+            return []
+        self._may_get_more = answer.left > 0
+        if answer.granted_ms:
+            granted_ns = answer.granted_ms * MILLISECOND
+            self.granted_ns += granted_ns
+            self._deadline.until = max(now, self._deadline.until) + granted_ns
+        return [TimeTold(self._fence, self._call, answer.granted_ms, answer.left, answer.why)]
+
+    def look(self, now: int) -> TimeLook:
+        look = TimeLook([], [], None)
+        if now >= self._deadline.next_at:
+            look = look._replace(told=self._not_answered(), turn=self._tick(now))
+            is_told = isinstance(look.turn, Warned)
+            if is_told:
+                self._ask(now, is_warned=True)
+        elif self._open is not None:
+            is_told = now >= self._told_at + ASK_AGAIN_NS
+        else:
+            is_told = bool(self._wanted) or (self._is_advancing and now >= self._deadline.until - self._ahead_ns)
+            if is_told:
+                self._ask(now)
+        if is_told and self._open is not None:
+            self._told_at = now
+            look.asks.append(msgspec.structs.replace(self._open, ran_ms=self._ran_ms(now)))
+        return look
+
+    def _tick(self, now: int) -> Turn | None:
+        deadline, terms = self._deadline, self._terms
+        if not (self.heeds or terms.on_timeout == "notify"):
+            deadline.terms = msgspec.structs.replace(terms, grace_ns=0)  # nobody would use it
+        turn = deadline.tick(now, 0)
+        return deadline.tick(now, 0) if deadline.until <= now and isinstance(turn, Warned) else turn
+
+    def _not_answered(self) -> list[TimeTold]:
+        """Those who still wait for more time."""
+        calls = [wanted.call for wanted in self._wanted]
+        if self._open is not None and self._call:
+            calls.append(self._call)
+        self._wanted.clear()
+        self._open, self._call = None, 0
+        return [TimeTold(self._fence, call, why="its time was over before that was answered") for call in calls]
+
+    def _ask(self, now: int, *, is_warned: bool = False) -> None:
+        wanted = self._wanted.popleft() if self._wanted else TimeWanted(self._fence, 0)
+        self._number += 1
+        self._call, self._asked_done = wanted.call, self.done
+        said = self.done, wanted.reason, wanted.estimate_ms
+        self._open = MoreTime(self._fence, self._number, self._ran_ms(now), *said, is_warned)
+
+    def _ran_ms(self, now: int) -> int:
+        return (now - self._began_at) // MILLISECOND
+
+
+def is_over(turn: Turn | None) -> bool:
+    """Whether the attempt is to be ended now."""
+    return isinstance(turn, Evict | PutAside)
 
 
 @dataclass(slots=True, eq=False)
@@ -60,6 +206,9 @@ class HandlerAttempt:
     """When its core is killed, ns, once there is a verdict."""
     code: str = ""
     """Digest of the bundle that its handler is in; empty: it is of the worker's own files."""
+    on_timeout: OnTimeout = "kill"
+    time: AttemptTime | None = None
+    """None: it has told nothing of itself, and its timeout has not come."""
     output: dict[Stream, OutputTail] | None = None
     """What its core told that it wrote: all that is left if the core dies. None: nothing, as of nearly all."""
 
@@ -159,7 +308,8 @@ def last_word(now: int, core: CoreState, attempt: HandlerAttempt, facts: ExitFac
         outcome = cause = attempt.verdict
         text = "it was stopped, and ended with its process"
         if attempt.verdict == "timeout":
-            limit = format_duration(attempt.limit_ms * MILLISECOND)
+            more_ns = 0 if attempt.time is None else attempt.time.granted_ns
+            limit = format_duration(attempt.limit_ms * MILLISECOND + more_ns)
             text = f"it ran longer than {limit}, did not stop when asked, and was ended with its process"
     elif core.reason == "lease":
         outcome, cause, text = "refused", "lease", "its worker lost its lease and ended it"

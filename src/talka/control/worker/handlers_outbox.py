@@ -23,6 +23,7 @@ from talka.wire.tasks import (
     TASKS_LIMIT,
     Done,
     HandlerProgress,
+    MoreTime,
     Said,
     TaskLine,
     TaskProgress,
@@ -51,7 +52,7 @@ WROTE_BYTES: Final = 4 * 1024
 WROTE_LIMIT_BYTES: Final = 256 * 1024
 """Of all attempts together, each time; the others follow the next time."""
 
-Word: TypeAlias = HandlerProgress | TaskLine | int
+Word: TypeAlias = HandlerProgress | TaskLine | MoreTime | int
 """What runs tells of itself; a number is the fence of an attempt that has begun."""
 
 
@@ -102,6 +103,7 @@ class HandlerOutbox:
         self._told: deque[tuple[int, tuple[int, ...]]] = deque()
         """When, and which; the oldest first."""
         self._began: list[int] = []
+        self._asked: list[MoreTime] = []
         self._latest: dict[int, bytes] = {}
         """The progress told last of every attempt that has not ended."""
         self._latest_bytes = 0
@@ -163,6 +165,10 @@ class HandlerOutbox:
     def began(self, fences: list[int]) -> None:
         """These run since longer than a moment."""
         self._began += fences
+
+    def ask(self, asked: list[MoreTime]) -> None:
+        """It comes again until it is answered."""
+        self._asked += asked
 
     def wrote(self, now: int, attempt: HandlerAttempt) -> None:
         """It runs, and has written more."""
@@ -227,7 +233,7 @@ class HandlerOutbox:
         self.results, self.size_bytes = {}, 0
         self._fresh, self._fresh_bytes = [], 0
         self._told.clear()
-        self._began, self._lines, self._lines_of, self._dropped = [], [], {}, {}
+        self._began, self._asked, self._lines, self._lines_of, self._dropped = [], [], [], {}, {}
         self._latest, self._latest_bytes, self._progress = {}, 0, {}
         self._again, self._again_at, self._repeats = {}, NEVER, {}
         self._writers, self._wrote_at = {}, NEVER
@@ -287,7 +293,7 @@ class HandlerOutbox:
 
     @property
     def _has_words(self) -> bool:
-        return bool(self._lines or self._progress or self._began)
+        return bool(self._lines or self._progress or self._began or self._asked)
 
     def _done(self, now: int, results: list[TaskResult]) -> ToKeeper:
         self._told.append((now, tuple([result.fence for result in results])))
@@ -302,17 +308,19 @@ class HandlerOutbox:
             self._again |= dict.fromkeys(once)
             self._again_at = min(self._again_at, now + AGAIN_NS)
         self._repeats = {}
-        words: list[Word] = [*self._began]
+        words: list[Word] = [*self._began, *self._asked]
         words += [HandlerProgress(fence, details) for fence, details in self._progress.items()]
         words += self._lines
-        self._began, self._progress, self._lines, self._lines_of, self._dropped = [], {}, [], {}, {}
+        self._began, self._asked, self._progress = [], [], {}
+        self._lines, self._lines_of, self._dropped = [], {}, {}
         return [self._underway(part) for part in in_parts(words, _word_bytes, BATCH_LIMIT_BYTES)]
 
     def _underway(self, words: Sequence[Word]) -> ToKeeper:
         began = tuple(word for word in words if isinstance(word, int))
         progress = tuple(word for word in words if isinstance(word, HandlerProgress))
         lines = tuple(word for word in words if isinstance(word, TaskLine))
-        return ToKeeper(self.keeper, TaskProgress(began, progress, lines, self.life))
+        asked = tuple(word for word in words if isinstance(word, MoreTime))
+        return ToKeeper(self.keeper, TaskProgress(began, progress, lines, self.life, more_time=asked))
 
 
 def result_bytes(result: TaskResult) -> int:
@@ -323,4 +331,5 @@ def result_bytes(result: TaskResult) -> int:
 def _word_bytes(word: Word) -> int:
     if isinstance(word, HandlerProgress):
         return WORD_BYTES + len(word.details)
-    return WORD_BYTES + (4 * len(word.text) if isinstance(word, TaskLine) else 0)  # of a letter at most, as UTF-8
+    text = word.text if isinstance(word, TaskLine) else word.reason if isinstance(word, MoreTime) else ""
+    return WORD_BYTES + 4 * len(text)  # of a letter at most, as UTF-8

@@ -45,6 +45,7 @@ from talka.wire.tasks import (
     Spent,
     TaskInputs,
     TaskResult,
+    TimeAnswers,
 )
 
 TASK_BYTES: Final = 512
@@ -143,6 +144,8 @@ class HandlerPool(WorkerEnd[HandlerEffect]):
             "attempts_running": room.running,
             "attempts_repeated_total": self.repeated,
             "attempts_dropped_total": self.dropped,
+            "attempts_warned_total": room.warned,
+            "attempts_evicted_total": room.evicted,
             "results_unknown_total": room.unknown_results,
             "results_untaken": sum(len(outbox.results) for outbox in outboxes),
             "results_untaken_bytes": sum(outbox.size_bytes for outbox in outboxes),
@@ -213,9 +216,10 @@ class HandlerPool(WorkerEnd[HandlerEffect]):
             return self._settle(now, room.spent(now, core))
         for attempt in room.wrote(core, message.wrote):
             self._partitions[attempt.partition].outbox.wrote(now, attempt)
+        effects = room.said(now, core, message)
         for served, words in self._by_partition(message):
             served.outbox.said(words, room.held)
-        return self._settle(now, [])
+        return self._settle(now, effects)
 
     def _by_partition(self, message: Said) -> list[tuple[ServedPartition, Said]]:
         """What handlers told, for whom. What is told of an attempt that is not held any more, its lines were overtaken
@@ -308,6 +312,8 @@ class HandlerPool(WorkerEnd[HandlerEffect]):
                 for _ in range(self._early.put(now, (served.number, fence), inputs)):
                     self._count("inputs")
                 return []
+            case TimeAnswers(answers=answers):
+                return self.room.answered(now, answers, served.number)
             case AskHeld(epoch=epoch):  # pragma: no branch - the type checker sees that no other is left
                 return self._tell_held(served, keeper, epoch)
 
@@ -474,6 +480,10 @@ class HandlerPool(WorkerEnd[HandlerEffect]):
             for number, fences in room.began.items():
                 partitions[number].outbox.began(fences)
             room.began = {}
+        if room.asked:
+            for number, asked in room.asked.items():
+                partitions[number].outbox.ask(asked)
+            room.asked = {}
         for served in partitions.values():
             effects += served.outbox.flush(now)
         return effects

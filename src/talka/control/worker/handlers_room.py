@@ -14,10 +14,12 @@ from talka.control.worker.effects import (
     TellHandlers,
 )
 from talka.control.worker.handlers_attempt import (
+    AttemptTime,
     CoreStage,
     CoreState,
     HandlerAttempt,
     is_bounded,
+    is_over,
     last_word,
     without_run,
 )
@@ -28,7 +30,20 @@ from talka.control.worker.handlers_outbox import HANDLER_LIMITS, HandlerLimits
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.jobs import TaskLoad
 from talka.wire.output_tail import Wrote
-from talka.wire.tasks import ERROR_LIMIT, HandedTask, Loaded, StopTasks, TaskResult
+from talka.wire.tasks import (
+    ERROR_LIMIT,
+    HandedTask,
+    Loaded,
+    MoreTime,
+    Said,
+    StopTasks,
+    TaskResult,
+    TellTime,
+    TimeAnswer,
+    TimeTold,
+    WarnTasks,
+)
+from talka.work.deadlines import Warned
 
 PLAIN_AHEAD_NS: Final = 20 * MILLISECOND
 """Plain functions run one after the other: a core is given as many as it does in this time, and at least one."""
@@ -56,6 +71,12 @@ class HandlerRoom(HandlerFilling):
         """By partition, to be taken by whoever called."""
         self.began: dict[int, list[int]] = {}
         """Likewise: attempts that run since longer than a moment."""
+        self.asked: dict[int, list[MoreTime]] = {}
+        """Likewise: what is asked for attempts that are late."""
+        self.warned = 0
+        """Attempts that were told that their time is over."""
+        self.evicted = 0
+        """Attempts that were ended because it was."""
         self.unknown_results = 0
         """Results of attempts that were in no core."""
         self._began = 0
@@ -98,6 +119,7 @@ class HandlerRoom(HandlerFilling):
         attempt = HandlerAttempt(
             task, size_bytes, task.fence, task.job, task.id, task.handler, task.attempt_ms, partition, code=digest
         )
+        attempt.on_timeout = task.on_timeout
         self.held[task.fence] = attempt
         self.waiting_bytes += size_bytes
         code = self._codes[digest]
@@ -170,6 +192,45 @@ class HandlerRoom(HandlerFilling):
                 attempt.wrote(one.tails)
                 writers.append(attempt)
         return writers
+
+    def said(self, now: int, number: int, message: Said) -> list[HandlerEffect]:
+        """What attempts in this core tell of their time."""
+        told: list[TimeTold] = []
+        times: list[AttemptTime] = []
+        for progress in message.progress:
+            if (time := self._time_of(number, progress.fence)) is not None:
+                time.done = max(time.done, progress.done)
+                times.append(time)
+        for fence in message.heeding:
+            if (time := self._time_of(number, fence)) is not None:
+                time.heeds = True
+                times.append(time)
+        for wanted in message.wanted:
+            if (time := self._time_of(number, wanted.fence)) is not None:
+                told += time.want(wanted)
+                times.append(time)
+        self._scan_at = min([self._scan_at, *(time.next_at for time in times)])
+        return [TellHandlers(number, TellTime(tuple(told)))] if told else []
+
+    def _time_of(self, number: int, fence: int) -> AttemptTime | None:
+        core = self.cores.by_number.get(number)
+        attempt = None if core is None else core.tasks.get(fence)
+        if core is None or attempt is None:
+            return None
+        if attempt.time is None:  # it has spoken, so it runs
+            attempt.time = AttemptTime(attempt, max(attempt.run_at, core.free_at if attempt.is_plain else 0))
+        return attempt.time
+
+    def answered(self, now: int, answers: Iterable[TimeAnswer], partition: int = 0) -> list[HandlerEffect]:
+        """Attempts have more time, or not."""
+        told: dict[int, list[TimeTold]] = {}
+        for answer in answers:
+            attempt = self.held.get(answer.fence)
+            if attempt is None or attempt.time is None or attempt.core is None or attempt.partition != partition:
+                continue
+            told.setdefault(attempt.core.number, []).extend(attempt.time.answered(now, answer))
+            self._scan_at = min(self._scan_at, attempt.time.next_at)
+        return [TellHandlers(number, TellTime(tuple(those))) for number, those in told.items() if those]
 
     def spent(self, now: int, number: int) -> list[HandlerEffect]:
         """What runs in this core may end as it would; then it ends, with what an attempt left behind."""
@@ -400,7 +461,9 @@ class HandlerRoom(HandlerFilling):
 
     def _scan_core(self, now: int, core: CoreState) -> tuple[list[HandlerEffect], int]:
         at = NEVER
+        effects: list[HandlerEffect] = []
         late: list[int] = []
+        warned: list[int] = []
         has_plain = False
         for attempt in core.tasks.values():
             run_at = attempt.run_at
@@ -423,11 +486,29 @@ class HandlerRoom(HandlerFilling):
                     self._began += 1
                 else:
                     at = min(at, run_at + BEGAN_NS)
-            if attempt.limit_ms:
+            if attempt.time is None:
                 until = run_at + attempt.limit_ms * MILLISECOND
-                if now >= until:
-                    attempt.verdict, attempt.kill_at = "timeout", now + STOP_LIMIT_NS
-                    late.append(attempt.fence)
-                    until = attempt.kill_at
-                at = min(at, until)
-        return ([TellHandlers(core.number, StopTasks(tuple(late), "timeout"))] if late else []), at
+                if now < until or not attempt.limit_ms:
+                    at = min(at, until if attempt.limit_ms else NEVER)
+                    continue
+                attempt.time = AttemptTime(attempt, run_at)
+            look = attempt.time.look(now)
+            if look.asks:
+                self.asked.setdefault(attempt.partition, []).extend(look.asks)
+            if look.told:
+                effects.append(TellHandlers(core.number, TellTime(tuple(look.told))))
+            if is_over(look.turn):
+                attempt.verdict, attempt.kill_at = "timeout", now + STOP_LIMIT_NS
+                late.append(attempt.fence)
+                at = min(at, attempt.kill_at)
+                continue
+            if isinstance(look.turn, Warned):
+                warned.append(attempt.fence)
+            at = min(at, attempt.time.next_at)
+        self.warned += len(warned)
+        self.evicted += len(late)
+        if warned:
+            effects.append(TellHandlers(core.number, WarnTasks(tuple(warned))))
+        if late:
+            effects.append(TellHandlers(core.number, StopTasks(tuple(late), "timeout")))
+        return effects, at

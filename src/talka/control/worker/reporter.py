@@ -62,8 +62,11 @@ class ShardReporter:
 
     @property
     def seats(self) -> tuple[SeatKey, ...]:
-        """Cores that it has or was promised, also where it shares them."""
-        return () if self.assign is None or self.stage == "ended" else seats_of(self.assign)
+        """Cores that it has or was promised, also where it shares them. Those of shards that have ended are free."""
+        if self.assign is None or self.stage == "ended":
+            return ()
+        ended = () if self.shards is None else self.shards.ended
+        return tuple(seat for place, seat in enumerate(seats_of(self.assign)) if place not in ended)
 
     @property
     def next_at(self) -> int:

@@ -181,8 +181,14 @@ class WorkerShards:
             parts=len(parts),
             age_ns=max(0, now - made_at_ns),
             made_at_ns=made_at_ns,
+            ended=self.ended,
         )
         return [*parts, totals]
+
+    @property
+    def ended(self) -> tuple[int, ...]:
+        """Places of its shards of which nothing runs any more."""
+        return tuple(place for place, shard in enumerate(self.group.shards) if shard.is_done)
 
     @property
     def started(self) -> int:

@@ -83,6 +83,8 @@ class CommandRun(asyncio.SubprocessProtocol):
         """It is to end as soon as it is there."""
         self._attempt = attempt
         self._terminate_s = terminate_s
+        self._is_warned = False
+        """It was asked to end, and had time to."""
         self._transport: MeasuredProcess | None = None
         self._output = bytearray()
         self._open = {OUTPUT, ERRORS}
@@ -129,17 +131,26 @@ class CommandRun(asyncio.SubprocessProtocol):
         try:
             if self.is_stopped:
                 raise asyncio.CancelledError
+            if self._attempt.handed.on_timeout != "notify":
+                self._attempt.end_softly = self._end_softly
             await self._over.wait()
             if not self._is_too_long:
                 await within(CLOSE_S, self._silent)
         except asyncio.CancelledError:
             # Ask, wait, kill. Told a second time to stop, it is killed at once.
-            self._signal(signal.SIGTERM)
-            with contextlib.suppress(asyncio.CancelledError):
-                await within(self._terminate_s, self._exited)
+            if not self._is_warned:
+                self._signal(signal.SIGTERM)
+                with contextlib.suppress(asyncio.CancelledError):
+                    await within(self._terminate_s, self._exited)
         await self._end()
         self._attempt.memory_bytes = self._transport.memory_bytes if self._transport is not None else 0
         return self._result()
+
+    def _end_softly(self) -> None:
+        """Its time is over. However it ends from now on, it was ended for that."""
+        self._is_warned = True
+        self._attempt.reason = self._attempt.reason or "timeout"
+        self._signal(signal.SIGTERM)
 
     async def _end(self) -> None:
         """Whoever is left is killed; what hangs in the kernel is not waited for."""

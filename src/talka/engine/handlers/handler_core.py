@@ -27,7 +27,8 @@ import msgspec
 
 from talka.clock import cpu_ns, monotonic_ns, realtime_ns
 from talka.engine.handlers.attempt_memory import MemoryMeter
-from talka.engine.handlers.attempt_output import route_streams
+from talka.engine.handlers.attempt_output import current, route_streams
+from talka.engine.handlers.attempt_warning import call_in_loop, call_in_thread
 from talka.engine.handlers.command_run import run_command
 from talka.engine.handlers.forked_child import end_child, take_from_child
 from talka.engine.handlers.handler_run import HandlerRun, Reason, described, failure, run_async, run_plain
@@ -53,7 +54,10 @@ from talka.wire.tasks import (
     StopTasks,
     TaskLine,
     TaskResult,
+    TellTime,
+    TimeWanted,
     ToHandlers,
+    WarnTasks,
     decode_to_handlers,
     encode,
 )
@@ -129,9 +133,13 @@ class HandlerCore(asyncio.Protocol):
         self._threads_wanted = threads
         # Each is only ever taken from its end: threads add while the loop takes.
         self._results: deque[TaskResult] = deque()
-        self._progress: dict[int, bytes] = {}
+        self._progress: dict[int, HandlerProgress] = {}
         self._lines: deque[TaskLine] = deque()
         self._left_out: dict[int, int] = {}
+        self._wanted: deque[TimeWanted] = deque()
+        self._heeding: deque[int] = deque()
+        self._called: dict[int, list[asyncio.Task[None]]] = {}
+        """What was called when an attempt was warned, and goes on."""
         self._writers: dict[int, HandlerRun] = {}
         """Those that wrote something of which the worker was not told."""
         self._is_due = False
@@ -180,6 +188,13 @@ class HandlerCore(asyncio.Protocol):
             case StopTasks(fences=fences, reason=reason):
                 for fence in fences:
                     self._stop(fence, reason)
+            case WarnTasks(fences=fences):
+                for fence in fences:
+                    self._warn(fence)
+            case TellTime(told=told):
+                for one in told:
+                    if (attempt := self._attempts.get(one.fence)) is not None:
+                        attempt.time.told(one)
             case Load():
                 raise BadMessage("a core loads its files once, before everything else")
 
@@ -214,6 +229,23 @@ class HandlerCore(asyncio.Protocol):
         if self._waiting.pop(fence, None) is not None:
             self.done(attempt.stopped())  # its turn may be far away
 
+    def _warn(self, fence: int) -> None:
+        """It has time to save what it has."""
+        attempt = self._attempts.get(fence)
+        if attempt is None:
+            return
+        callbacks = attempt.time.warn()
+        if attempt.end_softly is not None:
+            attempt.end_softly()
+            return
+        context = contextvars.copy_context()
+        context.run(current.set, attempt)
+        if attempt.thread:
+            call = partial(context.run, call_in_thread, callbacks, attempt.log)
+            threading.Thread(target=call, name="on_evict", daemon=True).start()
+        else:
+            self._called[fence] = context.run(call_in_loop, callbacks, attempt.log)
+
     def _work(self) -> None:
         """A thread: one after the other, in the order in which they came."""
         while True:
@@ -233,6 +265,8 @@ class HandlerCore(asyncio.Protocol):
         task = asyncio.current_task()
         assert task is not None
         attempt.cancel = task.cancel
+        if attempt.handed.on_timeout != "notify":  # it is told by a signal, which would end it
+            attempt.time.heed()
         try:
             self.done(await run_command(attempt, spec.command, spec.env))
         except BaseException as error:  # noqa: BLE001 - every attempt has a result
@@ -266,6 +300,9 @@ class HandlerCore(asyncio.Protocol):
 
     def done(self, result: TaskResult) -> None:
         self._attempts.pop(result.fence, None)
+        if self._called:
+            for task in self._called.pop(result.fence, ()):
+                self._loop.call_soon_threadsafe(task.cancel)
         if result.tails:
             self._writers.pop(result.fence, None)  # all of it is in the result
         self._results.append(result)
@@ -278,10 +315,22 @@ class HandlerCore(asyncio.Protocol):
         else:
             self._tell()  # nothing else can end in this turn of the loop
 
-    def progress(self, fence: int, details: bytes) -> None:
+    def progress(self, progress: HandlerProgress) -> None:
         if self._is_copy:
             return
-        self._progress[fence] = details
+        self._progress[progress.fence] = progress
+        self._say_soon()
+
+    def wants(self, wanted: TimeWanted) -> None:
+        if self._is_copy:
+            return
+        self._wanted.append(wanted)
+        self._say_soon()
+
+    def heeds(self, fence: int) -> None:
+        if self._is_copy:
+            return
+        self._heeding.append(fence)
         self._say_soon()
 
     def line(self, line: TaskLine) -> None:
@@ -340,7 +389,7 @@ class HandlerCore(asyncio.Protocol):
             self._loop.call_later(LOOK_AFTER_S, self._look)
         # Counted first: what an attempt said goes before its result.
         ended = len(self._results)
-        if self._lines or self._progress:
+        if self._lines or self._progress or self._wanted or self._heeding:
             self._tell_sayings()
         while ended > 0:
             batch: list[TaskResult] = []
@@ -378,13 +427,17 @@ class HandlerCore(asyncio.Protocol):
         while self._left_out:
             fence, number = self._left_out.popitem()
             self._lines.append(TaskLine(fence, at_ms, f"{number} lines are left out here: too many at once"))
-        progress = [HandlerProgress(*self._progress.popitem()) for _ in range(len(self._progress))]
+        progress = [self._progress.popitem()[1] for _ in range(len(self._progress))]
+        wanted = tuple([self._wanted.popleft() for _ in range(len(self._wanted))])
+        heeding = tuple([self._heeding.popleft() for _ in range(len(self._heeding))])
         waiting = len(self._lines)  # threads add more meanwhile, perhaps without end
         while progress or waiting:
             lines = [self._lines.popleft() for _ in range(min(waiting, self._limits.lines_per_frame))]
             waiting -= len(lines)
             self._write(Said(tuple(progress), tuple(lines)))
             progress = []
+        if wanted or heeding:
+            self._write(Said(wanted=wanted, heeding=heeding))
         for _ in range(len(self._writers)):
             _, attempt = self._writers.popitem()
             if attempt.output is not None and (wrote := attempt.output.fresh()) is not None:

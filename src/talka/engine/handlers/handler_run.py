@@ -15,13 +15,24 @@ from talka.clock import monotonic_ns, realtime_ns
 from talka.engine.handlers import attempt_output
 from talka.engine.handlers.attempt_memory import MemoryMeter
 from talka.engine.handlers.attempt_output import AttemptOutput, current, stack_of, traceback_of
+from talka.engine.handlers.attempt_warning import AttemptWarning
 from talka.engine.handlers.forked_child import end_child
 from talka.errors import Invalid, sendable, text_of
 from talka.units import MICROSECOND, MILLISECOND
 from talka.wire.output_tail import NO_TAILS, Stream, StreamTail
-from talka.wire.tasks import ERROR_LIMIT, LOG_LINE_LIMIT, HandedTask, Outcome, TaskLine, TaskResult
+from talka.wire.tasks import (
+    ERROR_LIMIT,
+    LOG_LINE_LIMIT,
+    HandedTask,
+    HandlerProgress,
+    Outcome,
+    TaskLine,
+    TaskResult,
+    TimeWanted,
+)
 from talka.work.dags.dag import OUTPUT_LIMIT_BYTES
 from talka.work.durations import format_duration
+from talka.work.handlers import AskedTime, Callback
 
 DETAILS_LIMIT_BYTES: Final = 64 * 1024
 """Of what is given to one heartbeat: it is kept with the task."""
@@ -40,10 +51,14 @@ class TooMuchDetail(Invalid):
 class Says(Protocol):
     """Where an attempt's words go. Every thread may speak."""
 
-    def progress(self, fence: int, details: bytes) -> None: ...
+    def progress(self, progress: HandlerProgress) -> None: ...
     def line(self, line: TaskLine) -> None: ...
     def wrote(self, attempt: "HandlerRun", *, ends_line: bool) -> None:
         """It has written more."""
+
+    def wants(self, wanted: TimeWanted) -> None: ...
+    def heeds(self, fence: int) -> None:
+        """It does something when it is warned."""
 
 
 class HandlerRun:
@@ -66,6 +81,8 @@ class HandlerRun:
         """0: it waits for its turn."""
         self.cancel: Callable[[], object] | None = None
         """How a coroutine is told; a plain function looks for itself."""
+        self.end_softly: Callable[[], object] | None = None
+        """How a command is warned."""
         self.meter = meter
         self.memory_bytes = 0
         """Of its command, once that has ended; 0: not measured."""
@@ -76,6 +93,7 @@ class HandlerRun:
         """Its result is made: what is written from now on is not its."""
         self.thread = 0
         """Where a plain function runs."""
+        self.time = AttemptWarning(handed.fence, says)
 
     @cached_property
     def config(self) -> object:
@@ -103,7 +121,20 @@ class HandlerRun:
                 f"a heartbeat of {len(content)} bytes is over the limit of {DETAILS_LIMIT_BYTES}: "
                 "tell where the state is, not what it is"
             )
-        self._says.progress(self.fence, content)
+        done = self.time.advanced(content)
+        self._says.progress(HandlerProgress(self.fence, content, done))
+
+    @property
+    def is_evicted(self) -> bool:
+        self.time.heed()
+        return self.time.is_warned
+
+    def extend(self, more: float | str, reason: str = "", *, progress: float | None = None) -> AskedTime:
+        return self.time.ask(more, reason, progress)
+
+    def on_evict(self, callback: Callback) -> Callback:
+        self.time.on_evict(callback)
+        return callback
 
     def log(self, text: object) -> None:
         at_ms = realtime_ns() // MILLISECOND
@@ -204,7 +235,7 @@ class HandlerRun:
         """It ended because it was told to."""
         assert self.reason is not None
         if self.reason == "timeout":
-            limit = format_duration(self.handed.attempt_ms * MILLISECOND)
+            limit = format_duration((self.handed.attempt_ms + self.time.granted_ms) * MILLISECOND)
             why = f"it took longer than the {limit} that an attempt may"
         else:
             why = "it was cancelled"
@@ -269,6 +300,8 @@ def returned(attempt: HandlerRun, output: object) -> TaskResult:
 
 
 def failure(attempt: HandlerRun, error: BaseException, root: str = "") -> TaskResult:
+    if attempt.time.is_warned and attempt.handed.on_timeout != "notify":
+        attempt.reason = attempt.reason or "timeout"  # it ends because it was warned, in its own way
     if attempt.reason is not None:
         return attempt.stopped("" if isinstance(error, CancelledError) else described(error, root))
     return attempt.result("failed", described(error, root), type(error).__name__, classes=classes_of(error))

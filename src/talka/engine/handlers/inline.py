@@ -20,19 +20,23 @@ from typing import Any, Final, TypeVar, TypeVarTuple
 import msgspec
 
 from talka.clock import monotonic_ns
-from talka.control.dags.job import DagJob, DagStep
+from talka.control.dags.flow import DagStep
+from talka.control.dags.job import DagJob
 from talka.control.dags.rows import no_list_text
+from talka.control.tasks.attempt_time import terms_of
 from talka.control.tasks.task import DagTask
+from talka.engine.handlers.attempt_warning import call_in_loop
 from talka.engine.handlers.command_run import run_command
 from talka.engine.handlers.handler_run import HandlerRun, run_async, run_plain
 from talka.errors import Invalid
 from talka.units import MILLISECOND, NEVER, SECOND
-from talka.wire.tasks import HandedTask, TaskLine, TaskResult
+from talka.wire.tasks import HandedTask, HandlerProgress, TaskLine, TaskResult, TimeTold, TimeWanted
 from talka.work.dags.dag import DagSpec, ParamValue, checked
 from talka.work.dags.elements import ElementMaker, ElementSpec, joined, listed
 from talka.work.dags.params import NO_VALUES, SCHEDULE_SAMPLES, filled, plain
 from talka.work.dags.pipeline import Dag
 from talka.work.dags.records import JobRow
+from talka.work.deadlines import Deadline, Denied, Evict, Granted, PutAside
 from talka.work.handlers import HandlerSpec, handlers_of
 from talka.work.lifecycle import JobState, TaskState
 
@@ -172,6 +176,62 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         self.clock.outside -= 1
 
 
+class InlineTime:
+    """Of one attempt: all that its worker and its manager have between them."""
+
+    def __init__(self, loop: SimulatedLoop, attempt: HandlerRun, *, is_command: bool) -> None:
+        limit_ns, on_timeout = attempt.handed.attempt_ms * MILLISECOND, attempt.handed.on_timeout
+        now = loop.clock.now_ns
+        self.done = 0
+        """How often it has advanced."""
+        self.heeds = is_command and on_timeout != "notify"
+        """It does something when it is warned."""
+        self._loop = loop
+        self._attempt = attempt
+        self._deadline = Deadline(now + limit_ns, terms_of(limit_ns, on_timeout), began_ns=now)
+        self._called: list[asyncio.Task[None]] = []
+        self._timer = self._set_timer()
+
+    def ask(self, wanted: TimeWanted) -> None:
+        self.done = max(self.done, wanted.done)
+        estimate_ns = wanted.estimate_ms * MILLISECOND
+        match self._deadline.ask(self._loop.clock.now_ns, self.done, wanted.reason, estimate_ns=estimate_ns):
+            case Granted(ns, left):
+                told = TimeTold(wanted.fence, wanted.call, ns // MILLISECOND, left)
+                self._timer.cancel()
+                self._timer = self._set_timer()
+            case Denied(why, left):
+                told = TimeTold(wanted.fence, wanted.call, 0, left, why)
+        self._attempt.time.told(told)
+
+    def end(self) -> None:
+        self._timer.cancel()
+        for task in self._called:
+            task.cancel()
+
+    def _set_timer(self) -> asyncio.TimerHandle:
+        return self._loop.call_at(self._deadline.next_at / SECOND, self._due)
+
+    def _due(self) -> None:
+        # Seconds as a float may be a little early.
+        deadline, attempt = self._deadline, self._attempt
+        now = self._loop.clock.now_ns = max(self._loop.clock.now_ns, deadline.next_at)
+        if not self.heeds and deadline.terms.on_timeout != "notify":
+            deadline.terms = msgspec.structs.replace(deadline.terms, grace_ns=0)
+        turn = deadline.tick(now, self.done)
+        if isinstance(turn, Evict | PutAside):
+            attempt.stop("timeout")
+            return
+        if isinstance(turn, Granted):
+            attempt.time.told(TimeTold(attempt.fence, 0, turn.ns // MILLISECOND, turn.left))
+        elif deadline.next_at > now:
+            callbacks = attempt.time.warn()
+            if attempt.end_softly is not None:
+                attempt.end_softly()
+            self._called = call_in_loop(callbacks, attempt.log)
+        self._timer = self._set_timer()
+
+
 class Inline:
     """One run. All that happens to its tasks is decided by their `DagJob`."""
 
@@ -193,6 +253,8 @@ class Inline:
         self._attempts: dict[int, HandlerRun] = {}
         """By index, of those that run."""
         self._running: dict[int, asyncio.Task[None]] = {}
+        self._times: dict[int, InlineTime] = {}
+        """By fence."""
         self._ended: list[tuple[DagTask, TaskResult]] = []
         self._news = asyncio.Event()
         self._outputs: dict[int, bytes] = {}
@@ -311,6 +373,7 @@ class Inline:
             checkpoint=self._checkpoints.get(task.index, b""),
             item=bytes(task.spec.item) if isinstance(task.spec, ElementSpec) else b"",
             place=task.spec.place if isinstance(task.spec, ElementSpec) else -1,
+            on_timeout=task.policy.on_timeout,
         )
         attempt = self._attempts[task.index] = HandlerRun(handed, self)
         running = self._loop.create_task(self._run(task, attempt))
@@ -319,12 +382,13 @@ class Inline:
 
     async def _run(self, task: DagTask, attempt: HandlerRun) -> None:
         """One attempt, from its turn to its result."""
-        timer = self._loop.call_later(attempt.handed.attempt_ms / 1000, attempt.stop, "timeout")
+        spec = self._handlers[task.handler]
+        time = self._times[attempt.fence] = InlineTime(self._loop, attempt, is_command=spec.function is None)
         try:
-            result = await self._result(self._handlers[task.handler], attempt)
+            result = await self._result(spec, attempt)
         finally:
-            timer.cancel()
-            del self._attempts[task.index], self._running[task.index]
+            time.end()
+            del self._attempts[task.index], self._running[task.index], self._times[attempt.fence]
         self._wrote[task.index] = {tail.stream: tail.content.decode(errors="replace") for tail in result.tails}
         self._ended.append((task, result))
         self._news.set()
@@ -374,8 +438,15 @@ class Inline:
 
     # What attempts say.
 
-    def progress(self, fence: int, details: bytes) -> None:
-        self._checkpoints[self._fenced[fence]] = details
+    def progress(self, progress: HandlerProgress) -> None:
+        self._checkpoints[self._fenced[progress.fence]] = progress.details
+        self._times[progress.fence].done = progress.done
+
+    def wants(self, wanted: TimeWanted) -> None:
+        self._times[wanted.fence].ask(wanted)
+
+    def heeds(self, fence: int) -> None:
+        self._times[fence].heeds = True
 
     def line(self, line: TaskLine) -> None:
         self._logs.setdefault(self._fenced[line.fence], []).append(line.text)

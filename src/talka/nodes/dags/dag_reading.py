@@ -350,7 +350,8 @@ class DagReading:
         for stream in await self._store.stream_sizes(row.number, found.index):
             if stream.written:
                 streams.setdefault(stream.fence, []).append(stream)
-        items = [attempt_view(one, streams.get(one.fence, ())) for one in rows[:limit]]
+        times = {one.fence: one for one in await self._store.times(row.number, found.index)}
+        items = [attempt_view(one, streams.get(one.fence, ()), times.get(one.fence)) for one in rows[:limit]]
         return AttemptsPage(items, str(rows[limit - 1].fence) if len(rows) > limit else "")
 
     async def _attempts_of(self, job: JobRow, task: TaskRow) -> list[AttemptRow]:
@@ -406,7 +407,8 @@ class DagReading:
         tried: dict[TaskKey, list[AttemptRow]] = {}
         for attempt in attempts:
             tried.setdefault((attempt.job, attempt.index), []).append(attempt)
-        letters = [dead_letter(names.get(row.job, ""), row, tried.get((row.job, row.index), [])) for row in rows]
+        times = {one.fence: one for row in rows for one in await self._store.times(row.job, row.index)}
+        letters = [dead_letter(names.get(row.job, ""), row, tried.get((row.job, row.index), []), times) for row in rows]
         return rows, letters
 
 

@@ -17,7 +17,8 @@ import msgspec
 from talka.client.dags import DagEnd, Submitted
 from talka.client.requests import Conflict, TooBusy
 from talka.clock import boottime_ns
-from talka.control.dags.job import DagJob, DagStep
+from talka.control.dags.flow import DagStep
+from talka.control.dags.job import DagJob
 from talka.control.dags.keeper import DagKeeper, Edit
 from talka.control.dags.keeper_limits import KEEPER_LIMITS, KeeperLimits
 from talka.control.dags.shelf import KeyTaken, NoRoomForJobs

@@ -8,8 +8,10 @@ from typing import Final
 import msgspec
 
 from talka.control.dags.job import DagJob
+from talka.control.tasks.attempt_time import decoded_time
 from talka.control.tasks.schedules import Zones, zoned_text
 from talka.errors import Invalid
+from talka.units import SECOND
 from talka.wire.task_views import (
     AttemptView,
     BackfillRun,
@@ -17,6 +19,7 @@ from talka.wire.task_views import (
     DagFacts,
     DeadLetter,
     EventView,
+    ExtensionView,
     JobNotice,
     LogLineView,
     NoticeView,
@@ -31,10 +34,22 @@ from talka.work.dags.dag import TaskSpec
 from talka.work.dags.elements import kept_element
 from talka.work.dags.notify import target_of
 from talka.work.dags.params import values_in
-from talka.work.dags.records import AttemptRow, EventRow, JobRow, LogRow, NoticeRow, ScheduleRow, StreamRow, TaskRow
+from talka.work.dags.records import (
+    AttemptRow,
+    EventRow,
+    JobRow,
+    LogRow,
+    NoticeRow,
+    ScheduleRow,
+    StreamRow,
+    TaskRow,
+    TimeRow,
+)
+from talka.work.deadlines import DeadlineRecord
 from talka.work.lifecycle import JobState, TaskState, is_final
 from talka.work.outcome import ExitCode
 
+NO_TIMES: Final[Mapping[int, TimeRow]] = {}
 NULL: Final = msgspec.Raw(b"null")
 _spec_decoder = msgspec.json.Decoder(TaskSpec)
 
@@ -151,7 +166,8 @@ def _name_of(worker: str) -> str:
     return worker.rsplit("#", 2)[0]
 
 
-def attempt_view(row: AttemptRow, streams: Sequence[StreamRow] = ()) -> AttemptView:
+def attempt_view(row: AttemptRow, streams: Sequence[StreamRow] = (), time: TimeRow | None = None) -> AttemptView:
+    kept = DeadlineRecord(0) if time is None else decoded_time(time.kept).record
     return AttemptView(
         attempt=row.attempt,
         worker=_name_of(row.worker),
@@ -164,6 +180,12 @@ def attempt_view(row: AttemptRow, streams: Sequence[StreamRow] = ()) -> AttemptV
         memory_bytes=row.memory_bytes or msgspec.UNSET,
         outcome=row.outcome or row.cause,
         streams=[StreamView(one.stream, one.written, one.kept) for one in streams],
+        extensions=[
+            ExtensionView(one.at_ns / SECOND, one.ns / SECOND, one.reason, one.estimate_ns / SECOND)
+            for one in kept.extensions
+        ],
+        denied=kept.denied,
+        warned=kept.is_warned,
     )
 
 
@@ -204,7 +226,10 @@ def line_view(row: LogRow) -> LogLineView:
     return LogLineView(instant_text(row.at_ms), row.attempt, row.text)
 
 
-def dead_letter(job: str, row: TaskRow, attempts: list[AttemptRow]) -> DeadLetter:
+def dead_letter(
+    job: str, row: TaskRow, attempts: list[AttemptRow], times: Mapping[int, TimeRow] = NO_TIMES
+) -> DeadLetter:
+    """`times`: by fence."""
     return DeadLetter(
         id=f"{job}/{row.id}",
         job=job,
@@ -213,7 +238,7 @@ def dead_letter(job: str, row: TaskRow, attempts: list[AttemptRow]) -> DeadLette
         cause=row.cause,
         error=row.error,
         ended_at=instant_text(row.ended_ms),
-        attempts=[attempt_view(one) for one in attempts],
+        attempts=[attempt_view(one, (), times.get(one.fence)) for one in attempts],
     )
 
 

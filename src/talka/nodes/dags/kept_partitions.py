@@ -5,6 +5,7 @@ Decisions: docs/decisions/0021-dag-jobs-live-in-one-store.md, docs/decisions/004
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -102,6 +103,7 @@ class KeptPartitions:
                         streams = await self._store.stream_sizes(row.number, first, after - first + 1)
                         keeper.restore_tasks(now, row.number, page, streams)
                     keeper.restore_fans(row.number, await self._store.fans(row.number))
+                    keeper.restore_times(row.number, await self._store.times(row.number, 0, after + 1))
 
     # What keepers ask for.
 
@@ -235,6 +237,7 @@ class KeptPartitions:
             "dag_jobs_live": sum(len(keeper.jobs) for keeper in keepers),
             "dag_tasks_under_way": sum(len(keeper.attempts.running) for keeper in keepers),
             "dag_results_stale_total": sum(keeper.stale_results for keeper in keepers),
+            "dag_more_time_total": dict(sum((keeper.attempts.times for keeper in keepers), Counter[str]())),
             "dag_messages_foreign_total": sum(keeper.foreign_messages for keeper in keepers),
             "dag_messages_strayed_total": self.keepers.strayed,
             "dag_epochs_raised_total": sum(keeper.floor.raised_total for keeper in keepers),

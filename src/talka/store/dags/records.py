@@ -30,6 +30,7 @@ from talka.work.dags.records import (
     StreamRow,
     TaskKey,
     TaskRow,
+    TimeRow,
 )
 from talka.work.retention import Retention
 
@@ -301,6 +302,10 @@ class Store(Protocol):
     async def stream_sizes(self, job: int, index: int, count: int = 1) -> list[StreamRow]:
         """What is kept of what attempts of so many tasks wrote, from this one on, without contents: in order of the
         tasks, the oldest attempt of each first."""
+
+    async def times(self, job: int, index: int, count: int = 1) -> list[TimeRow]:
+        """What is kept of the times of attempts at so many tasks, from this one on, in order of the tasks, the oldest
+        attempt of each first."""
 
     async def streams(self, job: int, index: int, fence: int) -> list[StreamRow]:
         """Of one attempt, with contents."""

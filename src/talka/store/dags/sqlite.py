@@ -53,6 +53,7 @@ from talka.work.dags.records import (
     StreamRow,
     TaskKey,
     TaskRow,
+    TimeRow,
 )
 from talka.work.retention import Keep, Retention
 
@@ -345,9 +346,10 @@ class SqliteRecords:
         return rows_as(LogRow, self.file.read("logs", values))
 
     def stream_sizes(self, job: int, index: int, count: int = 1) -> list[StreamRow]:
-        start = job << INDEX_BITS
-        values: dict[str, object] = {"first": start + index, "last": start + min(index + count - 1, LAST_INDEX)}
-        return [stream_of(row) for row in self.file.read("stream_sizes", values)]
+        return [stream_of(row) for row in self.file.read("stream_sizes", in_a_row(job, index, count))]
+
+    def times(self, job: int, index: int, count: int = 1) -> list[TimeRow]:
+        return rows_as(TimeRow, self.file.read("times", in_a_row(job, index, count)))
 
     def streams(self, job: int, index: int, fence: int) -> list[StreamRow]:
         rows = self.file.read("streams", {"key": job << INDEX_BITS | index, "fence": fence})
@@ -452,6 +454,12 @@ def task_of(row: tuple[Any, ...]) -> TaskRow:
     values["state"] = TASK_STATES[values["state"]]
     values["depends_on"] = unpacked_indexes(values["depends_on"])
     return TaskRow(**values)
+
+
+def in_a_row(job: int, index: int, count: int) -> dict[str, object]:
+    """Keys of so many tasks."""
+    start = job << INDEX_BITS
+    return {"first": start + index, "last": start + min(index + count - 1, LAST_INDEX)}
 
 
 def page(job: int, after: int, limit: int) -> dict[str, object]:

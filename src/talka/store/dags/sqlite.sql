@@ -210,6 +210,16 @@ CREATE INDEX talka_ended_jobs ON talka_jobs ((state = 7), ended_age_ms, ended_ms
 CREATE INDEX talka_kept_outputs ON talka_jobs ((state = 7), ended_age_ms, ended_ms, number)
     WHERE state >= 7 AND output_gone = 0;
 
+-- migration: 12
+-- Attempts that asked for more time, or were warned.
+CREATE TABLE talka_times (
+    task INTEGER NOT NULL,  -- key of the task
+    fence INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    kept BLOB NOT NULL,  -- as JSON
+    PRIMARY KEY (task, fence)
+) WITHOUT ROWID;
+
 -- name: tables
 SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\_%' ESCAPE '\';
 
@@ -512,6 +522,18 @@ ORDER BY stream;
 -- name: drop_streams
 DELETE FROM talka_streams WHERE task BETWEEN ? AND ?;
 
+-- name: put_time
+INSERT OR REPLACE INTO talka_times (task, attempt, fence, kept) VALUES (? << 32 | ?, ?, ?, ?);
+
+-- name: times
+SELECT task >> 32, task & 4294967295, attempt, fence, kept
+FROM talka_times
+WHERE task BETWEEN :first AND :last
+ORDER BY task, fence;
+
+-- name: drop_times
+DELETE FROM talka_times WHERE task BETWEEN ? AND ?;
+
 -- name: drop_attempts
 DELETE FROM talka_attempts WHERE task BETWEEN ? AND ?;
 
@@ -677,6 +699,9 @@ SELECT count(*), min(task >> 32) FROM talka_logs WHERE task NOT IN (SELECT key F
 
 -- name: check_streams
 SELECT count(*), min(task >> 32) FROM talka_streams WHERE task NOT IN (SELECT key FROM talka_tasks);
+
+-- name: check_times
+SELECT count(*), min(task >> 32) FROM talka_times WHERE task NOT IN (SELECT key FROM talka_tasks);
 
 -- name: check_keys
 SELECT count(*), min(task >> 32) FROM talka_keys WHERE task NOT IN (SELECT key FROM talka_tasks);

@@ -35,6 +35,7 @@ from talka.work.dags.records import (
     PutSchedule,
     PutStreams,
     PutTasks,
+    PutTime,
     Release,
     Reset,
 )
@@ -72,7 +73,7 @@ class ChangePlan(NamedTuple):
     """Which change each count of the steps is of."""
 
 
-OF_RANGES: Final = ("drop_keys", "drop_logs", "drop_streams", "drop_attempts", "drop_fans", "drop_tasks")
+OF_RANGES: Final = ("drop_keys", "drop_logs", "drop_streams", "drop_times", "drop_attempts", "drop_fans", "drop_tasks")
 SET_ASIDE: Final = "set_aside"
 _gist: Final = msgspec.json.Decoder(Gist)
 
@@ -346,6 +347,7 @@ STEPS: Final[dict[type, Callable[[list[Any]], list[ChangeStep]]]] = {
     PutEvent: put_events,
     PutLogs: put_logs,
     PutStreams: put_streams,
+    PutTime: lambda changes: as_they_are("put_time", [change.row for change in changes]),
     PutSchedule: lambda changes: as_they_are("put_schedule", [change.row for change in changes]),
     DropSchedule: partial(as_they_are, "drop_schedule"),
     PutNotice: lambda changes: as_they_are("put_notice", [change.row for change in changes]),

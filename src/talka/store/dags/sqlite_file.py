@@ -65,6 +65,7 @@ CHECKS: Final = {
     "check_attempts": "attempts without their task",
     "check_fans": "tasks that were fanned out, without themselves",
     "check_streams": "what attempts wrote without their task",
+    "check_times": "times of attempts without their task",
     "check_logs": "lines of logs without their task",
     "check_keys": "idempotency keys without their task",
     "check_events": "events without their job",

@@ -42,6 +42,7 @@ from talka.work.dags.records import (
     StreamRow,
     TaskKey,
     TaskRow,
+    TimeRow,
 )
 from talka.work.retention import Retention
 
@@ -231,6 +232,9 @@ class SqliteStore:
 
     async def stream_sizes(self, job: int, index: int, count: int = 1) -> list[StreamRow]:
         return await self._read(self._records.stream_sizes, job, index, count)
+
+    async def times(self, job: int, index: int, count: int = 1) -> list[TimeRow]:
+        return await self._read(self._records.times, job, index, count)
 
     async def streams(self, job: int, index: int, fence: int) -> list[StreamRow]:
         return await self._read(self._records.streams, job, index, fence)

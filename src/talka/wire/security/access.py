@@ -54,6 +54,7 @@ LEAST: Final[dict[str, UserRole | None]] = {
     "result": "viewer",
     "watch": "viewer",
     "workers": "viewer",
+    "worker": "viewer",
     "drain": "operator",
     "undrain": "operator",
     "cluster": "viewer",

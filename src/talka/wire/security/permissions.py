@@ -127,6 +127,7 @@ TABLE: Final[dict[type, Senders]] = {
     tasks.ResultsStored: MANAGERS,
     tasks.AskHeld: MANAGERS,
     tasks.TaskInputs: MANAGERS,
+    tasks.TimeAnswers: MANAGERS,
     # Calls carry what a user may do, and only managers know their users.
     **dict.fromkeys(manager_calls.CALLS, MANAGERS),
     # What managers say to each other.

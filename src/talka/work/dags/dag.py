@@ -17,6 +17,7 @@ from talka.errors import Invalid
 from talka.units import SECOND
 from talka.work.dags.cron import Cron
 from talka.work.dags.notify import STAYS, EndState, Notifies, Notify, notify_problems
+from talka.work.deadlines import OnTimeout
 from talka.work.durations import LONGEST_NS, NUMBER, BadDuration, parse_duration, parse_rate, shown
 
 TASKS_LIMIT: Final = 2_000_000
@@ -126,6 +127,8 @@ class TaskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     before it. Each element of the list becomes a task of its own, `ID[0]` and on."""
     max_parallel: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
     """Of the elements that it is fanned out into, so many run at the same time; 0: any number."""
+    on_timeout: OnTimeout | None = None
+    """What follows once an attempt was warned that its time is over. None: as the job says."""
 
 
 class DagSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -140,6 +143,10 @@ class DagSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """Of the whole job."""
     notify: Notifies = ()
     """Who is told when the job has ended: one of these, or a list."""
+    on_timeout: OnTimeout = "kill"
+    """Of an attempt that takes longer than its timeout and gets no more time. kill: it is ended, and that counts as a
+    failure. notify: it goes on, up to ten times its timeout. pause: it is ended without counting, and the job is paused
+    until somebody resumes it."""
 
 
 class Param(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -632,7 +639,7 @@ _WORDS: Final = {
     "object": "an object",
     "null": "null",
 }
-_CHOICES: Final[dict[str, Any]] = {"type": ParamType, "catch_up": CatchUp, "on": EndState}
+_CHOICES: Final[dict[str, Any]] = {"type": ParamType, "catch_up": CatchUp, "on": EndState, "on_timeout": OnTimeout}
 _PARTS: Final[dict[str, type[msgspec.Struct]]] = {
     "tasks": TaskSpec,
     "retry": Retry,

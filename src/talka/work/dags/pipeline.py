@@ -36,6 +36,7 @@ from talka.work.dags.dag import (
 )
 from talka.work.dags.notify import Notify
 from talka.work.dags.params import NO_VALUES, SCHEDULE_SAMPLES, plain, try_filling
+from talka.work.deadlines import OnTimeout
 from talka.work.durations import shown
 from talka.work.handlers import MARK
 from talka.work.specs import BadWorkflows, SpecProblem
@@ -109,13 +110,14 @@ class Dag:
         params: Mapping[str, Param | Fields] | None = None,
         timezone: str = "",
         catch_up: CatchUp = "one",
+        on_timeout: OnTimeout = "kill",
     ) -> None:
         """`params`: what is said when it is submitted, and stands in configs as `${name}`."""
         self.name = name
         self.params = params or {}
         self.schedule, self.timezone, self.catch_up = schedule, timezone, catch_up
         self.file, self.line = _written_at()
-        self._settings: dict[str, Any] = {"on_failure": on_failure}
+        self._settings: dict[str, Any] = {"on_failure": on_failure, "on_timeout": on_timeout}
         for field, value in (("retry", retry), ("timeouts", timeouts), ("timeout", timeout)):
             if value is not None:
                 self._settings[field] = value
@@ -149,6 +151,7 @@ class Dag:
         bounds: Bounds | Fields | None = None,
         for_each: "PipelineNode | str" = "",
         max_parallel: int = 0,
+        on_timeout: OnTimeout | None = None,
     ) -> PipelineNode:
         """Adds a task. `handler` is the name of one, or a function under @handler in the same file or another.
 
@@ -170,6 +173,7 @@ class Dag:
             "bounds": bounds,
             "for_each": ",".join(self._ids(for_each, problems)) if isinstance(for_each, PipelineNode) else for_each,
             "max_parallel": max_parallel,
+            "on_timeout": on_timeout,
         }
         self._tasks.append(_Written(fields, problems, *_written_at()))
         return PipelineNode(id, self)

@@ -161,6 +161,17 @@ class StreamRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Empty where only sizes were asked for."""
 
 
+class TimeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How much time an attempt got that asked for more than its timeout, or was warned."""
+
+    job: int
+    index: int
+    attempt: int
+    fence: int
+    kept: bytes
+    """As `control.tasks.attempt_time.encoded` made it."""
+
+
 class EventRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Something people may want to know of a job. When it was started and ended is in its own row, the ends of tasks in
     theirs; neither is repeated here."""
@@ -391,6 +402,12 @@ class PutStreams(msgspec.Struct, frozen=True, gc=False):
     """Of the job, all that is kept, with these."""
 
 
+class PutTime(msgspec.Struct, frozen=True, gc=False):
+    """What is kept of the time of an attempt, in place of what was."""
+
+    row: TimeRow
+
+
 class PutSchedule(msgspec.Struct, frozen=True, gc=False):
     row: ScheduleRow
 
@@ -437,6 +454,7 @@ Change: TypeAlias = (
     | PutEvent
     | PutLogs
     | PutStreams
+    | PutTime
     | PutSchedule
     | DropSchedule
     | PutNotice

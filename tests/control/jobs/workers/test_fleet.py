@@ -22,6 +22,7 @@ from talka.control.jobs.workers.worker_life import HeardLives, WorkerLife
 from talka.errors import Invalid
 from talka.units import NEVER, SECOND
 from talka.wire.jobs import Beat, QuietCore, Running, TaskLoad, WorkerFacts
+from talka.wire.machines import WorkerMachine
 from tests.sim.variants import without
 
 LEASE = 5_100_000_000
@@ -1342,3 +1343,20 @@ def test_a_beat_of_an_earlier_life_from_the_same_folder_that_was_long_on_its_way
 
     assert fleet.holds("a", 7) and not fleet.holds("a", 6)
     assert beat(fleet, "a", 2 * SECOND, boot=8, folder=5, life=4)[0] == WorkerLost("a", 7, "it was restarted")
+
+
+def test_what_was_told_of_a_machine_is_kept_until_it_is_told_anew() -> None:
+    fleet, one, other = Fleet(), WorkerMachine("one"), WorkerMachine("other")
+    beat(fleet, "w", 0, number=1, machine=one)
+    beat(fleet, "w", 1, number=2)
+    assert life_of(fleet, "w").machine == one
+
+    beat(fleet, "w", 2, number=4)
+    beat(fleet, "w", 3, number=3, machine=other)
+    assert life_of(fleet, "w").machine == other, "the beat was overtaken; it is answered, and tells no more"
+    beat(fleet, "w", 4, number=1, machine=one)
+    assert life_of(fleet, "w").machine == other
+    assert life_of(fleet, "w").registered_at == 0
+
+    beat(fleet, "w", 20 * SECOND, number=1, boot=1, machine=one)
+    assert life_of(fleet, "w").machine == other

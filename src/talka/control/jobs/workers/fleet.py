@@ -257,6 +257,33 @@ class Fleet:
         self._jobs.setdefault(job, {})[worker, life.boot] = life
         self._look_when_unblocked(life)
 
+    def shrink(self, job: str, worker: str, boot: int, cores: int) -> int:
+        """Of this life of a worker the job keeps so many cores; how many fewer than before."""
+        life = self._jobs.get(job, {}).get((worker, boot))
+        if life is None or life.reserved[job] <= cores:
+            return 0
+        fewer = life.reserved[job] - cores
+        life.shrink(job, cores)
+        if not cores:
+            self._drop(job, worker, boot)
+        self.shifted[worker] = None
+        return fewer
+
+    def _drop(self, job: str, worker: str, boot: int) -> None:
+        held = self._jobs[job]
+        del held[worker, boot]
+        if not held:
+            del self._jobs[job]
+
+    def reserved(self, *, usable: bool = False) -> dict[str, int]:
+        """Cores that each load job has; with `usable`, on workers that may be given work now."""
+        found: dict[str, int] = {}
+        for life in self._workers.values():
+            if life.is_usable or not usable:
+                for job, cores in life.reserved.items():
+                    found[job] = found.get(job, 0) + cores
+        return found
+
     def release(self, job: str) -> None:
         """The job has ended."""
         for life in self._jobs.pop(job, {}).values():
@@ -314,6 +341,10 @@ class Fleet:
     def total_unreserved(self) -> int:
         """Those of them that no load job has."""
         return sum(life.unreserved for life in self._workers.values() if life.is_usable)
+
+    def total_unreserved_soon(self) -> int:
+        """The same, and those of workers that may be given work again at any moment."""
+        return sum(life.unreserved for life in self._workers.values() if life.may_be_usable)
 
     def total_free(self) -> int:
         """Those of them that nobody has: `choose` finds at most so many."""
@@ -411,10 +442,7 @@ class Fleet:
 
     def _lose(self, now: int, life: WorkerLife, cause: str) -> WorkerLost:
         for job in life.reserved:
-            held = self._jobs[job]
-            del held[life.name, life.boot]
-            if not held:
-                del self._jobs[job]
+            self._drop(job, life.name, life.boot)
         life.lost(now, cause)
         return WorkerLost(life.name, life.boot, cause)
 

@@ -3,7 +3,10 @@
 See docs/decisions/0020-cores-are-granted-per-job.md.
 """
 
+from collections.abc import Mapping
+
 from talka.wire.entries import Grant
+from talka.wire.jobs import SpareCores
 
 
 class GrantedWorkers:
@@ -14,6 +17,8 @@ class GrantedWorkers:
         self._ever = frozenset(grant.worker for grant in grants)
         self._unfit: dict[str, None] = {}
         """Workers that declined a task, until the leader has granted other cores in place of theirs."""
+        self._given_back: dict[str, int] = {}
+        """Cores that are not used any more, until the leader has changed the grants there."""
 
     def update(self, grants: tuple[Grant, ...]) -> None:
         def of(worker: str, among: tuple[Grant, ...]) -> list[Grant]:
@@ -22,16 +27,40 @@ class GrantedWorkers:
         before, self._grants = self._grants, grants
         self._ever = frozenset(grant.worker for grant in grants)
         self._unfit = {worker: None for worker in self._unfit if of(worker, before) == of(worker, grants)}
+        self._given_back = {
+            worker: cores for worker, cores in self._given_back.items() if of(worker, before) == of(worker, grants)
+        }
 
     def turn_away(self, worker: str) -> None:
         """The worker cannot run tasks of this job: use none of its cores."""
         self._unfit[worker] = None
 
+    def give_back(self, cores: Mapping[str, int]) -> bool:
+        """Use so many cores of each worker no more; whether there are any."""
+        for worker, count in cores.items():
+            self._given_back[worker] = self._given_back.get(worker, 0) + count
+        return bool(cores)
+
+    def spare(self) -> tuple[SpareCores, ...]:
+        """What is given back, as the leader is told it."""
+        had = self._granted_cores()
+        return tuple(
+            SpareCores(worker, self.boot_of(worker), had[worker], had[worker] - count)
+            for worker, count in self._given_back.items()
+        )
+
     def cores(self) -> dict[str, int]:
         """Number of cores that the job may use now, per worker."""
+        return {
+            worker: cores - self._given_back.get(worker, 0)
+            for worker, cores in self._granted_cores().items()
+            if worker not in self._unfit
+        }
+
+    def _granted_cores(self) -> dict[str, int]:
         cores: dict[str, int] = {}
         for grant in self._grants:
-            if not grant.lost and grant.worker not in self._unfit:
+            if not grant.lost:
                 cores[grant.worker] = cores.get(grant.worker, 0) + grant.cores
         return cores
 

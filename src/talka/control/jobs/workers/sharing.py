@@ -104,6 +104,13 @@ class CoreSharing:
         self.let_go()
         return fleet.choose(least, rng=self._rng, beside_tasks=True)
 
+    def pass_by(self, now: int, least: int, most: int) -> Picks | None:
+        """Cores for a job that starts before the one that is next, which waits for other load jobs: such as nobody has.
+        None: there are not enough."""
+        if not 0 < least <= (free := self._fleet.total_free()):
+            return None
+        return self._fleet.choose(min(most, free), rng=self._rng)
+
     def give_back(self, lost: Sequence[Grant]) -> Picks | None:
         """Of a worker that was restarted, cores in place of these, which a job has lost with its earlier life: also
         where tasks are quicker to take them. Results of what ran there may be on its disk, and only who has cores is

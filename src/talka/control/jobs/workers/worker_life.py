@@ -19,6 +19,7 @@ from talka.control.tasks.quarantine import Denied
 from talka.control.tasks.worker_room import LOAD_JOBS_HAVE_ALL, CoresForTasks
 from talka.units import MILLISECOND
 from talka.wire.jobs import Beat, QuietCore, TaskLoad, WorkerFacts
+from talka.wire.machines import WorkerMachine
 from talka.wire.views import OVERLOADED, DecisionName, WorkerState
 from talka.work.durations import tenths_text
 
@@ -46,6 +47,12 @@ class WorkerLife(msgspec.Struct, eq=False):
     """None before the first beat."""
     number: int = -1
     """Of the latest beat."""
+    registered_at: int = 0
+    """When its first beat was heard."""
+    machine: WorkerMachine | None = None
+    """As the latest beat said that told it."""
+    machine_number: int = -1
+    """Of that beat."""
     was_heard: bool = True
     """By this process, at some time; False of one that is only expected."""
     is_silent: bool = False
@@ -135,6 +142,12 @@ class WorkerLife(msgspec.Struct, eq=False):
         """It lives and would take work. A busy worker is not a sick one: it is taken where no other will do. Nor is one
         of which a core hangs: its other cores do not."""
         is_out = self.is_lost or self.is_silent or self.is_drained or self.is_blocked
+        return not is_out and self.facts is not None and self.facts.state == "healthy"
+
+    @property
+    def may_be_usable(self) -> bool:
+        """It is, or may be at any moment: when it is heard again, or its breaker has waited long enough."""
+        is_out = self.is_lost or self.is_drained
         return not is_out and self.facts is not None and self.facts.state == "healthy"
 
     @property
@@ -234,6 +247,11 @@ class WorkerLife(msgspec.Struct, eq=False):
         self.is_lost = self.is_silent = False
         self.heard_at = now
         self.until = until
+        if self.facts is None:
+            self.registered_at = now
+        if beat.facts.machine is not None and beat.number > self.machine_number:
+            # Also of one that was overtaken: it is answered, and what it told is not told again.
+            self.machine, self.machine_number = beat.facts.machine, beat.number
         if beat.number > self.number:
             self.number = beat.number
             self.facts = beat.facts
@@ -266,6 +284,13 @@ class WorkerLife(msgspec.Struct, eq=False):
 
     def release(self, job: str) -> None:
         self.used -= self.reserved.pop(job, 0)
+
+    def shrink(self, job: str, cores: int) -> None:
+        """The job keeps so many."""
+        self.release(job)
+        self.used += cores
+        if cores:
+            self.reserved[job] = cores
 
     def failed(self, now: int) -> None:
         if self._breaker is None:

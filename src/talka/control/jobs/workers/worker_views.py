@@ -1,12 +1,23 @@
 """A worker as people are shown it: every number and every decision is that by which the leader goes."""
 
+from collections.abc import Iterable
+
 from talka.cluster.effects import HANDLE
 from talka.control.jobs.workers.worker_life import WorkerLife
 from talka.units import MILLISECOND
+from talka.wire.machines import MachineView
 from talka.wire.views import LEVELS, QuietCoreView, WorkerDecision, WorkerView, instant_text
 
 
-def view_of(life: WorkerLife, now: int, wall_offset_ns: int) -> WorkerView:
+def views_of(lives: Iterable[WorkerLife], now: int, wall_offset_ns: int, name: str = "") -> list[WorkerView]:
+    """Of all, or of the one of this name with its handlers and its machine."""
+    if not name:
+        return [_view_of(life, now, wall_offset_ns, is_whole=False) for life in lives]
+    return [_view_of(life, now, wall_offset_ns, is_whole=True) for life in lives if life.name == name]
+
+
+def _view_of(life: WorkerLife, now: int, wall_offset_ns: int, *, is_whole: bool) -> WorkerView:
+
     def instant(at: int) -> str:
         return instant_text((at + wall_offset_ns) // MILLISECOND)
 
@@ -40,5 +51,10 @@ def view_of(life: WorkerLife, now: int, wall_offset_ns: int) -> WorkerView:
         tasks_waiting=life.tasks.waiting,
         task_cores=life.busy_cores,
         load_cores=life.used,
+        load_percent=facts.load_percent if facts else 0,
+        registered_at=instant(life.registered_at) if facts else "",
+        heard_at=instant(life.heard_at) if facts else "",
+        handlers=list(facts.handlers) if facts and is_whole else [],
+        machine=MachineView.of(life.machine) if life.machine and is_whole else None,
         level=LEVELS[facts.overload if facts else 0],
     )
