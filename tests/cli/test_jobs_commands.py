@@ -18,7 +18,7 @@ from talka.client.kinds import AnyJob
 from talka.client.sheets import waiting_text
 from talka.client.watched_job import WatchedJob
 from talka.wire.machines import GpuView, MachineView
-from talka.wire.views import JobFacts, ManagerView, QuietCoreView, WorkerDecision, WorkerView
+from talka.wire.views import CertificateView, JobFacts, ManagerView, QuietCoreView, WorkerDecision, WorkerView
 from talka.work.lifecycle import JobState
 from tests import processes
 from tests.processes import TALKA
@@ -352,6 +352,22 @@ def test_status_of_the_cluster(remote: Any, command: Any) -> None:
         ["m2", "active", "127.0.0.1:2", "0"],
     ]
     assert json.loads(command("cluster", "status", "--json", "--to", remote.to).out)["leader"] == "m1"
+
+
+def test_status_of_a_cluster_with_certificates_says_when_they_end(remote: Any, command: Any) -> None:
+    ends = "2030-05-06T07:08:09Z"
+    remote.control.certificates = [CertificateView("w1", "worker", ends, 12, "ends soon")]
+
+    out = command("cluster", "status", "--to", remote.to).out
+
+    assert [line.split() for line in out.splitlines()[-2:]] == [
+        ["CERTIFICATE", "ROLE", "UNTIL", "DAYS", "NOTE"],
+        ["w1", "worker", ends, "12", "ends", "soon"],
+    ]
+    document = json.loads(command("cluster", "status", "--json", "--to", remote.to).out)
+    assert document["certificates"] == [
+        {"name": "w1", "role": "worker", "until": ends, "days": 12, "note": "ends soon"}
+    ]
 
 
 # Where the cluster is, and what opens it.

@@ -32,6 +32,8 @@ from talka.cluster.membership.vouched import Vouched
 from talka.control.clients import shedding
 from talka.control.clients.request_classes import RequestClass
 from talka.control.clients.shedding import Shedding
+from talka.control.dags.book import DagBook
+from talka.control.dags.handler_counts import HandlerCounts
 from talka.control.dags.keeper import DagKeeper
 from talka.control.jobs.checkpoints import Checkpoints
 from talka.control.jobs.commands import Assignments
@@ -44,6 +46,8 @@ from talka.control.jobs.workers.health import CorrelatedFailure
 from talka.control.jobs.workers.lease_rule import LeaseRule
 from talka.control.jobs.workers.worker_life import WorkerLife
 from talka.control.load.load_job import LoadJob
+from talka.control.manager import Manager
+from talka.control.member import peer_pool
 from talka.control.member.agreements import Agreements
 from talka.control.member.replay_guard import ReplayGuard, ReplayWindow
 from talka.control.member.ring_guard import RingGuard
@@ -62,6 +66,7 @@ from talka.control.worker.handlers_code import OWN
 from talka.control.worker.handlers_pool import HandlerPool
 from talka.control.worker.handlers_room import HandlerRoom
 from talka.control.worker.lease import WorkerLease
+from talka.control.worker.manager_search import ManagerSearch
 from talka.control.worker.variables import WorkerVariables
 from talka.store.dags.sqlite import SqliteRecords
 from talka.testing import store_chores
@@ -374,6 +379,25 @@ def never_ends(right, self):
     return NEVER
 
 
+@variant("remembered_managers", ManagerSearch, "told")
+def writes_nobody_down(right, self, now, managers):
+    """A worker keeps on its disk where managers are, and greets them when it is started again."""
+    right(self, now, managers)
+    return None
+
+
+@variant("named_managers", Manager, "_named_to")
+def names_nobody(right, self, seeks):
+    """A manager that does not lead tells a worker without a lease where the others are."""
+    return ()
+
+
+@variant("near_first", peer_pool, "tier_of")
+def takes_all_for_near(right, own, other):
+    """Of several that can all do the same a near one is asked first."""
+    return peer_pool.Tier.ANY
+
+
 @variant("core_deadline", Worker, "_tell_cores")
 def tells_no_core(right, self):
     """A core stops by its own clock when its worker's lease is over, also while the worker stands still."""
@@ -627,6 +651,18 @@ def sweeps_by_the_clock_of_the_day(right, self, now):
 
     with patch.object(SqliteRecords, "sweep", _in_place_of(SqliteRecords.sweep, sweep)):
         right(self, now)
+
+
+@variant("restored_counts", DagBook, "restore")
+def counts_new_tasks_alone(right, self, now, live, streams=()):
+    own, self._handlers = self._handlers, HandlerCounts()
+    right(self, now, live, streams)
+    self._handlers = own
+
+
+@variant("delays_end", DagBook, "_delays_no_more")
+def goes_on_counting_it_as_delayed(right, self, task):
+    pass
 
 
 @variant("class_order", Shedding, "_is_shed")

@@ -167,6 +167,7 @@ from talka.wire.tasks import (
     WarnTasks,
 )
 from talka.wire.views import (
+    CertificateView,
     ClusterView,
     JobFacts,
     JobsPage,
@@ -308,6 +309,8 @@ WORKER = WorkerFacts(
         *("host1", 4711, "Debian GNU/Linux 12, Linux 6.1", "x86_64", "Xeon", ("avx", "sse2"), 8, "CPython 3.11.2"),
         *(1 << 40, 1 << 38, (GpuFacts("T4", 16 << 30),), (("rack", "7"), ("spare", ""))),
     ),
+    zone="z1",
+    region="r1",
     overload=2,
 )
 
@@ -380,6 +383,9 @@ WORKER_VIEW = WorkerView(
     "2026-09-21T14:13:21.007Z",
     ["extract", "load"],
     MachineView("host1", 4711, cpu_flags=["avx"], gpus=[GpuView("T4", 16 << 30)], tags={"rack": "7"}),
+    "z1",
+    "d1",
+    "r1",
     "stressed",
 )
 ANSWERS: dict[str, manager_calls.LeaderAnswer] = {
@@ -390,7 +396,11 @@ ANSWERS: dict[str, manager_calls.LeaderAnswer] = {
     "workers": manager_calls.WorkersTold((WORKER_VIEW,)),
     "worker": manager_calls.WorkerTold(WORKER_VIEW),
     "cluster": manager_calls.ClusterTold(
-        ClusterView("prod", "m1", 7, [ManagerView("m1", "active", "10.0.0.1:7701", True, 3)], 5, 40, 8, 1, 36)
+        ClusterView(
+            *("prod", "m1", 7, [ManagerView("m1", "active", "10.0.0.1:7701", True, 3, "z1", "d1", "r1")]),
+            *(5, 40, 8, 1, 36),
+            [CertificateView("w1", "worker", "2030-05-06T07:08:09Z", 12, "ends soon")],
+        )
     ),
     "lease": manager_calls.LeaseTold(LeaseView(5000, 2000, 300, "talka cluster lease")),
 }
@@ -406,6 +416,7 @@ JOBS: dict[str, jobs.JobMessage] = {
         (QuietCore("b4k7", ("Shop",), 4711, "stuck", 31_000, 'File "shop.py", line 9 in go'),),
         TaskLoad(3, 1, 2),
         True,
+        True,
     ),
     "beat-of-few-words": Beat(0, WorkerFacts(1)),
     "renew": Renew(
@@ -413,7 +424,7 @@ JOBS: dict[str, jobs.JobMessage] = {
         70,
         5 * SECOND,
         False,
-        (ManagerAt("m1", "10.0.0.1:7700"), ManagerAt("m2", "")),
+        (ManagerAt("m1", "10.0.0.1:7700", "z1", "d1", "r1"), ManagerAt("m2", "")),
         ("b4k7",),
         ("b4k8",),
         True,
@@ -422,6 +433,7 @@ JOBS: dict[str, jobs.JobMessage] = {
     ),
     "renew-of-few-words": Renew((0, 0, 0), 0, 5 * SECOND, True),
     "elsewhere": Elsewhere("m2"),
+    "elsewhere-than-sought": Elsewhere("m2", (ManagerAt("m2", "10.0.0.2:7700", "z2", "d1", "r1"),)),
     "goodbye": Goodbye(),
     "assign": Assign(
         job="b4k7",

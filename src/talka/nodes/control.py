@@ -27,6 +27,7 @@ from talka.control.jobs.effects import Updated, WatchFailed
 from talka.control.member.leader_calls import CallEnded
 from talka.control.member.metrics import metrics_text
 from talka.errors import Invalid, TalkaError, Unavailable
+from talka.nodes.runtime import Counts
 from talka.wire.manager_calls import (
     CancelJob,
     ClusterTold,
@@ -272,12 +273,20 @@ class ManagerControl:
         node = self._node
         view = (await self._call(DescribeCluster(), ClusterTold)).cluster
         apis, led = node.apis(), {one.name: one.jobs for one in view.managers}
-        states = node.manager_states()
+        states, places = node.manager_states(), node.places()
         managers = [
-            ManagerView(name, state, apis.get(name, ""), name == view.leader, led.get(name, 0))
+            ManagerView(
+                name,
+                state,
+                apis.get(name, ""),
+                name == view.leader,
+                led.get(name, 0),
+                *((at.zone, at.datacenter, at.region) if (at := places.get(name)) else ()),
+            )
             for name, state in states.items()
         ]
-        return msgspec.structs.replace(view, name=node.options.cluster, managers=managers)
+        certificates = node.certificates()
+        return msgspec.structs.replace(view, name=node.options.cluster, managers=managers, certificates=certificates)
 
     def is_ready(self) -> str:
         return self._node.why_not_ready()
@@ -286,6 +295,10 @@ class ManagerControl:
         return metrics_text(self._node.member, boottime_ns(), self._node.counts())
 
     # -- besides
+
+    def limit_counts(self) -> Counts:
+        """Metrics of whose requests are counted, and how many had to wait."""
+        return {"api_clients": len(self.limits), "api_rate_limited_total": dict(self.limits.refused)}
 
     def limiter(self, operation: str, client: str) -> float:
         """Seconds to wait before this may be asked; 0: go on. Whoever has no name is not counted: it is the one user of

@@ -89,6 +89,9 @@ class WorkerFacts(msgspec.Struct, frozen=True, array_like=True):
     """Its cores still load the files with its handlers: which there are is not known yet."""
     machine: WorkerMachine | None = None
     """Told until the leader has it, and again when it has changed; None: as it was told before."""
+    zone: Name = ""
+    """Where in its datacenter it stands."""
+    region: Name = ""
     overload: Annotated[int, msgspec.Meta(ge=0, le=3)] = 0
     """How overloaded it is: an index of `wire.views.LEVELS`. One that is overloaded is given work last, and lives."""
 
@@ -148,11 +151,16 @@ class Beat(Message, frozen=True, tag=1):
     tasks: TaskLoad = TaskLoad()
     leaves: bool = False
     """It is draining because it is told to end, and will not take work again."""
+    seeks: bool = False
+    """It has no lease: whoever hears this and does not lead tells it where managers are."""
 
 
 class ManagerAt(msgspec.Struct, frozen=True, array_like=True):
     name: Name
     address: Annotated[str, msgspec.Meta(max_length=300)]
+    zone: Name = ""
+    datacenter: Name = ""
+    region: Name = ""
 
 
 class Renew(Message, frozen=True, tag=2):
@@ -186,6 +194,8 @@ class Elsewhere(Message, frozen=True, tag=3):
 
     leader: Name
     """Empty when none is known."""
+    managers: Annotated[tuple[ManagerAt, ...], msgspec.Meta(max_length=MANAGERS_LIMIT)] = ()
+    """Where managers are, for a worker that seeks them."""
 
 
 class Goodbye(Message, frozen=True, tag=4):

@@ -145,6 +145,10 @@ class WorkerView(msgspec.Struct, frozen=True):
     handlers: list[str] = []
     """Names of what it can run; told of a worker that is asked for by its name, as its machine is."""
     machine: MachineView | None = None
+    zone: str = ""
+    """Where it stands, as far as it was said."""
+    datacenter: str = ""
+    region: str = ""
     level: LevelName = "normal"
     """How overloaded it is, by what it measures itself."""
 
@@ -159,6 +163,10 @@ class ManagerView(msgspec.Struct, frozen=True):
     """It leads the cluster."""
     jobs: int = 0
     """That it leads."""
+    zone: str = ""
+    """Where it stands, as far as it was said."""
+    datacenter: str = ""
+    region: str = ""
 
 
 class LeaseView(msgspec.Struct, frozen=True):
@@ -171,6 +179,21 @@ class LeaseView(msgspec.Struct, frozen=True):
     """Until the new one holds: the longer of both is waited for."""
     by: str = ""
     """Where it comes from."""
+
+
+class CertificateView(msgspec.Struct, frozen=True):
+    """Of a node, as the manager that was asked knows it."""
+
+    name: str
+    """Of the node; of an authority, that of the manager that has it."""
+    role: str
+    """Of the node, or authority."""
+    until: str
+    """RFC 3339, in UTC."""
+    days: int
+    """That are left; below 0: it has ended."""
+    note: str = ""
+    """ends soon (within 30 days), ended."""
 
 
 class ClusterView(msgspec.Struct, frozen=True):
@@ -187,6 +210,8 @@ class ClusterView(msgspec.Struct, frozen=True):
     """Jobs that wait for cores."""
     cores_usable: int = 0
     """Cores of workers that may be given work: what shares by priority are shares of."""
+    certificates: list[CertificateView] = []
+    """Those that end first. Empty where there are none."""
 
 
 class WorkflowUpdate(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from talka.control.tasks.quarantine import LASTS_NS
 from talka.control.tasks.task import DagTask, Needs, packed
 from talka.control.tasks.worker_room import CoresForTasks, DispatchLimits, DispatchWorker
 from talka.units import MILLISECOND, MINUTE, NEVER, SECOND
+from talka.wire.jobs import WorkerFacts
 from talka.wire.task_views import LimitView, QueueView, Reason
 from talka.work.dags.dag import DagSettings, Limit
 from talka.work.dags.records import JobRow
@@ -134,7 +135,7 @@ def test_a_task_that_is_ready_alone_waits_for_room_and_is_shown_meanwhile() -> N
     lone = tasks_of(new_job(2), 1)
     dispatcher.put(0, lone)
     assert dispatcher.assign(0) == [] and dispatcher.ready == 1
-    assert dispatcher.queues(0).queues[0].ready == 1 and dispatcher.position(lone[0].job) == 0
+    assert dispatcher.queues(0).queues[0].waiting == 1 and dispatcher.position(lone[0].job) == 0
     dispatcher.ended(1, first, SECOND)
     assert ids(dispatcher.assign(1)) == ["2.0"]
 
@@ -405,6 +406,13 @@ def test_an_overloaded_worker_is_given_tasks_when_no_other_has_room() -> None:
     dispatcher.put(0, tasks_of(new_job(), 10))
 
     assert [name for _, name in dispatcher.assign(0)] == ["w2"] * 8 + ["w1"] * 2
+
+
+@pytest.mark.parametrize(("overload", "is_overloaded"), [(0, False), (2, False), (3, True)])
+def test_what_a_worker_says_of_its_load_is_known_where_tasks_are_given_out(overload: int, is_overloaded: bool) -> None:
+    known = DispatchWorker.of(WorkerFacts(4, overload=overload), CoresForTasks("w1", 4), "healthy")
+
+    assert known.is_overloaded is is_overloaded
 
 
 def test_a_worker_gets_only_what_it_can_run() -> None:
@@ -720,7 +728,7 @@ def test_what_is_remembered_of_handlers_and_pools_is_bounded() -> None:
             dispatcher.ended(0, task, MILLISECOND)
     assert len(dispatcher.workers._pools) <= 4
     assert len(dispatcher.workers.handlers) <= 4
-    assert [view.running for view in dispatcher.queues(0).queues if view.running] == [1]
+    assert [view.active for view in dispatcher.queues(0).queues if view.active] == [1]
 
 
 def test_workers_that_got_room_are_remembered_in_bounds_and_nobody_misses_it() -> None:
@@ -902,8 +910,8 @@ def test_whatever_happens_credits_and_limits_are_exact(moves: list[tuple[str, in
         holding = [given for given in flying if given.needs is not None and given.needs.limits]
         view = dispatcher.queues(now)
         assert sum(limit.held for limit in view.limits) == len(holding)
-        assert sum(queue.ready for queue in view.queues) == len(ready)
-        assert sum(queue.running for queue in view.queues) == len(flying)
+        assert sum(queue.waiting for queue in view.queues) == len(ready)
+        assert sum(queue.active for queue in view.queues) == len(flying)
         on_db = [given.needs for given in holding if given.needs in (ONE_AT_A_TIME, kinds[5])]
         assert len(on_db) <= (1 if ONE_AT_A_TIME in on_db else 2)
         for one in workers:

@@ -35,6 +35,12 @@ class ManagersLearned(msgspec.Struct, frozen=True):
     managers: tuple[ManagerAt, ...]
 
 
+class GreetManager(msgspec.Struct, frozen=True):
+    """Greet whoever is at this address, and say `on_welcomed` if it lets this worker in."""
+
+    address: str
+
+
 class WorkerLeaseGranted(msgspec.Struct, frozen=True):
     """A leader counts on this worker."""
 
@@ -178,5 +184,13 @@ ShardsEffect: TypeAlias = (
 )
 """Of what a worker holds of load jobs."""
 WorkerEffect: TypeAlias = (
-    ShardsEffect | CoresEffect | CoresUntil | ManagersLearned | WorkerLeaseGranted | LeaseEnded | Drained | Undrained
+    ShardsEffect
+    | CoresEffect
+    | CoresUntil
+    | ManagersLearned
+    | GreetManager
+    | WorkerLeaseGranted
+    | LeaseEnded
+    | Drained
+    | Undrained
 )

@@ -387,7 +387,7 @@ class DagReading:
 
     async def queues(self) -> QueuesView:
         self._check_loaded()
-        return self._kept.turns.dispatcher.queues(boottime_ns())
+        return self._kept.turns.queues(boottime_ns())
 
     async def dead_letters(self, cursor: str, limit: int) -> DeadLettersPage:
         after = (0, -1)
