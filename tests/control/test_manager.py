@@ -304,6 +304,19 @@ def test_an_overloaded_manager_says_nothing_to_those_whose_reports_nobody_waits_
     assert sole.manager().shedding.statistics_refused == 5
 
 
+def test_an_overloaded_manager_tells_watchers_once_a_second(sole: Play, order_of: OrderOf) -> None:
+    job, _ = sole.running(order_of())
+    sole.manager().shedding.level = Level.OVERLOADED
+    _, effects = sole.manager().watch(sole.now, job, steps=False)
+    sole.act("m1", effects)
+    sole.run(1)
+
+    sole.run(0.001)
+    told = len(of(sole.run(3), Updated))
+
+    assert 3 <= told <= 4
+
+
 def test_an_overloaded_manager_takes_beats_results_and_cancels(sole: Play, order_of: OrderOf) -> None:
     job, _ = sole.running(order_of())
     sole.manager().shedding.level = Level.OVERLOADED

@@ -19,6 +19,7 @@ from talka.control.jobs.effects import (
 from talka.control.jobs.workers.fleet import REAP_NS, Fleet, Leaves, NotFree
 from talka.control.jobs.workers.health import SILENT_NS
 from talka.control.jobs.workers.worker_life import HeardLives, WorkerLife
+from talka.control.jobs.workers.worker_views import views_of
 from talka.errors import Invalid
 from talka.units import NEVER, SECOND
 from talka.wire.jobs import Beat, QuietCore, Running, TaskLoad, WorkerFacts
@@ -644,6 +645,7 @@ def test_an_overloaded_worker_is_taken_last_and_lives() -> None:
     assert fleet.choose(5, rng=Random(1)) == [("overloaded", 1, 5)]
     fleet.review(0)
     assert [one.what for one in life.decisions] == ["overloaded"]
+    assert [one.level for one in views_of(fleet.lives(), 0, 0)] == ["normal", "overloaded", "stressed"]
     beat(fleet, "overloaded", SECOND, cores=8)
     assert life.is_calm
 
