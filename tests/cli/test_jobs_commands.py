@@ -282,6 +282,8 @@ def test_worker_is_shown_with_its_machine(remote: Any, command: Any) -> None:
         load_percent=40,
         registered_at=at,
         heard_at=at,
+        zone="z1",
+        region="r1",
         handlers=["load", "resize"],
         machine=machine,
         quiet_cores=[QuietCoreView("j1", ["Shop"], 9, "stalled", at)],
@@ -301,6 +303,7 @@ def test_worker_is_shown_with_its_machine(remote: Any, command: Any) -> None:
         "load": "40 % of its processors",
         "handlers": "load, resize",
         "tags": "rack=7, spare",
+        "stands": "z1, r1",
         "host": "host1",
         "pid": "4711",
         "system": "Debian GNU/Linux 12, Linux 6.1, x86_64",
@@ -347,6 +350,7 @@ def test_status_of_the_cluster(remote: Any, command: Any) -> None:
     remote.control.managers = [ManagerView("m2", "active", "127.0.0.1:2"), ManagerView("m1", "active", "", True, 3)]
     code, out, err = command("cluster", "status", "--to", remote.to)
     assert (code, err) == (0, "") and "2 of 4 are free" in out and "m1, term 3" in out and "empty" in out
+    assert f"answered   by {remote.to} after " in out
     assert [line.split() for line in out.splitlines()[-2:]] == [
         ["m1", "active", "3", "leads"],
         ["m2", "active", "127.0.0.1:2", "0"],

@@ -18,9 +18,11 @@ from tests.sim import (
     dags,
     elections,
     jobs,
+    late,
     leases,
     membership_figures,
     overload,
+    queues,
     searching,
     skew,
     stalls,
@@ -80,12 +82,16 @@ class Row(msgspec.Struct, frozen=True):
     """Of jobs whose managers have too much to do now and then."""
     is_of_stalls: bool = False
     """Of dag jobs whose manager stands still while a worker dies."""
+    is_of_queues: bool = False
+    """Of jobs of all sizes that queue for few cores."""
     is_of_skew: bool = False
     """Of hosts of two releases."""
     is_of_searching: bool = False
     """Of workers that find managers again."""
     is_of_zones: bool = False
     """Of jobs on managers and workers in several zones."""
+    is_of_late: bool = False
+    """Of jobs that run longer than they may, whose manager falls meanwhile."""
 
 
 def _jobs(name: str, safeguard: str, invariants: tuple[str, ...], seed: int, *, has_hostile: bool = False) -> Row:
@@ -137,9 +143,11 @@ INTACT: Final = (
     Row("nothing, different leases", (), (), 0, 200, is_of_leases=True),
     Row("nothing, managers with too much to do", (), (), 0, 100, is_of_overload=True),
     Row("nothing, a worker that dies in a stall of the manager", (), (), 0, 200, is_of_stalls=True),
+    Row("nothing, jobs of all sizes that queue", (), (), 0, 200, is_of_queues=True),
     Row("nothing, hosts of two releases", (), (), 0, 800, is_of_skew=True),
     Row("nothing, workers that find managers again", (), (), 0, 200, is_of_searching=True),
     Row("nothing, managers and workers in several zones", (), (), 0, 200, is_of_zones=True),
+    Row("nothing, jobs that run longer than they may", (), (), 0, 200, is_of_late=True),
 )
 
 
@@ -241,6 +249,22 @@ ROWS: Final = (
         is_of_searching=True,
     ),
     Row("far managers are asked first (`near_first`)", ("near_first",), ("near",), 6, 200, is_of_zones=True),
+    Row(
+        "more time is forgotten with the manager that gave it (`kept_deadlines`)",
+        ("kept_deadlines",),
+        ("T2",),
+        7,
+        200,
+        is_of_late=True,
+    ),
+    Row(
+        "small jobs pass the one that is next whenever they fit (`reservation`)",
+        ("reservation",),
+        ("no delay",),
+        5,
+        200,
+        is_of_queues=True,
+    ),
     _dags(
         "results of tasks count as often as they come (`task_result_key`)", "task_result_key", (ILLEGAL_MOVE, "D2"), 1
     ),
@@ -323,6 +347,10 @@ def _violated(seed: int, row: Row) -> str:
         world = searching.run(seed)
     elif row.is_of_zones:
         world = zones.run(seed)
+    elif row.is_of_late:
+        world = late.run(seed)
+    elif row.is_of_queues:
+        world = queues.run(seed)
     elif row.is_of_overload:
         world = overload.run(seed)
     elif row.is_of_leases:

@@ -10,7 +10,7 @@ from talka.testing.trust import signed
 from talka.units import MILLISECOND, SECOND
 from talka.wire.orders import BundleFacts, JobOrder, WorkflowOrder
 from talka.wire.shards import Settings
-from talka.work.dsl import Priority
+from talka.work.dsl import AtTimeout, Priority
 from talka.work.load import RATE_PER_S, Plan, Segment
 from talka.work.thresholds import Threshold
 
@@ -141,6 +141,77 @@ def journeys(
         bundle=b"",
         cancel_at_ns=cancel_at_ns,
         shape="journeys",
+    )
+
+
+ASKS: Final = 16
+"""See `Manner`."""
+LATE_TIMEOUT_NS: Final = 6 * SECOND
+
+
+def late(number: int, *, at_ns: int, on_timeout: AtTimeout = "kill") -> Errand:
+    """A job of a workflow that never ends by itself, asks for more time and has something to save."""
+    plan = Plan(model="closed", vus=4, iterations_per_vu=100_000)
+    workflow = msgspec.structs.replace(
+        _workflow("Late", plan), timeout_ns=LATE_TIMEOUT_NS, on_timeout=on_timeout, saves=True
+    )
+    order = JobOrder(
+        name=f"late {number}",
+        bundle=signed(BundleFacts(sha256(URL.encode()).hexdigest(), 0, b"", "test.py", {}, URL)),
+        workflows=(workflow,),
+        settings=Settings(grace_ns=GRACE_NS, seed=ASKS),
+        cores=2,
+    )
+    return Errand(key=f"late {number}", client=0, at_ns=at_ns, order=order, bundle=b"", cancel_at_ns=0, shape="late")
+
+
+def queued(
+    rng: Random,
+    number: int,
+    *,
+    size: int,
+    longest_s: int,
+    client: int,
+    at_ns: int,
+    is_cancelled: bool = False,
+) -> Errand:
+    """A job that may have to wait: most end in time, and their workflows at different times."""
+
+    def timed(longest_s: int) -> Plan:
+        length_ns = rng.randrange(longest_s * 400, longest_s * 1000) * MILLISECOND
+        return Plan.of_vus((Segment(length_ns, 24, 24),))
+
+    def counted() -> Plan:
+        # Shards of unlike numbers of users, who are not equally fast, end at unlike times.
+        return Plan(model="closed", vus=size + rng.randrange(2), iterations_per_vu=rng.randrange(20, 90))
+
+    shape = rng.choice(("one", "one", "one", "two", "chain", "counted")) if number else "one"
+    match shape:
+        case "two":
+            workflows = (_workflow("Short", timed(6)), _workflow("Long", timed(longest_s)))
+        case "chain":
+            after = _workflow("After", timed(6), after=("Before",), priority="low")
+            workflows = (_workflow("Before", timed(longest_s)), after)
+        case "counted":
+            workflows = (_workflow("Load", counted()),)
+        case _:
+            workflows = (_workflow("Load", timed(longest_s)),)
+    order = JobOrder(
+        name=f"queued {number}",
+        bundle=signed(BundleFacts(sha256(URL.encode()).hexdigest(), 0, b"", "test.py", {}, URL)),
+        workflows=workflows,
+        settings=Settings(grace_ns=GRACE_NS),
+        cores=size,
+        priority=rng.choice((5, 5, 5, 5, 8)),
+    )
+    return Errand(
+        key=f"queued {number}",
+        client=client,
+        at_ns=at_ns,
+        order=order,
+        bundle=b"",
+        cancel_at_ns=at_ns + rng.randrange(500, 40_000) * MILLISECOND if is_cancelled else 0,
+        shape=f"queued {shape}",
     )
 
 

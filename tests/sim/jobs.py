@@ -254,6 +254,8 @@ def remembering(managers: tuple[ManagerAt, ...], boot: Boot) -> dict[str, bytes]
 class Story:
     """Runs a plan from its first second to its last."""
 
+    ends_latest: int = ENDS_LATEST
+
     def __init__(
         self,
         plan: Plan,
@@ -352,7 +354,7 @@ class Story:
             world.at(FAULTS_FROM, partial(self._kill_core, world.rng("core dies")))
         if FrozenWorkers.NAME in self.plan.classes:
             world.at(FAULTS_FROM, FrozenWorkers(world, self._busy, CALM_FROM).strike)
-        ends_latest = ENDS_LATEST
+        ends_latest = self.ends_latest
         if CORE_BLOCKED in self.plan.classes:
             ends_latest = ENDS_LATEST_BLOCKED
             world.at(FAULTS_FROM, partial(self._block_core, world.rng(CORE_BLOCKED)))

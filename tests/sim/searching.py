@@ -17,11 +17,12 @@ from talka.cluster.membership.presets import PRESETS
 from talka.control.manager import Manager
 from talka.control.member.admission import Admission, Welcomed
 from talka.control.member.composite import ClusterMember
+from talka.control.member.manager_search import GreetManager
 from talka.control.member.peer_pool import Place
 from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.voter import Voter
 from talka.control.worker.composite import Worker
-from talka.control.worker.effects import GreetManager, ManagersLearned
+from talka.control.worker.effects import ManagersLearned
 from talka.testing.cores import WorkerPart
 from talka.testing.faults import FaultLimits, Faults, link_profile, missing
 from talka.testing.host import Clock, Host

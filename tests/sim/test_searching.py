@@ -2,8 +2,8 @@
 
 import pytest
 
+from talka.control.member.manager_search import ANSWER_NS, MET_NS, PAUSES
 from talka.control.member.peer_pool import Tier
-from talka.control.worker.manager_search import ANSWER_NS, MET_NS, PAUSES
 from talka.units import SECOND
 from tests.sim import searching, zones
 from tests.sim.checkers.searching import FOUND_WITHIN_S

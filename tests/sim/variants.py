@@ -35,9 +35,11 @@ from talka.control.clients.shedding import Shedding
 from talka.control.dags.book import DagBook
 from talka.control.dags.handler_counts import HandlerCounts
 from talka.control.dags.keeper import DagKeeper
+from talka.control.jobs import job_checkpoint
 from talka.control.jobs.checkpoints import Checkpoints
 from talka.control.jobs.commands import Assignments
 from talka.control.jobs.entries import EntryBook
+from talka.control.jobs.granting import Granting
 from talka.control.jobs.remote_load import RemoteLoad
 from talka.control.jobs.take_over import TakeOver
 from talka.control.jobs.workers.fleet import Fleet
@@ -49,6 +51,7 @@ from talka.control.load.load_job import LoadJob
 from talka.control.manager import Manager
 from talka.control.member import peer_pool
 from talka.control.member.agreements import Agreements
+from talka.control.member.manager_search import ManagerSearch
 from talka.control.member.replay_guard import ReplayGuard, ReplayWindow
 from talka.control.member.ring_guard import RingGuard
 from talka.control.member.role_check import RoleCheck
@@ -66,7 +69,6 @@ from talka.control.worker.handlers_code import OWN
 from talka.control.worker.handlers_pool import HandlerPool
 from talka.control.worker.handlers_room import HandlerRoom
 from talka.control.worker.lease import WorkerLease
-from talka.control.worker.manager_search import ManagerSearch
 from talka.control.worker.variables import WorkerVariables
 from talka.store.dags.sqlite import SqliteRecords
 from talka.testing import store_chores
@@ -411,6 +413,12 @@ def knows_no_key(right, self, key):
     return None
 
 
+@variant("kept_deadlines", job_checkpoint, "_deadline_record")
+def forgets_deadlines(right, deadline):
+    """Who takes a job over knows what more time it was given, and whether it was warned."""
+    return None
+
+
 @variant("heard_lives", Fleet, "__init__")
 def forgets_whom_it_heard(right, self, *arguments, heard=None, **named):
     """A worker that this process has heard is given up with its lease; the grace is for those it never heard."""
@@ -427,6 +435,12 @@ def gives_all_up_at_once(right, self, now, silent_since, known, *, is_due):
 def runs_what_comes(right, self, now, digest, content):
     """A worker runs only what a manager of its cluster has signed."""
     return "holds"
+
+
+@variant("reservation", Granting, "_is_over_by")
+def lets_anybody_pass(right, self, now, time, until):
+    """Who starts before the job that is next has surely ended when that can start."""
+    return True
 
 
 @variant("result_key", RemoteLoad, "on_finished")

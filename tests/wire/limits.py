@@ -226,7 +226,11 @@ def arm(**changed: Any) -> list[Any]:
 TO_CORE: Beyond = [
     ("a shard that does not exist", arm(index=1)),
     ("a plan of nothing", arm(plan={**arm()[4]["plan"], "vus": 0})),
+    ("an answer of no number", [5, "second", [0, 4, 1, "it has not advanced"]]),
 ]
 FROM_CORE: Beyond = [
+    ("an ask before the first", [15, 1, {}, [], 0, 0, False, {}, None, 0, [], [], 0, [], 0, 0, 0, [0, 1, ""]]),
+    ("an ask for less than no time", [15, 1, {}, [], 0, 0, False, {}, None, 0, [], [], 0, [], 0, 0, 0, [1, -1, ""]]),
+    ("too long a reason", [15, 1, {}, [], 0, 0, False, {}, None, 0, [], [], 0, [], 0, 0, 0, [1, 1, "x" * 201]]),
     ("an index no histogram has", [15, 1, {}, [{"index": 0, "response_time": {"counts": {3328: 1}}}], 0, 0]),
 ]

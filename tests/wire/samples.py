@@ -130,8 +130,11 @@ from talka.wire.shards import (
     MetricTotals,
     Refused,
     Settings,
+    ShardAnswer,
     StepTotals,
     Stop,
+    TimeAsked,
+    TimeOver,
     Totals,
     UnreadMetric,
     UnreadStep,
@@ -177,6 +180,7 @@ from talka.wire.views import (
     WorkerDecision,
     WorkerView,
 )
+from talka.work.deadlines import Allowance
 from talka.work.lifecycle import JobState
 from talka.work.shapes import ConstantRate, IterationsPerVU, RampingVUs, SharedIterations
 
@@ -468,7 +472,17 @@ JOBS: dict[str, jobs.JobMessage] = {
     "start": Start("b4k7", FENCE, 3, 1_020 * SECOND, 1_000 * SECOND, -5 * SECOND),
     "halt-stop": Halt("b4k7", FENCE, 3, "stop"),
     "halt-kill": Halt("b4k7", FENCE, 3, "kill"),
-    "acknowledge": Acknowledge("b4k7", FENCE, 3, 299, 400, True),
+    "acknowledge": Acknowledge("b4k7", FENCE, 3, 299, 400),
+    "acknowledge-time": Acknowledge(
+        "b4k7",
+        FENCE,
+        3,
+        299,
+        400,
+        ShardAnswer(2, Allowance(15 * SECOND, 4, 20 * SECOND)),
+        TimeOver(10 * SECOND),
+    ),
+    "acknowledge-refusal": Acknowledge("b4k7", FENCE, 3, 0, 1000, is_refusal=True),
     "accepted": ResultAccepted("b4k7", FENCE, 3),
     "reconcile": Reconcile("b4k7", FENCE, 2),
     "snapshot": WorkerSnapshot(
@@ -676,6 +690,8 @@ TO_CORE: dict[str, shards.ToCore] = {
     "go": Go(start_at_ns=1_020_000_000_000, origin_ns=1_000_020_000_000, job_origin_ns=990_000_000_000),
     "stop": Stop(),
     "ack": Ack(300),
+    "answer": ShardAnswer(2, Allowance(0, 4, 20 * SECOND, "it has not advanced")),
+    "time-over": TimeOver(10 * SECOND),
 }
 FROM_CORE: dict[str, shards.FromCore] = {
     "hello": Hello(4711, "3.13.1", "python"),
@@ -700,6 +716,7 @@ FROM_CORE: dict[str, shards.FromCore] = {
         parts=7,
         age_ns=150_000_000,
     ),
+    "totals-that-ask": Totals(6, Tally(), [], 2, 0, asked=TimeAsked(2, 30 * SECOND, "the index is built")),
 }
 
 UNREAD: dict[str, shards.Unread] = {

@@ -202,7 +202,7 @@ CONVERSATIONS = [
         shards.TO_CORE,
         "the owner sent a malformed message",
         {"shards": samples.TO_CORE},
-        {"Arm": 1, "Go": 2, "Stop": 3, "Ack": 4},
+        {"Arm": 1, "Go": 2, "Stop": 3, "Ack": 4, "ShardAnswer": 5, "TimeOver": 6},
         limits.TO_CORE,
     ),
     Conversation(
@@ -274,7 +274,7 @@ def test_every_channel_is_here_and_those_of_packets_have_a_number_of_their_own()
 
 # -- other versions
 
-NEWER: dict[str, int] = {}
+NEWER: dict[str, int] = {"TimeAnswers": 1}
 """Messages, questions, calls and answers that came after protocol 1.0, and the minor that brought each. A number here
 never changes: sides of that minor are told it."""
 ENVELOPES = (asking.Question, manager_calls.LeaderCall, manager_calls.LeaderAnswer)

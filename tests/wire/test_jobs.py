@@ -287,6 +287,16 @@ def test_what_tells_nothing_of_cores_that_come_back_is_still_read(name: str) -> 
     assert read(golden) == older(message, BEFORE_SPARE)
 
 
+@pytest.mark.parametrize("name", sorted(path.stem for path in (OLDER.parent / "before-more-time").glob("*.hex")))
+def test_what_tells_nothing_of_more_time_neither_asks_nor_answers(name: str) -> None:
+    golden = bytes.fromhex((OLDER.parent / "before-more-time" / f"{name}.hex").read_text())
+    message = {**JOBS, **FROM_CORE}[name]
+    read, write = (decode_from_core, encode_to_owner) if name in FROM_CORE else (decode, encode)
+
+    assert golden != write(message)
+    assert read(golden) == message
+
+
 @pytest.mark.parametrize("name", ["beat", "beat-of-few-words"])
 def test_what_tells_nothing_of_loading_is_of_a_worker_whose_handlers_are_known(name: str) -> None:
     golden = bytes.fromhex((OLDER.parent / "before-loading" / f"{name}.hex").read_text())

@@ -20,7 +20,7 @@ from talka.cluster.leadership.lease_terms import LeaseDiffers, OtherLease, OwnLe
 from talka.cluster.membership.members import Member
 from talka.control.blobs.replicated_blobs import BlobFailed, BlobKept, BlobReady, LoadBlob, ServeBlob, piece_of
 from talka.control.clients.overload import Level
-from talka.control.jobs.effects import DocumentWanted, Forwarded, Updated, WatchFailed, WorkerLost
+from talka.control.jobs.effects import DocumentWanted, Forwarded, JobLate, Updated, WatchFailed, WorkerLost
 from talka.control.jobs.entries import PREFIX
 from talka.control.jobs.job_checkpoint import closed_of
 from talka.control.manager import Manager, PassedOn
@@ -103,6 +103,8 @@ class ManagerNode(MemberNode[PassedOn]):
 
     def __init__(self, options: ManagerOptions, on_event: Callable[[Event], None]) -> None:
         self.evictions = self.clock_jumps = 0
+        self.late = {"given": 0, "warned": 0}
+        """Times that workflows of its jobs were given more time, or warned."""
         self.clock = ClockWatch(*both_clocks())
         self._api = options.api
         self._own_lease = options.own_lease
@@ -380,6 +382,8 @@ class ManagerNode(MemberNode[PassedOn]):
         if isinstance(news, Forwarded):
             put_down_forwarded(self.put_down, news)
         self.evictions += isinstance(news, WorkerLost)
+        if isinstance(news, JobLate):
+            self.late[news.what] += 1
         if event := job_event_of(news, self.clock.offset_ns):
             self.runtime.tell(event)
 
@@ -476,6 +480,7 @@ class ManagerNode(MemberNode[PassedOn]):
             "worker_evictions_total": self.evictions,
             "clock_jumps_total": self.clock_jumps,
             **self.control.limit_counts(),
+            "workflows_late_total": dict(self.late),
             "calls_total": self.control.counts["calls"],
             "calls_refused_total": dict(self.control.refused),
         }
@@ -495,6 +500,7 @@ class ManagerNode(MemberNode[PassedOn]):
                 "workers_silent": fleet.silent,
                 "worker_breakers": fleet.breakers(),
                 "worker_lease_seconds": registry.lease.renew_ns / SECOND,
+                **registry.granting.counts(),
             }
         return counts
 

@@ -18,6 +18,7 @@ from talka.control.clients.overload import Level
 from talka.control.load.core_effects import KillCore, StartCore, TellCore
 from talka.control.member.admission import HelloDeclined, RingChanged, Welcomed
 from talka.control.member.composite import ClusterMember, MemberEffect, QuestionAsked, ToNeighbour
+from talka.control.member.manager_search import GreetManager
 from talka.control.member.metrics import metrics_text
 from talka.control.worker.composite import Worker
 from talka.control.worker.core_turns import TURN_LIMITS, TurnLimits
@@ -25,7 +26,6 @@ from talka.control.worker.effects import (
     CoresUntil,
     Drained,
     EndHandlers,
-    GreetManager,
     LookAtCore,
     ManagersLearned,
     StartHandlers,

@@ -23,7 +23,7 @@ from talka.wire.manager_calls import CallAnswer, ManagerCall
 from talka.wire.orders import BundleFacts, Digest
 from talka.wire.security.bundles import KEY_BYTES
 from talka.wire.security.envelopes import ENVELOPE_LIMIT_BYTES, SEALING_LIMIT_BYTES
-from talka.wire.shards import Gap, Settings
+from talka.wire.shards import Gap, Settings, ShardAnswer, TimeOver
 from talka.wire.tasks import TaskMessage
 from talka.work.load import Plan
 
@@ -264,6 +264,10 @@ class Acknowledge(Message, frozen=True, tag=13):
     attempt: Count
     sequence: Count
     every_ms: Count = 0
+    answer: ShardAnswer | None = None
+    """To the latest ask for more time that its reports had."""
+    over: TimeOver | None = None
+    """Once its workflow was warned that its time is over."""
     is_refusal: bool = False
     """The report was not counted, as the manager has too much to do. The next one that is taken brings all of it."""
 

@@ -209,7 +209,9 @@ class TaskInputs(Message, frozen=True, tag=67):
 
 
 class TimeAnswers(Message, frozen=True, tag=68):
-    """To what was asked with MoreTime. Only said to workers that did, and so know it."""
+    """To what was asked with MoreTime."""
+
+    since = 1
 
     epoch: Number
     answers: Annotated[tuple[TimeAnswer, ...], msgspec.Meta(max_length=TASKS_LIMIT)]

@@ -72,6 +72,9 @@ class JobFacts(msgspec.Struct, frozen=True):
     expected_start: str = ""
     """When a queued job is expected to start, by the plans of those that run: RFC 3339, UTC. Empty: that is not
     known."""
+    late: list[str] = []
+    """Of a job that is asked for alone: of each workflow that is late, what more time it was given and why, and whether
+    it has none left."""
 
 
 class JobsPage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -235,6 +238,8 @@ class WorkflowUpdate(msgspec.Struct, frozen=True):
     recent: list[Window] = []
     counted_ns: int = 0
     """Since its plan began: for which instant `tally` holds, by the clocks of those who counted. 0: not known."""
+    late: str = ""
+    """What more time it was given and why, and whether it has none left, in words; empty while it is not late."""
 
 
 class LostPart(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from talka.wire import jobs, tasks
 from talka.wire.jobs import Beat, Finished, JobMessage, LogLines, Renew, Report, WorkerFacts
 from talka.wire.security.access import LEAST, OF_NODES, Asker
 from talka.wire.security.permissions import ENVELOPES, MESSAGES
-from talka.wire.shards import Armed, Refused, Totals, encode
+from talka.wire.shards import Armed, Refused, TimeAsked, Totals, encode
 from talka.wire.tasks import MoreTime, TaskProgress
 
 quick = settings(deadline=None, derandomize=True, max_examples=50)
@@ -124,6 +124,8 @@ def test_statistics_are_refused_when_all_else_is_taken() -> None:
     milestones: list[JobMessage] = [
         Report("b4k7", 1, encode(Armed())),
         Report("b4k7", 1, encode(Refused("file", "there is none"))),
+        Report("b4k7", 1, encode(Totals(2, Tally(), [], 1, 0, asked=TimeAsked(1, 0)))),
+        Report("b4k7", 1, COUNTS.content, (encode(Totals(3, Tally(), [], 1, 0, provided={"token": b"x"})),)),
         Finished("b4k7", 1, "a" * 64, 3),
         Beat(1, WorkerFacts(1)),
         TaskProgress(more_time=(MoreTime(7, 1, 900),)),

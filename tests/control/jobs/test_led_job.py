@@ -11,7 +11,15 @@ import pytest
 from talka.cluster.effects import Lane, Send
 from talka.control.jobs.checkpoints import UNTOLD_NS
 from talka.control.jobs.commands import SYNC_EVERY_NS
-from talka.control.jobs.effects import AttemptAccepted, BlobWanted, DocumentWanted, JobOver, KeepWanted, TaskLost
+from talka.control.jobs.effects import (
+    AttemptAccepted,
+    BlobWanted,
+    DocumentWanted,
+    JobLate,
+    JobOver,
+    KeepWanted,
+    TaskLost,
+)
 from talka.control.jobs.led_job import START_DELAY_NS, LedJob
 from talka.control.member.clock_offsets import ClockOffsets
 from talka.stats.tally import StepTally, Tally
@@ -31,15 +39,31 @@ from talka.wire.jobs import (
     NoTask,
     Report,
     ResultAccepted,
+    SpareCores,
     Stale,
     Start,
     StoreCheckpoint,
     Sync,
     Synced,
+    TaskFacts,
+    WorkerSnapshot,
+    decode_result,
     encode_result,
 )
 from talka.wire.orders import BundleFacts, JobOrder, WorkflowOrder
-from talka.wire.shards import Armed, FromCore, Hello, Refused, Settings, StepTotals, Totals, encode, encode_unread
+from talka.wire.shards import (
+    Armed,
+    FromCore,
+    Hello,
+    Refused,
+    Settings,
+    StepTotals,
+    TimeAsked,
+    TimeOver,
+    Totals,
+    encode,
+    encode_unread,
+)
 from talka.wire.views import LogLine
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.shapes import ConstantRate, IterationsPerVU, LoadShape
@@ -990,3 +1014,145 @@ def test_lines_are_kept_of_workers_that_have_a_part_of_the_job_and_of_nobody_els
     assert led.say("stranger", LogLines("b4k7", 1, 0, ("b",))) == []
 
     assert led.led.lines.all() == [LogLine(1, "w1", "a")]
+
+
+# -- more time
+
+ASKED = TimeAsked(1, 30 * SECOND, "the index is built")
+SLOW = {"shape": IterationsPerVU(1, 1000), "timeout_ns": 60 * SECOND, "saves": True}
+
+
+def test_more_time_is_told_once_a_checkpoint_with_it_is_stored() -> None:
+    led = Led(workflow("Shop", **SLOW)).started().later(50)
+
+    effects = led.totals("w1", 1, 1, 0, asked=ASKED)
+
+    assert [word.answer for word in said(effects, Acknowledge)] == [None]
+    assert (
+        JobLate("b4k7", "Shop", "given", "it asked for more time and was given 15s more: the index is built") in effects
+    )
+    (entry,) = decode_checkpoint(said(effects, StoreCheckpoint)[0].content).workflows
+    assert entry.deadline is not None
+    assert [given.name for given in entry.deadline.extensions] == ["1/1"]
+    (answer,) = said(led.stored(), Acknowledge)
+    assert answer.answer is not None and answer.answer.answer.granted_s == 15
+    (again,) = said(led.totals("w1", 1, 2, 0), Acknowledge)
+    assert (again.sequence, again.answer) == (2, answer.answer), "one may be lost"
+
+
+def test_that_there_is_no_more_time_is_told_at_once_and_stores_nothing() -> None:
+    led = Led(workflow("Shop", **SLOW)).started().later(5)
+
+    effects = led.totals("w1", 1, 1, 0, asked=ASKED)
+
+    denied, acknowledged = (word.answer for word in said(effects, Acknowledge)[::-1])
+    assert acknowledged is None or acknowledged == denied
+    assert denied is not None and not denied.answer
+    assert said(effects, StoreCheckpoint) == []
+
+
+def test_a_warning_is_told_once_it_is_stored_and_with_each_acknowledgement() -> None:
+    led = Led(workflow("Shop", **SLOW)).started().later(60.3)
+
+    effects = led.tick()
+
+    assert said(effects, Acknowledge) == []
+    (entry,) = decode_checkpoint(said(effects, StoreCheckpoint)[-1].content).workflows
+    assert entry.deadline is not None and entry.deadline.is_warned
+    assert {word.over for word in said(led.stored(), Acknowledge)} == {TimeOver(10 * SECOND)}
+    assert [word.over for word in said(led.totals("w1", 1, 1, 0), Acknowledge)] == [TimeOver(10 * SECOND)]
+
+
+def test_an_attempt_that_is_over_when_its_answer_is_stored_is_told_nothing() -> None:
+    led = Led(workflow("Shop", **SLOW)).started().later(50)
+    led.totals("w1", 1, 1, 0, asked=ASKED)
+    led.on_entry(cancel="enough")
+    led.later(40).tick()
+    assert led.led.job is not None and led.led.job.attempts == {}, "it did not stop in time"
+
+    assert [word for word in said(led.stored(), Acknowledge) if word.answer is not None] == []
+
+
+def test_what_a_lost_attempt_had_saved_is_in_its_result() -> None:
+    led = Led(workflow("Shop", **SLOW)).started().later(60.3)
+    led.tick()
+    led.stored()
+    led.totals("w1", 1, 1, 3, provided={"self.context/at": b"7"})
+
+    effects = led.on_entry(grants=(Grant("w1", 7, 1, lost="its lease is over"), Grant("w2", 7, 1)))
+
+    (kept,) = [effect for effect in effects if isinstance(effect, KeepWanted)]
+    assert decode_result(kept.content).provided == {"self.context/at": b"7"}
+
+
+# -- cores that come back
+
+
+def counted(led: Led) -> tuple[SpareCores, ...]:
+    return led.checkpoints()[-1].spare
+
+
+def test_cores_of_shards_that_have_ended_are_given_back_with_the_checkpoint_that_says_so() -> None:
+    led = Led(workflow("Shop", shape=IterationsPerVU(4, 9)), cores=2).started()
+    assert counted(led) == ()
+
+    led.totals("w1", 1, 1, 9, ended=(1,))
+
+    assert counted(led) == (SpareCores("w1", 7, 2, 1),)
+    (shop,) = decode_checkpoint(led.checkpoints()[-1].content).workflows
+    assert [shard.ended for shard in shop.shards] == [(1,), ()]
+    led.stored()
+    assert led.led.job is not None and led.led.job.workers == {"w1": 1, "w2": 2}
+    led.totals("w1", 1, 2, 9, ended=(1,))
+    assert counted(led) == (SpareCores("w1", 7, 2, 1),), "until the leader says so"
+    led.on_entry(grants=(Grant("w1", 7, 1), Grant("w2", 7, 2)))
+    led.finish("w2", 2)
+    assert counted(led) == (SpareCores("w2", 7, 2, 0),)
+    assert led.led.job.workers == {"w1": 1, "w2": 0}
+
+
+def test_a_report_that_tells_of_no_other_shard_that_ended_makes_no_checkpoint() -> None:
+    led = Led(workflow("Shop", shape=IterationsPerVU(4, 9)), cores=2).started()
+    led.totals("w1", 1, 1, 9, ended=(1,))
+    led.stored()
+    before = len(led.checkpoints())
+
+    led.totals("w1", 1, 2, 10, ended=(1,))
+
+    assert len(led.checkpoints()) == before
+
+
+def test_the_next_owner_knows_which_shards_have_ended_and_uses_the_cores_that_are_left() -> None:
+    led = Led(workflow("Shop", shape=IterationsPerVU(4, 9)), cores=2).started()
+    led.totals("w1", 1, 1, 9, ended=(0,))
+    content = led.checkpoints()[-1].content
+    entry = msgspec.structs.replace(
+        led.led.entry, checkpoint=content, grants=(Grant("w1", 7, 1), Grant("w2", 7, 2)), fence=(9, 9, 9)
+    )
+    other = LedJob(entry, life=LIFE + 1, clocks=led.clocks, keys=led.keys, wall_offset_ns=0)
+    other.start(led.now)
+    for worker, attempt in (("w1", 1), ("w2", 2)):
+        facts = TaskFacts(attempt, "running", SECOND, SECOND, life=LIFE)
+        other.on_message(led.now, worker, WorkerSnapshot("b4k7", (9, 9, 9), 1, (facts,)))
+
+    assert other.job is not None
+    assert other.job.used_seats() == {("w1", 1): None, ("w2", 0): None, ("w2", 1): None}
+    assert other.job.workers == {"w1": 1, "w2": 2}
+    assert list(other.job._sitting()) == [("w1", 1), ("w2", 0), ("w2", 1)]
+
+
+def test_when_cores_come_back_is_told_with_each_checkpoint_and_once_more_to_a_leader_that_asks() -> None:
+    led = Led().started()
+    (back,) = led.checkpoints()[-1].back
+    assert (back.cores, back.least_ns > 0, back.likely_ns == back.least_ns) == (2, True, True)
+    before = len(led.checkpoints())
+
+    led.later(1).take(led.led.on_entry(led.now, led.led.entry, asks=True))
+    led.tick()
+
+    assert len(led.checkpoints()) == before + 1
+    assert led.checkpoints()[-1].back[0].least_ns < back.least_ns
+    led.stored()
+    led.take(led.led.on_entry(led.now, led.led.entry))
+    led.tick()
+    assert len(led.checkpoints()) == before + 1

@@ -44,12 +44,14 @@ from talka.wire.jobs import (
     CHANNEL,
     Beat,
     CheckpointStored,
+    CoresBack,
     Lead,
     Leaderless,
     ManagerAt,
     QuietCore,
     Renew,
     Running,
+    SpareCores,
     StoreCheckpoint,
     TaskLoad,
     WorkerFacts,
@@ -78,6 +80,7 @@ from talka.wire.security.access import own
 from talka.wire.shards import UrlRequest
 from talka.wire.views import ClusterView, JobFacts, JobsPage, ManagerView, WorkerDecision, WorkerView, instant_text
 from talka.work.lifecycle import JobState, TaskState, is_final
+from talka.work.shapes import ConstantVUs
 from tests.sim.variants import without
 
 EPOCH_NS = 1_700_000_000 * SECOND
@@ -1528,3 +1531,92 @@ def test_a_worker_that_gets_no_tasks_whatever_it_could_run_is_told(denied: Denie
     (view,) = office.answer(ListWorkers(), tuple)
     assert [(one.what, one.reason) for one in view.decisions] == [denied]
     assert view.free == 1, "load jobs may run there"
+
+
+# -- cores that come back, and jobs that pass
+
+
+def test_cores_that_a_job_gives_back_are_granted_to_the_next_once_that_is_on_disk(
+    office: Office, order_of: OrderOf
+) -> None:
+    office.beat("w1", 4, boot=11)
+    first, second = office.submit(order_of(4)).id, office.submit(order_of(1)).id
+    office.group.hold()
+
+    office.checkpoint(first, 1, spare=(SpareCores("w1", 11, 4, 3),))
+    assert office.entry(first).grants == (Grant("w1", 11, 3),)
+    assert office.entry(second).state is JobState.QUEUED, "another leader would not know it"
+    effects = office.write()
+
+    assert office.entry(second).grants == (Grant("w1", 11, 1),)
+    assert office.entry(first).granted == 3
+    assert [entry.grants for owner, entry in led(effects) if entry.job == first] == [(Grant("w1", 11, 3),)]
+    assert office.facts(first).cores == 3
+
+
+def test_a_job_that_gave_cores_back_and_loses_others_gets_no_more_than_it_needs(
+    office: Office, order_of: OrderOf
+) -> None:
+    office.beat("w1", 2, boot=11)
+    office.beat("w2", 2, boot=12)
+    job = office.submit(order_of(4)).id
+    office.checkpoint(job, 1, spare=(SpareCores("w1", 11, 2, 0), SpareCores("w2", 12, 2, 1)))
+    assert office.facts(job).workers == ["w2"]
+
+    office.act(office.registry.on_goodbye(office.now, "w2", 12))
+
+    live = [grant for grant in office.entry(job).grants if not grant.lost]
+    assert live == [Grant("w1", 11, 0), Grant("w1", 11, 1)]
+
+
+def test_a_new_leader_reserves_what_a_job_has_kept(trio: Office, order_of: OrderOf) -> None:
+    for worker in ("w1", "w2"):
+        trio.beat(worker, 2, boot=11)
+    job = trio.submit(order_of(4)).id
+    trio.checkpoint(job, 1, spare=(SpareCores("w1", 11, 2, 0), SpareCores("w2", 11, 2, 1)))
+
+    trio.take_over()
+    for worker in ("w1", "w2"):
+        trio.beat(worker, 2, boot=11)
+
+    assert trio.registry.fleet.reserved() == {job: 1}
+    assert (trio.free("w1"), trio.free("w2")) == (2, 1)
+
+
+def test_a_new_leader_asks_owners_when_cores_come_back_until_it_is_told(trio: Office, order_of: OrderOf) -> None:
+    trio.beat("w1", 1)
+    job = trio.submit(order_of(1)).id
+    trio.checkpoint(job, 1)
+    trio.take_over()
+    asked = [one.message.asks for one in trio.run(2) if isinstance(one, Send) and isinstance(one.message, Lead)]
+    assert asked and all(asked)
+
+    trio.checkpoint(job, 2, back=(CoresBack(1, SECOND),))
+    asked = [one.message.asks for one in trio.run(3) if isinstance(one, Send) and isinstance(one.message, Lead)]
+
+    assert asked and not any(asked)
+
+
+def test_a_small_job_starts_ahead_of_one_that_waits_and_it_is_said_so(office: Office, order_of: OrderOf) -> None:
+    def lasting(length: str, **more: Any) -> JobOrder:
+        order = order_of(**more)
+        (shop,) = order.workflows
+        return msgspec.structs.replace(
+            order, workflows=(msgspec.structs.replace(shop, plan=ConstantVUs(64, length).plan()),)
+        )
+
+    office.beat("w1", 4)
+    office.submit(lasting("10m", cores=3))
+    large = office.submit(order_of(4))
+    assert large.waits_for == "waits for 4 cores: 1 of 4 are free; expected to start in 10m"
+    at_ns = office.now + office.registry.wall_offset_ns + 600 * SECOND
+    assert large.expected_start == instant_text(at_ns // MILLISECOND)
+
+    effects = office.ask(SubmitJob(order_of(1)))
+
+    small = answered(effects, JobFacts).id
+    (began,) = news(effects, OwnerChanged)
+    assert began.job == small
+    assert began.reason == f"it has its cores, ahead of job {large.id}, which cannot start before it has ended"
+    page = office.answer(ListJobs(), JobsPage)
+    assert {one.id: bool(one.expected_start) for one in page.items if one.position} == {large.id: True}

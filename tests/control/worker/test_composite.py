@@ -11,6 +11,7 @@ import pytest
 
 from talka.cluster.effects import Lane, Persist, PersistBlob, Send
 from talka.control.load.core_effects import KillCore, StartCore, TellCore
+from talka.control.member.manager_search import GreetManager
 from talka.control.member.signers import Signers
 from talka.control.tasks.parts import in_parts
 from talka.control.worker import held_shards
@@ -26,7 +27,6 @@ from talka.control.worker.effects import (
     Drained,
     EndHandlers,
     ExitFacts,
-    GreetManager,
     HandlersBroken,
     HandlersLoaded,
     LeaseEnded,
@@ -97,8 +97,11 @@ from talka.wire.shards import (
     Hello,
     Refused,
     Settings,
+    ShardAnswer,
     StepTotals,
     Stop,
+    TimeAsked,
+    TimeOver,
     Totals,
     Unread,
     UnreadStep,
@@ -126,6 +129,7 @@ from talka.wire.tasks import (
     TaskProgress,
     TaskResult,
 )
+from talka.work.deadlines import Allowance
 from talka.work.shapes import ConstantVUs
 from tests.sim.variants import without
 
@@ -704,6 +708,22 @@ def test_a_bundle_is_fetched_from_a_near_manager_and_from_a_far_one_when_that_is
     assert [to for to, message in rig.spoken() if isinstance(message, WantBlob)][1] != "m4"
     counts = rig.worker.counts_of_peers()
     assert (counts["worker_bundle_sources"], counts["worker_bundle_source_failures_total"]) == (4, 1)
+
+
+def test_managers_that_do_not_have_a_bundle_yet_have_not_failed() -> None:
+    rig = Rig(bundles=())
+    rig.renew(managers=(ManagerAt("m1", "a:1"), ManagerAt("m2", "b:1")))
+    rig.hear(assign())
+    for _ in range(2):
+        rig.hear(
+            Piece(DIGEST, 0, 0, b""), next(to for to, said in reversed(rig.spoken()) if isinstance(said, WantBlob))
+        )
+    rig.forget()
+
+    rig.later(3 * SECOND // 2)
+
+    assert rig.all(WantBlob), "they are asked again"
+    assert rig.worker.counts_of_peers()["worker_bundle_source_failures_total"] == 0
 
 
 def test_a_source_of_bundles_that_answers_is_kept_to() -> None:
@@ -1318,6 +1338,35 @@ def test_each_report_of_a_core_is_acknowledged() -> None:
     rig.count(first)
 
     assert rig.all(TellCore) == [TellCore(first, Ack(1))]
+
+
+def test_what_the_manager_says_of_time_with_an_acknowledgement_reaches_the_cores_once() -> None:
+    rig = Rig()
+    first, second = rig.running()
+    rig.count(first, asked=TimeAsked(3, SECOND))
+    rig.later(50 * MILLISECOND)
+    rig.forget()
+    answer, over = ShardAnswer(1, Allowance(SECOND, 4, SECOND)), TimeOver(10 * SECOND)
+
+    rig.hear(Acknowledge("job", FENCE, 1, 1, answer=answer, over=over))
+    rig.hear(Acknowledge("job", FENCE, 1, 1, answer=answer, over=over))
+
+    told = [
+        TellCore(first, ShardAnswer(3, Allowance(SECOND, 4, SECOND))),
+        TellCore(first, over),
+        TellCore(second, over),
+    ]
+    assert rig.all(TellCore) == told
+
+
+def test_what_the_manager_says_of_time_after_the_end_reaches_nobody() -> None:
+    rig = Rig()
+    rig.ended()
+    rig.forget()
+
+    rig.hear(Acknowledge("job", FENCE, 1, 1, over=TimeOver(10 * SECOND)))
+
+    assert rig.all(TellCore) == []
 
 
 def test_a_manager_under_load_asks_for_fewer_reports() -> None:
@@ -2039,6 +2088,23 @@ def test_a_shared_core_is_given_to_others_when_its_last_shard_has_ended() -> Non
     rig.exit(2)
 
     assert starts(rig) == {3: ("Shop", 3)}
+
+
+def test_the_core_of_a_shard_that_has_ended_is_told_and_given_to_others_while_the_rest_of_its_task_runs() -> None:
+    rig = Rig(facts=WorkerFacts(2))
+    first, second = rig.running(1, seats=(0, 1))
+
+    rig.finish(second)
+    rig.exit(second)
+    rig.later(SECOND)
+
+    assert rig.totals()[-1].ended == (1,)
+    assert [(running.cores, running.state) for running in rig.states] == [(1, "running")]
+    rig.forget()
+    (other,) = rig.armed(1, job="other", count=1, seats=(0,))
+    assert starts(rig) == {other: ("Shop", other)} and not rig.all(TaskDeclined)
+    rig.finish(first)
+    assert [digest.attempt for digest in rig.all(Finished)] == [1]
 
 
 def test_the_death_of_a_shared_process_is_a_loss_of_each_task_in_it_and_both_go_on() -> None:

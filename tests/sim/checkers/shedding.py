@@ -13,7 +13,7 @@ from talka.errors import Untrusted
 from talka.testing.host import Host
 from talka.testing.world import Observer, World
 from talka.wire.jobs import LogLines, Report
-from talka.wire.shards import StepTotals, Totals, UnreadMetric, UnreadStep, decode_unread
+from talka.wire.shards import Totals, UnreadMetric, UnreadStep, decode_unread
 from talka.wire.tasks import TaskProgress
 from tests.sim.checkers.jobs import manager_on
 
@@ -83,6 +83,9 @@ def _is_statistics(message: Any) -> bool:
     if not isinstance(message, Report):
         return False
     try:
-        return isinstance(decode_unread(message.content), UnreadStep | UnreadMetric | Totals | StepTotals)
+        last = decode_unread(message.contents[-1])
     except Untrusted:
         return True
+    if isinstance(last, Totals):
+        return not last.asked and not last.provided
+    return isinstance(last, UnreadStep | UnreadMetric)

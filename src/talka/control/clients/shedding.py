@@ -11,7 +11,7 @@ from talka.control.clients.request_classes import CLASS_OF, CLASS_OF_MESSAGE, CL
 from talka.errors import Untrusted
 from talka.wire.jobs import JobMessage, Report
 from talka.wire.security.access import Asker
-from talka.wire.shards import Armed, Refused, decode_unread
+from talka.wire.shards import Armed, Refused, Totals, decode_unread
 from talka.wire.tasks import TaskProgress
 
 
@@ -100,8 +100,9 @@ def _is_awaited(message: JobMessage) -> bool:
 
 
 def _is_milestone(report: Report) -> bool:
-    """Without it the job does not go on."""
+    """Without it the job does not go on, or is ended before its time, or loses what it has saved before that."""
     try:
-        return isinstance(decode_unread(report.content), Armed | Refused)
+        last = decode_unread(report.contents[-1])
     except Untrusted:
         return False
+    return isinstance(last, Armed | Refused) or (isinstance(last, Totals) and bool(last.asked or last.provided))

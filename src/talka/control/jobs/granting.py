@@ -56,10 +56,6 @@ class Granting:
         sharing: SharingLimits,
         grants_limit: int = GRANTS_LIMIT,
     ) -> None:
-        self.passed = 0
-        """Jobs that started ahead of one that was next."""
-        self.given_back = 0
-        """Cores that came back before their job had ended."""
         self.outlook = Outlook()
         self._fleet = fleet
         self._queue = queue
@@ -67,6 +63,8 @@ class Granting:
         self._grants_limit = grants_limit
         self._needs: dict[str, _Needs] = {}
         """Of jobs that wait: it takes a while to find out."""
+        self._passed = 0
+        self._given_back = 0
 
     # Starting.
 
@@ -99,7 +97,7 @@ class Granting:
             if self._is_over_by(now, needs.time, until):
                 picks = self._sharing.pass_by(now, needs.least, needs.most)
                 if picks:
-                    self.passed += 1
+                    self._passed += 1
                     return self._begin(now, entries[job], picks, jobs[0])
         return None
 
@@ -180,7 +178,7 @@ class Granting:
         count = 0
         for (worker, boot), cores in on_disk.items():
             count += self._fleet.shrink(written.job, worker, boot, max(cores, later.get((worker, boot), 0)))
-        self.given_back += count
+        self._given_back += count
         return count
 
     # In place of lost ones.
@@ -202,6 +200,10 @@ class Granting:
         self._fleet.release(job)
         self._sharing.ended(now, job)
         self.outlook.forget(job)
+
+    def counts(self) -> dict[str, int]:
+        """Jobs that started ahead of one that was next, and cores that came back before their job had ended."""
+        return {"jobs_passed_total": self._passed, "cores_given_back_total": self._given_back}
 
     def _granted(self, entry: JobEntry, picks: Picks | None) -> JobEntry:
         if not picks or len(entry.grants) >= self._grants_limit:

@@ -30,7 +30,7 @@ from talka.control.jobs.entries import EntryBook
 from talka.control.jobs.forwarding import forwarded
 from talka.control.jobs.granting import DECLINED, GRANTS_LIMIT, Granting
 from talka.control.jobs.job_checkpoint import open_workflows
-from talka.control.jobs.job_view import facts_of
+from talka.control.jobs.job_view import facts_of, late_of
 from talka.control.jobs.orders import check_order
 from talka.control.jobs.queue import QUEUE_LIMIT, JobQueue, QueueFull, no_workers_text
 from talka.control.jobs.workers.fleet import Fleet, Leaves
@@ -109,7 +109,7 @@ class Registry:
         self.fleet.set_lease(self.lease.count_ns, self.lease.renew_ns)
         self.queue = JobQueue(queue_limit)
         seen = NoTasks() if tasks is None else tasks
-        self._granting = Granting(self.fleet, self.queue, seen, rng, sharing, grants_limit)
+        self.granting = Granting(self.fleet, self.queue, seen, rng, sharing, grants_limit)
         self.book = EntryBook(voter, slots)
         self.next_tick_at = now
         self.refused: Counter[str] = Counter()
@@ -158,7 +158,7 @@ class Registry:
         effects += self.book.on_write_ended(now, ended)
         for job in [job for job, version in self._shrunk.items() if self.book.written[job].version >= version]:
             del self._shrunk[job]
-            if self._granting.freed(self.book.written[job], self.entries[job]):
+            if self.granting.freed(self.book.written[job], self.entries[job]):
                 effects += self._schedule(now)
         return effects
 
@@ -241,7 +241,8 @@ class Registry:
             case calls.GetResult():
                 return _answer(sender, call, calls.ResultTold(entry.result))
             case _:
-                return _answer(sender, call, calls.JobTold(self.facts(now, entry)))
+                facts = msgspec.structs.replace(self.facts(now, entry), late=late_of(entry))
+                return _answer(sender, call, calls.JobTold(facts))
 
     def _submit(self, now: int, sender: str, call: calls.ManagerCall, asked: calls.SubmitJob) -> list[JobsEffect]:
         order, key = asked.order, asked.key
@@ -315,8 +316,8 @@ class Registry:
     def _schedule(self, now: int) -> list[JobsEffect]:
         """Start what can be started."""
         effects: list[JobsEffect] = []
-        self._granting.look(now)
-        while (begun := self._granting.next(now, self.entries)) is not None:
+        self.granting.look(now)
+        while (begun := self.granting.next(now, self.entries)) is not None:
             entry, job = begun.entry, begun.entry.job
             owner = self._owner_for(now, job)
             entry = msgspec.structs.replace(
@@ -351,7 +352,7 @@ class Registry:
             return []
         if not self.book.is_written(job):
             return self.book.once_written(entry, LeadWanted(job))
-        lead = Lead(encode_entry(entry), asks=not self._granting.outlook.knows(job))
+        lead = Lead(encode_entry(entry), asks=not self.granting.outlook.knows(job))
         return [Send(CHANNEL, entry.owner, lead, Lane.CONTROL)]
 
     # -- managers that lead jobs
@@ -393,11 +394,11 @@ class Registry:
         )
         granted = entry.granted
         if not ended:
-            self._granting.outlook.told(now, entry.job, checkpoint.back)
-            entry = self._granting.spared(entry, checkpoint.spare)
+            self.granting.outlook.told(now, entry.job, checkpoint.back)
+            entry = self.granting.spared(entry, checkpoint.spare)
         is_shrunk = entry.granted < granted
         if unfit:
-            entry = self._granting.regrant(now, entry)
+            entry = self.granting.regrant(now, entry)
         done = CheckpointStored(entry.job, entry.fence, entry.revision, life=checkpoint.life)
         then: list[JobsEffect] = [Send(CHANNEL, sender, done, Lane.CONTROL)]
         if ended:
@@ -411,7 +412,7 @@ class Registry:
 
     def _forget(self, now: int, entry: JobEntry) -> None:
         """It has ended."""
-        self._granting.ended(now, entry.job)
+        self.granting.ended(now, entry.job)
         self._shrunk.pop(entry.job, None)
         self._owner_since.pop(entry.job, None)
         self._lead_at.pop(entry.job, None)
@@ -491,7 +492,7 @@ class Registry:
                 cause = f"was lost with its worker {lost.name}: {lost.cause}"
                 grants = [msgspec.structs.replace(one, lost=cause) if one in gone else one for one in entry.grants]
                 entry = msgspec.structs.replace(entry, grants=tuple(grants))
-                entry = self._granting.regrant_lost(now, entry, gone)
+                entry = self.granting.regrant_lost(now, entry, gone)
                 effects += self.book.put(now, entry, *self._lead(now, entry))
         return effects
 
@@ -511,7 +512,7 @@ class Registry:
             if is_silent and now - self._owner_since.get(entry.job, now) >= SETTLE_NS:
                 effects += self._change_owner(now, entry, f"{entry.owner} does not answer", but=entry.owner)
                 continue
-            better = self._granting.regrant(now, entry)
+            better = self.granting.regrant(now, entry)
             if better is not entry:
                 effects += self.book.put(now, better, *self._lead(now, better))
             elif now >= self._lead_at.get(entry.job, 0):
@@ -528,14 +529,14 @@ class Registry:
             return facts_of(entry)
         if starts is None:
             # One that was submitted just now is in the queue, and not among the entries yet.
-            starts = self._granting.expected_starts(now, {**self.entries, entry.job: entry})
+            starts = self.granting.expected_starts(now, {**self.entries, entry.job: entry})
         at = starts.get(entry.job)
         expected = "" if at is None else instant_text((at + self.wall_offset_ns) // MILLISECOND)
         return facts_of(entry, position, self._waits_for(now, entry, position, at), expected)
 
     def _waits_for(self, now: int, entry: JobEntry, position: int, starts_at: int | None) -> str:
         if self.fleet.total():
-            return self._granting.waits_for(now, entry, position, starts_at)
+            return self.granting.waits_for(now, entry, position, starts_at)
         out = [
             f"{life.name} is {life.decisions[0].what}" for life in self.fleet.lives() if life.cores and life.decisions
         ]
@@ -554,7 +555,7 @@ class Registry:
         ]
         page = found[: max(1, min(asked.limit, 500))]
         following = str(page[-1].number) if len(found) > len(page) else ""
-        starts = self._granting.expected_starts(now, self.entries)
+        starts = self.granting.expected_starts(now, self.entries)
         # A page has what is below its cursor, so one above its number begins with a job itself.
         cursors = [str(entry.number + 1) for entry in page]
         return JobsPage([self.facts(now, entry, starts) for entry in page], following, cursors)

@@ -116,6 +116,11 @@ GROUPS: Final = (
             _counter("worker_evictions_total", "Workers that this manager heard were given up."),
             _counter("clock_jumps_total", "Times the clock of the day was set while this manager ran."),
             _gauge("api_clients", "Clients of the API whose requests are counted."),
+            _counter(
+                "workflows_late_total",
+                "Times that a workflow was given more time or warned, by which of the two.",
+                "what",
+            ),
             _counter("api_rate_limited_total", "Requests of the API that were beyond a client's limit.", "operation"),
             _counter("calls_total", "Questions that this manager asked the leader."),
             _counter("calls_refused_total", "Questions and requests that were refused, by reason.", "reason"),

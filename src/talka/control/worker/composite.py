@@ -16,6 +16,7 @@ import msgspec
 
 from talka.cluster.effects import Lane, Send
 from talka.cluster.fencing import Apply, Fence, PersistFirst, Refuse, Token
+from talka.control.member.manager_search import ManagerSearch, place_of
 from talka.control.member.peer_pool import PooledPeer
 from talka.control.member.signers import Signers
 from talka.control.tasks.frame_link import FRAMES
@@ -39,7 +40,6 @@ from talka.control.worker.handlers_pool import CodeSource, HandlerPool
 from talka.control.worker.held_shards import CLOSED_LIMIT, HeldShards
 from talka.control.worker.lease import WorkerLease
 from talka.control.worker.machine_told import MachineTold
-from talka.control.worker.manager_search import ManagerSearch, place_of
 from talka.control.worker.reporter import ShardReporter
 from talka.control.worker.variables import WorkerVariables
 from talka.control.worker.writes import WorkerWrites
@@ -489,10 +489,10 @@ class Worker:
             case Halt():
                 killed = self.shards.kill(now, held, "its manager said so")
                 return [*killed, *self._no_task(sender, message)]
-            case Acknowledge(sequence=sequence, every_ms=every_ms, is_refusal=is_refusal):
-                self.reports_refused += is_refusal
+            case Acknowledge(sequence=sequence, every_ms=every_ms, answer=answer, over=over):
+                self.reports_refused += message.is_refusal
                 held.acknowledged(now, sequence, every_ms)
-                return []
+                return [*self.shards.on_time_told(now, held, answer, over)]
             case ResultAccepted():  # pragma: no branch - the type checker sees that no message is left
                 return [*self.shards.kill(now, held, "its manager no longer needs it")]
 

@@ -6,6 +6,7 @@ import msgspec
 
 from talka.cluster.effects import Persist, PersistBlob, Send
 from talka.control.load.core_effects import CoreEffect
+from talka.control.member.manager_search import GreetManager
 from talka.control.tasks.worker_link import ToKeeper
 from talka.wire.attempts import Dropped
 from talka.wire.jobs import JobMessage, ManagerAt, QuietState
@@ -33,12 +34,6 @@ class ManagersLearned(msgspec.Struct, frozen=True):
     """These are the managers now. Keep a connection to each."""
 
     managers: tuple[ManagerAt, ...]
-
-
-class GreetManager(msgspec.Struct, frozen=True):
-    """Greet whoever is at this address, and say `on_welcomed` if it lets this worker in."""
-
-    address: str
 
 
 class WorkerLeaseGranted(msgspec.Struct, frozen=True):

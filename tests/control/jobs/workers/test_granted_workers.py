@@ -2,6 +2,7 @@
 
 from talka.control.jobs.workers.granted_workers import GrantedWorkers
 from talka.wire.entries import Grant
+from talka.wire.jobs import SpareCores
 
 W1, W2 = Grant("w1", 7, 2), Grant("w2", 8, 4)
 W2_LOST = Grant("w2", 8, 4, lost="was lost")
@@ -43,3 +44,24 @@ def test_a_worker_that_was_turned_away_is_not_used_until_its_grants_change() -> 
     assert workers.unfit() == ["w2"], "the leader has not heard of it"
     workers.update((W2_LOST, Grant("w2", 8, 1)))
     assert (workers.cores(), workers.unfit()) == ({"w2": 1}, [])
+
+
+def test_cores_that_were_given_back_are_not_used_until_the_leader_has_changed_the_grants() -> None:
+    workers = GrantedWorkers((W1, W2))
+
+    assert workers.give_back({"w2": 1}) and workers.give_back({"w2": 2})
+    assert not workers.give_back({})
+
+    assert workers.cores() == {"w1": 2, "w2": 1}
+    assert workers.spare() == (SpareCores("w2", 8, 4, 1),)
+    workers.update((W1, W2, Grant("w3", 1, 1)))
+    assert workers.cores() == {"w1": 2, "w2": 1, "w3": 1}, "the leader has not heard of it"
+    workers.update((W1, Grant("w2", 8, 1)))
+    assert (workers.cores(), workers.spare()) == ({"w1": 2, "w2": 1}, ())
+
+
+def test_a_worker_of_which_all_cores_were_given_back_may_still_tell_what_it_has() -> None:
+    workers = GrantedWorkers((W1, Grant("w2", 8, 0)))
+
+    assert workers.was_granted("w2") and workers.granted() == ["w1", "w2"]
+    assert workers.cores() == {"w1": 2, "w2": 0}

@@ -13,7 +13,6 @@ from typing import Final
 import msgspec
 
 from talka.control.member.peer_pool import PeerPool, Place, PoolConfig, PooledPeer
-from talka.control.worker.effects import GreetManager
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.jobs import ManagerAt, WorkerFacts
 from talka.work.retry import RetryPolicy
@@ -30,6 +29,12 @@ PAUSES: Final = RetryPolicy(attempts=None, base_ns=500 * MILLISECOND, factor=2.0
 """After each greeting in vain. The cap is how late a manager that comes is found."""
 
 _decoder = msgspec.msgpack.Decoder(tuple[ManagerAt, ...])
+
+
+class GreetManager(msgspec.Struct, frozen=True):
+    """Greet whoever is at this address, and say `welcomed` if it lets this node in."""
+
+    address: str
 
 
 class ManagerSearch:

@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
+from talka.control.member.manager_search import ANSWER_NS, MET_NS, ManagerSearch, place_of
 from talka.control.member.peer_pool import Place
-from talka.control.worker.manager_search import ANSWER_NS, MET_NS, ManagerSearch, place_of
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.jobs import ManagerAt, WorkerFacts
 
@@ -171,6 +171,14 @@ def test_who_is_no_longer_among_those_that_may_be_there_is_not_waited_for() -> N
     greeted(search, 0)
     search.found(1, [B.address])
     assert greeted(search, 1, since=1) == [(1, B.address)]
+
+
+def test_who_is_found_while_another_is_waited_for_is_greeted_at_once() -> None:
+    search = searching()
+    search.found(0, [A.address])
+    greeted(search, 0)
+    search.found(ANSWER_NS // 2, [A.address, B.address])
+    assert greeted(search, ANSWER_NS // 2, since=ANSWER_NS // 2) == [(ANSWER_NS // 2, B.address)]
 
 
 def test_names_of_addresses_that_are_gone_are_forgotten() -> None:
