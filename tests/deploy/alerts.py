@@ -42,6 +42,7 @@ ALERTS: Final = {
     "TalkaMemberDoubtsItself": one("talka_local_health_score", "2x60", "0x60"),
     "TalkaFramesForged": one("talka_frames_refused_total", "0+60x60", "5x60", 'reason="forged"'),
     "TalkaClockJumped": one("talka_clock_jumps_total", "0x50 1x10", "1x60"),
+    "TalkaCertificateEnds": one("talka_certificate_expires_seconds", "2591000x60", "2593000x60", 'certificate="own"'),
     "TalkaDiskLow": Fired(
         {f"talka_disk_bytes{{{AT}}}": "100x60", f"talka_disk_free_bytes{{{AT}}}": "9x60"},
         {f"talka_disk_bytes{{{AT}}}": "100x60", f"talka_disk_free_bytes{{{AT}}}": "11x60"},

@@ -371,4 +371,6 @@ def test_sentences_and_metrics_of_the_operators_guide_are_those_of_the_program()
         parts = [part.strip() for part in sentence.split("…") if part.strip()]
         assert parts and all(part in whole for part in parts), sentence
     metrics = sorted(set(re.findall(r"`talka_(\w+)", page)))
-    assert metrics and [name for name in metrics if name not in METRICS] == []
+    unknown = [name for name in metrics if name not in METRICS and not name.endswith("_")]
+    unknown += [name for name in metrics if name.endswith("_") and not any(one.startswith(name) for one in METRICS)]
+    assert metrics and unknown == []

@@ -80,7 +80,8 @@ def unknown_in(expression: str, shown: dict[str, set[str]]) -> list[str]:
 async def test_rules_and_board_ask_for_what_a_manager_and_a_worker_show(tmp_path: Path) -> None:
     file = tmp_path / "handlers.py"
     file.write_text(HANDLERS)
-    async with small_cluster(tmp_path, "m", store=f"sqlite:///{tmp_path / 'jobs.sqlite'}") as cluster:
+    store = f"sqlite:///{tmp_path / 'jobs.sqlite'}"
+    async with small_cluster(tmp_path, "m", certified=True, store=store) as cluster:
         worker = await cluster.start_worker(handlers=(file,))
         manager = cluster.managers["m"]
         assert manager.dags is not None

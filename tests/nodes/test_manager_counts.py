@@ -39,7 +39,7 @@ async def test_cores_in_metrics_are_those_of_the_cluster_also_where_none_is_give
 
 
 async def test_whatever_a_node_counts_has_a_line_in_the_table_of_metrics(tmp_path: Path) -> None:
-    async with small_cluster(tmp_path, "m", store=f"sqlite:///{tmp_path / 'jobs.sqlite'}") as cluster:
+    async with small_cluster(tmp_path, "m", certified=True, store=f"sqlite:///{tmp_path / 'jobs.sqlite'}") as cluster:
         worker = await cluster.start_worker()
         texts = cluster.managers["m"].control.metrics(), worker.metrics()
 

@@ -197,6 +197,7 @@ TASKS: Beyond = [
     ("more tasks than a message may have", [60, 7, [[1, "j", "t", "h", 1, b""]] * (TASKS_LIMIT + 1)]),
     ("more fences to recall than a message may have", [61, 7, [1] * (TASKS_LIMIT + 1)]),
     ("more fences that were taken than a message may have", [62, 7, [1] * (TASKS_LIMIT + 1)]),
+    ("an attempt that ran longer than any can", [65, [], [], [], [0, 0, 0], [], [[1, 1, 2**40 + 1]]]),
     ("more answers than a message may have", [68, 7, [[1, 1]] * (TASKS_LIMIT + 1)]),
     ("more results than a message may have", [64, [[1, "completed"]] * (TASKS_LIMIT + 1)]),
     ("more fences than a part may have", [66, 7, [1] * 65_537]),

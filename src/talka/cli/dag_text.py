@@ -111,6 +111,7 @@ def task_text(task: TaskView) -> str:
         ("worker", task.worker),
         ("not before", instant(task.ready_at)),
         ("started", instant(task.started_at)),
+        ("more time", task.more_time),
         ("ended", instant(task.ended_at)),
         ("memory", bytes_text(task.memory_bytes) if task.memory_bytes else ""),
         ("progress", json_text(task.progress)),

@@ -103,6 +103,8 @@ class TaskView(msgspec.Struct, frozen=True):
     failures: int | msgspec.UnsetType = msgspec.UNSET
     """Attempts that count against it since it was last run again: not those that were lost, refused or told to stop.
     Left out by managers that do not tell them."""
+    more_time: str = ""
+    """Of the attempt under way: how often it was given more time, how much and why."""
 
 
 class TasksPage(msgspec.Struct, frozen=True):

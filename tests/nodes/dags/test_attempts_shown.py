@@ -128,6 +128,7 @@ async def test_more_time_that_attempts_were_given_is_shown_with_them_and_with_de
     (running,) = (await node.jobs.task_attempts(facts.id, "a", "", 9)).items
     assert running.extensions == [ExtensionView(20.0, 15.0, "rows", 60.0)]
     assert (running.denied, running.warned) == ("it has not advanced since it was given more", True)
+    assert (await node.jobs.dag_task(facts.id, "a")).more_time == "it was given 15s more, in 1 extension: rows"
     assert "it was given 15s more, in 1 extension: rows" in (await node.jobs.why(facts.id, "a")).text
     metrics = node.jobs.metrics()
     assert metrics["dag_more_time_total"] == {"granted": 1, "denied": 1, "warned": 1}
@@ -137,3 +138,4 @@ async def test_more_time_that_attempts_were_given_is_shown_with_them_and_with_de
     await node.ended(facts.id)
     (letter,) = (await node.jobs.dead_letters("", 9)).items
     assert [len(one.extensions) for one in letter.attempts] == [1, 0]
+    assert (await node.jobs.dag_task(facts.id, "a")).more_time == ""

@@ -126,6 +126,8 @@ GROUPS: Final = (
             _gauge("cores_free", "Cores that no job has."),
             _gauge("cores_usable", "Cores that a job could be given."),
             _counter("submissions_refused_total", "Jobs that were not accepted, by reason.", "reason"),
+            _counter("jobs_passed_total", "Jobs that started ahead of one that was next and had to wait."),
+            _counter("cores_given_back_total", "Cores that jobs gave back before they had ended."),
         ),
     ),
     MetricGroup(
