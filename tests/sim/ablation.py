@@ -145,8 +145,8 @@ INTACT: Final = (
     Row("nothing, a worker that dies in a stall of the manager", (), (), 0, 200, is_of_stalls=True),
     Row("nothing, jobs of all sizes that queue", (), (), 0, 200, is_of_queues=True),
     Row("nothing, hosts of two releases", (), (), 0, 800, is_of_skew=True),
-    Row("nothing, workers that find managers again", (), (), 0, 200, is_of_searching=True),
-    Row("nothing, managers and workers in several zones", (), (), 0, 200, is_of_zones=True),
+    Row("nothing, workers that find managers again", (), (), 0, 100, is_of_searching=True),
+    Row("nothing, managers and workers in several zones", (), (), 0, 40, is_of_zones=True),
     Row("nothing, jobs that run longer than they may", (), (), 0, 200, is_of_late=True),
 )
 
@@ -237,7 +237,7 @@ ROWS: Final = (
         ("remembered_managers",),
         ("found",),
         10,
-        200,
+        100,
         is_of_searching=True,
     ),
     Row(
@@ -245,10 +245,10 @@ ROWS: Final = (
         ("named_managers",),
         ("found",),
         3,
-        200,
+        100,
         is_of_searching=True,
     ),
-    Row("far managers are asked first (`near_first`)", ("near_first",), ("near",), 6, 200, is_of_zones=True),
+    Row("far managers are asked first (`near_first`)", ("near_first",), ("near",), 6, 40, is_of_zones=True),
     Row(
         "more time is forgotten with the manager that gave it (`kept_deadlines`)",
         ("kept_deadlines",),
