@@ -182,6 +182,6 @@ def _restored(
             job.timeline.add(window)
         if not result.is_lost:
             shard.provided = result.provided
-    if shard.attempts:
-        shard.current.ended = entry.ended
+    for attempt in shard.attempts[-1:]:
+        attempt.ended = entry.ended
     return shard
