@@ -21,7 +21,7 @@ SHELL := /bin/sh
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 
-.PHONY: help demo test test-waiting test-computing test-fast test-all check fix sizes bench-truth bench-compare bench-load bench-wheels bench-cluster bench-idle bench-journey bench-members bench-jobs bench-tasks bench-million fuzz sim sim-long ablation mutants chaos nft soak-tasks docs clean
+.PHONY: help demo test test-waiting test-computing test-fast test-all check fix sizes bench-truth bench-compare bench-load bench-wheels bench-cluster bench-idle bench-journey bench-members bench-jobs bench-tasks bench-million fuzz sim sim-long ablation mutants chaos nft promtool rules soak-tasks docs clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,7 +84,7 @@ test-fast: $(READY) ## the pure half only, for the inner loop
 # Two runs at a time: all tests from the sources (the native engine, uvloop, fresh histories); and from the built wheel those
 # of `make test` that do more than compute, with the engine in Python, the loop of asyncio, and processes that are started
 # by their name.
-test-all: $(READY) nft ## everything, fresh histories, both engines, both event loops, and the built wheel
+test-all: $(READY) nft promtool ## everything, fresh histories, both engines, both event loops, and the built wheel
 	@rm -rf build/wheel && mkdir -p build/wheel
 	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/wheel .
 	@$(PYTHON) -m venv build/wheel/venv
@@ -165,6 +165,16 @@ nft:
 	@command -v nft > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null \
 	 && { apt-get install -y nftables || { apt-get update && apt-get install -y nftables; }; } > /dev/null 2>&1; } \
 	 || echo "nft is not here and cannot be installed: cuts of the network are left out"
+
+rules: $(READY) promtool ## are the alerts of deploy/prometheus right? names against a real scrape, each one fired
+	@$(BIN)/python -m pytest -q tests/deploy/test_rules.py
+
+# Debian has promtool in its package of Prometheus, which is not to be started here.
+promtool:
+	@command -v promtool > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null \
+	 && { RUNLEVEL=1 apt-get install -y --no-install-recommends prometheus \
+	  || { apt-get update && RUNLEVEL=1 apt-get install -y --no-install-recommends prometheus; }; } > /dev/null 2>&1; } \
+	 || echo "promtool is not here and cannot be installed: that every alert fires is left out"
 
 fuzz: $(READY) ## a million frames through every decoder, a million answers through both engines: FRAMES=n, ANSWERS=n, SEED=n
 	@$(BIN)/python -m tests.wire.fuzz --frames $(FRAMES) --seed $(SEED)

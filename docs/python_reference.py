@@ -14,8 +14,8 @@ TITLE = """# The Python names
 Written from the docstrings by `make docs`; `help(talka.NAME)` says the same. Everything here is imported from `talka`.
 """
 GROUPS = {
-    "Load tests": "Workflow step check action setup teardown on_start on_stop metric state depends Provide Use Skip "
-    "Feed between",
+    "Load tests": "Workflow step check action setup teardown on_start on_stop on_evict metric state depends Provide "
+    "Use Skip Feed between",
     "Load shapes": (
         "ConstantVUs RampingVUs ConstantRate RampingRate IterationsPerVU SharedIterations CustomVUs CustomRate"
     ),

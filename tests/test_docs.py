@@ -256,7 +256,7 @@ PROTOCOLS = {
     "control": "manager",
     "control/blobs": "fetching replicated_blobs",
     "control/clients": "connections",
-    "control/dags": "book commits job keeper keepers rows shelf spec_reading turns",
+    "control/dags": "book commits handler_counts job keeper keepers rows shelf spec_reading turns",
     "control/jobs": "attempt_results bundle_rights checkpoints commands entries forwarding "
     "led_job losses orders queue registry remote_load take_over",
     "control/jobs/workers": "fleet granted_workers lease_rule sharing standing worker_life",

@@ -14,8 +14,8 @@ from talka.version import VERSION
 NAMES = """
 Auth Client ConstantRate ConstantVUs Cookies CustomRate CustomResponse CustomVUs Dag Data Directory Feed File FileGlob
 Form HTTPResponse HandlerTask Headers Invalid IterationsPerVU Params Provide RampingRate RampingVUs ResultDocument
-SharedIterations Skip TalkaError Timeout URL Use Workflow action between check command depends handler metric on_start
-on_stop run run_blocking run_dag_inline setup state step teardown
+SharedIterations Skip TalkaError Timeout URL Use Workflow action between check command depends handler metric on_evict
+on_start on_stop run run_blocking run_dag_inline setup state step teardown
 """.split()
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from talka.work.dsl import check as check
     from talka.work.dsl import depends as depends
     from talka.work.dsl import metric as metric
+    from talka.work.dsl import on_evict as on_evict
     from talka.work.dsl import on_start as on_start
     from talka.work.dsl import on_stop as on_stop
     from talka.work.dsl import setup as setup
@@ -66,8 +67,8 @@ _HOMES = {
     "talka.nodes.api": "run run_blocking",
     "talka.report.document": "ResultDocument",
     "talka.work.arguments": "URL Auth Cookies Data Directory File FileGlob Headers Params",
-    "talka.work.dsl": "Provide Skip Use Workflow action check depends metric on_start on_stop setup state step "
-    "teardown",
+    "talka.work.dsl": "Provide Skip Use Workflow action check depends metric on_evict on_start on_stop setup state "
+    "step teardown",
     "talka.work.feeds": "Feed between",
     "talka.work.handlers": "HandlerTask command handler",
     "talka.work.dags.pipeline": "Dag",

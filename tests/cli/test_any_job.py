@@ -30,7 +30,7 @@ class FakeClient:
         self.on_watch: Callable[[], None] | None = None
         """Called instead of an end: the job goes on."""
 
-    def __call__(self, addresses: list[str], token: str | None, ca: str | None) -> "FakeClient":
+    def __call__(self, addresses: list[str], token: str | None, ca: str | None, **more: Any) -> "FakeClient":
         return self
 
     async def any_job(self, id: str) -> AnyJob:

@@ -88,6 +88,9 @@ def test_every_setting_can_come_from_every_place(monkeypatch: pytest.MonkeyPatch
         "ca": ('"ca.crt"', "ca.crt", "ca.crt"),
         "priority": ("9", "9", 9),
         "workers_have": ('["numpy", "pandas"]', "numpy, pandas", ("numpy", "pandas")),
+        "zone": ('"z1"', "z1", "z1"),
+        "datacenter": ('"d1"', "d1", "d1"),
+        "region": ('"r1"', "r1", "r1"),
     }
     assert given.keys() == CHECKS.keys()
     for name, (written, text, value) in given.items():

@@ -22,6 +22,7 @@ from talka.cli.dag_text import (
     letters_table,
     live_view,
     log_text,
+    more_time_text,
     names_text,
     progress_text,
     retries_text,
@@ -41,6 +42,7 @@ from talka.wire.task_views import (
     AttemptView,
     DagFacts,
     DeadLetter,
+    ExtensionView,
     GraphView,
     LogLineView,
     OutputView,
@@ -180,6 +182,17 @@ def test_dead_letter_is_told_with_every_attempt() -> None:
     assert "ATTEMPT" not in letter_text(letter([]))
     row = letters_table([letter([one, two])]).splitlines()[1]
     assert row.split()[:4] == ["job1/load", "work", "SIGSEGV", "2"] and "\x1b" not in row
+
+
+def test_attempts_tell_how_often_they_were_given_more_time_and_why() -> None:
+    plain = AttemptView(1, "w1#1", "2026-01-02T03:00:00Z", "2026-01-02T03:00:02Z", "timeout")
+    rows, disk = ExtensionView(20.0, 15.0, "rows\x1b"), ExtensionView(40.0, 7.5, "disk")
+    late = msgspec.structs.replace(plain, extensions=[rows, ExtensionView(30.0, 3.0), rows, disk], warned=True)
+    told = [more_time_text(one) for one in (plain, msgspec.structs.replace(plain, extensions=[rows]), late)]
+
+    assert told[0] == "" and told[1].startswith("15s in 1 (rows") and told[2].endswith("; disk), warned")
+    assert told[2].startswith("40.5s in 4 (rows") and "\x1b" not in attempts_table([late])
+    assert "MORE TIME" in attempts_table([plain, late]) and "MORE TIME" not in attempts_table([plain])
 
 
 # Progress.

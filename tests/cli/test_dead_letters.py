@@ -31,7 +31,7 @@ class FakeClient:
         self.error: Exception | None = None
         self.pages = 0
 
-    def __call__(self, addresses: list[str], token: str | None, ca: str | None) -> "FakeClient":
+    def __call__(self, addresses: list[str], token: str | None, ca: str | None, **more: Any) -> "FakeClient":
         return self
 
     async def dead_letters(self, cursor: str = "", limit: int = 50) -> DeadLettersPage:

@@ -18,7 +18,7 @@ from talka.client.kinds import AnyJob
 from talka.client.sheets import waiting_text
 from talka.client.watched_job import WatchedJob
 from talka.wire.machines import GpuView, MachineView
-from talka.wire.views import JobFacts, ManagerView, QuietCoreView, WorkerDecision, WorkerView
+from talka.wire.views import CertificateView, JobFacts, ManagerView, QuietCoreView, WorkerDecision, WorkerView
 from talka.work.lifecycle import JobState
 from tests import processes
 from tests.processes import TALKA
@@ -282,6 +282,8 @@ def test_worker_is_shown_with_its_machine(remote: Any, command: Any) -> None:
         load_percent=40,
         registered_at=at,
         heard_at=at,
+        zone="z1",
+        region="r1",
         handlers=["load", "resize"],
         machine=machine,
         quiet_cores=[QuietCoreView("j1", ["Shop"], 9, "stalled", at)],
@@ -301,6 +303,7 @@ def test_worker_is_shown_with_its_machine(remote: Any, command: Any) -> None:
         "load": "40 % of its processors",
         "handlers": "load, resize",
         "tags": "rack=7, spare",
+        "stands": "z1, r1",
         "host": "host1",
         "pid": "4711",
         "system": "Debian GNU/Linux 12, Linux 6.1, x86_64",
@@ -347,11 +350,28 @@ def test_status_of_the_cluster(remote: Any, command: Any) -> None:
     remote.control.managers = [ManagerView("m2", "active", "127.0.0.1:2"), ManagerView("m1", "active", "", True, 3)]
     code, out, err = command("cluster", "status", "--to", remote.to)
     assert (code, err) == (0, "") and "2 of 4 are free" in out and "m1, term 3" in out and "empty" in out
+    assert f"answered   by {remote.to} after " in out
     assert [line.split() for line in out.splitlines()[-2:]] == [
         ["m1", "active", "3", "leads"],
         ["m2", "active", "127.0.0.1:2", "0"],
     ]
     assert json.loads(command("cluster", "status", "--json", "--to", remote.to).out)["leader"] == "m1"
+
+
+def test_status_of_a_cluster_with_certificates_says_when_they_end(remote: Any, command: Any) -> None:
+    ends = "2030-05-06T07:08:09Z"
+    remote.control.certificates = [CertificateView("w1", "worker", ends, 12, "ends soon")]
+
+    out = command("cluster", "status", "--to", remote.to).out
+
+    assert [line.split() for line in out.splitlines()[-2:]] == [
+        ["CERTIFICATE", "ROLE", "UNTIL", "DAYS", "NOTE"],
+        ["w1", "worker", ends, "12", "ends", "soon"],
+    ]
+    document = json.loads(command("cluster", "status", "--json", "--to", remote.to).out)
+    assert document["certificates"] == [
+        {"name": "w1", "role": "worker", "until": ends, "days": 12, "note": "ends soon"}
+    ]
 
 
 # Where the cluster is, and what opens it.

@@ -58,7 +58,7 @@ class FakeClient:
         self.answers: dict[tuple[str, ...], TaskWorkers] = {}
         self.error: Exception | None = None
 
-    def __call__(self, addresses: list[str], token: str | None, ca: str | None) -> "FakeClient":
+    def __call__(self, addresses: list[str], token: str | None, ca: str | None, **more: Any) -> "FakeClient":
         return self
 
     async def who_could_run(self, wants: Sequence[TaskWants]) -> list[TaskWorkers]:

@@ -30,9 +30,12 @@ from talka.wire.task_views import (
     BackfillView,
     DagFacts,
     GraphView,
+    LimitView,
     LogLineView,
     LogPage,
     OutputView,
+    QueuesView,
+    QueueView,
     Reason,
     RetryPlan,
     RetryRequest,
@@ -107,6 +110,7 @@ class FakeClient:
         self.log_pages = [LogPage([])]
         self.graph = GraphView(self.tasks, [])
         self.found_schedules: list[ScheduleView] = []
+        self.found_queues = QueuesView([])
         self.next_at, self.next_in_zone = "2226-03-31T01:30:00.000Z", "2226-03-31T03:30:00+02:00"
         self.runs: list[BackfillRun] = []
         self.addresses: list[str] = []
@@ -115,7 +119,7 @@ class FakeClient:
         self.wrote: dict[int, list[StreamText]] = {}
         """By attempt."""
 
-    def __call__(self, addresses: list[str], token: str | None, ca: str | None) -> "FakeClient":
+    def __call__(self, addresses: list[str], token: str | None, ca: str | None, **more: Any) -> "FakeClient":
         self.addresses = addresses
         return self
 
@@ -211,6 +215,9 @@ class FakeClient:
     async def put_schedule(self, spec: DagSpec, *, code: bytes = b"") -> ScheduleView:
         self.note("put_schedule", spec)
         return ScheduleView(spec.name, spec.schedule, "2026-01-02T03:00:00.000Z")
+
+    async def queues(self) -> QueuesView:
+        return self.found_queues
 
     async def schedules(self) -> list[ScheduleView]:
         self.note("schedules")
@@ -891,6 +898,22 @@ def test_tasks_are_skipped(command: Any, cluster: FakeClient) -> None:
 
     cluster.facts = msgspec.structs.replace(cluster.facts, state=JobState.PARTIAL)
     assert command("jobs", "skip", "job1", "load").out == "job job1 is partial: that was the last of it\n"
+
+
+def test_queues_are_listed_by_handler_with_the_limits_that_tasks_wait_for(command: Any, cluster: FakeClient) -> None:
+    code, out, err = command("jobs", "queues")
+    assert (code, out) == (0, "") and "no task waits" in err
+
+    queue = QueueView("etl", 3, 1, 2, 90.0, delayed=4, blocked=5, completed=6, failed=7, rate_per_s=0.5)
+    cluster.found_queues = QueuesView([queue, QueueView("idle", 0, 0, 1)])
+    heading, first, second = command("jobs", "queues").out.splitlines()
+    assert heading.split() == "HANDLER WAITING OLDEST ACTIVE DELAYED BLOCKED COMPLETED FAILED RATE WORKERS".split()
+    assert first.split() == "etl 3 1m30s 1 4 5 6 7 0.500/s 2".split()
+    assert second.split() == "idle 0 0 0 0 0 0 0/s 1".split()
+
+    cluster.found_queues = QueuesView([queue], [LimitView("db", 1, 2, "", 3)])
+    assert command("jobs", "queues").out.splitlines()[-1].split() == ["db", "2", "1", "3"]
+    assert json.loads(command("jobs", "queues", "--json").out)["queues"][0]["delayed"] == 4
 
 
 def test_schedules_are_listed_and_dropped(command: Any, cluster: FakeClient) -> None:

@@ -29,6 +29,7 @@ from talka.web.auth import Tokens
 from talka.wire.task_views import DagFacts, RetryRequest, SkipRequest, StreamText, StreamView, TaskWants
 from talka.work.dags.dag import BadDag, CodeBundle, DagSettings, DagSpec, Param, TaskSpec
 from talka.work.lifecycle import JobState
+from tests.client.asked_first import asking_first
 from tests.web.fake_control import LIMIT_S, Api, Apis, free_port
 from tests.web.fake_dags import FakeDags
 
@@ -56,7 +57,7 @@ async def test_a_dag_is_submitted_once_however_often_it_is_said(client: Client, 
 async def test_a_submission_survives_the_death_of_a_manager(apis: Apis, dags: FakeDags) -> None:
     with free_port() as port:
         api = await apis.start(dags=dags)
-        client = Client([f"127.0.0.1:{port}", str(api.address)])
+        client = asking_first(Client([f"127.0.0.1:{port}", str(api.address)]), f"127.0.0.1:{port}")
 
         assert (await client.submit_dag(SPEC)).id == "dag1"
 
@@ -232,9 +233,10 @@ async def test_a_manager_that_is_silent_is_given_up(client: Client, dags: FakeDa
 async def test_a_connection_goes_to_whoever_is_there(apis: Apis, dags: FakeDags) -> None:
     with free_port() as port:
         api = await apis.start(dags=dags)
-        client = Client([str(api.address)], question_s=LIMIT_S)
+        client = Client([str(api.address), f"127.0.0.1:{port}"], question_s=LIMIT_S)
+        asking_first(client, api.address)
         await client.cluster()
-        client._addresses.insert(0, client._addresses[0]._replace(port=port))
+        asking_first(client, f"127.0.0.1:{port}")
 
         async with asyncio.timeout(LIMIT_S), client.open_submit() as submits:
             assert (await (await submits.submit(SPEC))).id == "dag1"
@@ -500,7 +502,7 @@ async def test_a_watch_goes_on_at_another_manager(apis: Apis, dags: FakeDags) ->
     dags.add("dag1")
     other.add("dag1", state=JobState.COMPLETED)
     first, second = await apis.start(dags=dags), await apis.start(dags=other)
-    client = Client([str(first.address), str(second.address)], question_s=LIMIT_S)
+    client = asking_first(Client([str(first.address), str(second.address)], question_s=LIMIT_S), first.address)
     seen = []
 
     async with asyncio.timeout(LIMIT_S):

@@ -92,6 +92,16 @@ def test_update_is_what_the_job_then_says_of_itself(watched: WatchedJob) -> None
     assert watched.facts == facts_of()
 
 
+def test_a_workflow_that_is_late_shows_what_it_was_given(watched: WatchedJob, order: JobOrder) -> None:
+    update = running()
+    (browse, buy) = update.workflows
+    late = msgspec.structs.replace(browse, late="it was given 15s more, in 1 extension")
+
+    watched.apply(NOW, msgspec.structs.replace(update, workflows=[late, buy]))
+
+    assert "it was given 15s more, in 1 extension" in text_of(watched, order, NOW)
+
+
 def test_later_update_replaces_counts_and_does_not_add_to_them(watched: WatchedJob) -> None:
     watched.apply(NOW, running(40))
     watched.apply(NOW + SECOND, running(70, 3 * SECOND))

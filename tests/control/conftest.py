@@ -11,7 +11,7 @@ from talka.cluster.effects import Persist, PersistBlob, Send
 from talka.cluster.leadership.lease_terms import OwnLease
 from talka.cluster.leadership.news import Elected, SteppedDown, WriteEnded
 from talka.control.dags.keeper_limits import KEEPER_LIMITS
-from talka.control.load.core_effects import JobEnded, KillCore, LoadEffect, StartCore, TellCore
+from talka.control.load.core_effects import JobEnded, KillCore, LoadEffect, StartCore, TellCore, WorkflowLate
 from talka.control.load.load_job import JobSpec, LoadJob
 from talka.control.member.voter import Voter
 from talka.stats.tally import Tally
@@ -23,7 +23,7 @@ from talka.wire.jobs import AttemptResult
 from talka.wire.leadership import LeadershipMessage
 from talka.wire.orders import BundleFacts, JobOrder, WorkflowOrder
 from talka.wire.shards import Arm, Armed, FileSource, FromCore, Settings, Totals
-from talka.work.dsl import Priority
+from talka.work.dsl import AtTimeout, Priority
 from talka.work.load import PlanSlice, Shard
 from talka.work.shapes import ConstantVUs, LoadShape
 from talka.work.specs import default_timeout_ns
@@ -71,7 +71,7 @@ class Driven:
                 case KillCore(attempt=core):
                     assert core in self.alive, "a core is killed that does not live"
                     self.alive.discard(core)
-                case JobEnded():
+                case WorkflowLate() | JobEnded():
                     pass
             self.effects.append(effect)
         return effects
@@ -150,6 +150,8 @@ def workflow_of(
     thresholds: Sequence[str] = (),
     flows: Sequence[tuple[str, str]] = (),
     is_teardown: bool = False,
+    on_timeout: AtTimeout = "kill",
+    saves: bool = False,
 ) -> WorkflowOrder:
     plan = shape.plan()
     return WorkflowOrder(
@@ -164,6 +166,8 @@ def workflow_of(
         load="",
         nodes=(),
         is_teardown=is_teardown,
+        on_timeout=on_timeout,
+        saves=saves,
     )
 
 

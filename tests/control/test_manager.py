@@ -137,9 +137,10 @@ class Play:
     def run(self, seconds: float) -> list[Any]:
         return list(self.group.run(seconds))
 
-    def beat(self, worker: str = "w1", cores: int = 1, to: str = "") -> list[Any]:
+    def beat(self, worker: str = "w1", cores: int = 1, to: str = "", *, seeks: bool = False) -> list[Any]:
         self.numbers += 1
-        return self.hear(to or self.leader, worker, Beat(self.numbers, WorkerFacts(cores, folder=len(worker))))
+        beat = Beat(self.numbers, WorkerFacts(cores, folder=len(worker)), seeks=seeks)
+        return self.hear(to or self.leader, worker, beat)
 
     def call(self, call: LeaderCall, by: str = "") -> list[Any]:
         _, effects = self.manager(by or self.leader).call(self.now, call)
@@ -282,6 +283,15 @@ def test_time_passes_in_all_parts(sole: Play, order_of: OrderOf) -> None:
 
 
 # -- those who do not lead
+
+
+def test_who_does_not_lead_tells_a_worker_without_a_lease_where_managers_are(trio: Play) -> None:
+    follower = trio.others()[0]
+    managers = tuple(ManagerAt(name, f"at-{name}") for name in trio.manager(follower)._voter.election.config.names())
+
+    (answer,) = trio.beat(to=follower, seeks=True)
+
+    assert answer.message == Elsewhere(trio.leader, managers)
 
 
 def test_who_does_not_lead_says_who_does(trio: Play) -> None:

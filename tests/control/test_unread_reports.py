@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from talka.control.load.core_effects import TellCore
+from talka.control.load.core_effects import TellCore, WorkflowLate
 from talka.control.load.load_job import MERGE_STEP_NS
 from talka.stats.tally import MetricTally, StepTally, Tally
 from talka.wire.shards import Ack, MetricTotals, StepTotals, Stop, Unread, decode_unread, encode_unread
@@ -161,15 +161,16 @@ def test_a_workflow_that_is_late_and_advances_is_given_more_time_and_that_is_not
     assert driven.tick() == []
     driven.later(0.5)
 
-    assert driven.tick() == []
+    assert driven.tick() == [
+        WorkflowLate("Shop", "given", "it was late and its cores worked, so it was given 2.5s more")
+    ]
 
     run = driven.job.workflows["Shop"]
     assert (run.has_timed_out, len(run.notes)) == (False, 1)
-    assert run.notes[0].startswith("it was late and its cores worked, so it was given ")
     assert driven.later(0.1).tick() == [], "the time it was given is not over"
     driven.now += EXTENSION_BASE_NS
     assert driven.tick() == [TellCore(1, Stop())], "it did not advance"
-    assert run.failure == "it ran longer than its timeout of 5 s"
+    assert run.failure == "it ran longer than its timeout of 5 s: it was given 2.5s more, in 1 extension"
 
 
 def test_a_workflow_that_is_late_and_does_not_advance_is_stopped(job_of: JobOf) -> None:

@@ -52,6 +52,7 @@ KINDS = (
     ("hostile", "member"),
     *(("store", fault) for fault in ("backup", "new")),
     *(("manager", fault) for fault in ("clock forward", "clock back")),
+    *((role, "skew") for role in ("owner", "worker")),
 )
 CLOCKS_S = {"clock forward": 3600, "clock back": -3600}
 """By how much a manager's clock of the day is wrong for a while."""
@@ -185,11 +186,21 @@ class Round:
         job = outcome.job = submit.job()
         watcher = Watcher(cluster.asks(), job)
         self._await_instant(job)
+        unread = self._unread() if self.draw.fault == "skew" else {}
         self._strike(job, submit)
         ended = self._end_of(submit, job)
         self._judge_end(ended, job, watcher)
         self._judge_counts(ledger, served)
         self._measure(ledger, watcher)
+        for name, before in unread.items():
+            if name != outcome.victim and (more := self._unread()[name] - before):
+                self._break(f"{name} could not read {more:.0f} messages")
+
+    def _unread(self) -> dict[str, float]:
+        """By manager, messages that it could not read so far."""
+        cluster = self.cluster
+        key = ("talka_frames_refused_total", "body")
+        return {name: cluster.metrics(name, "--certs", str(cluster.certs)).get(key, 0.0) for name in cluster.managers}
 
     def _submit(self, workflow: str, ledger: Ledger, *options: str) -> Started:
         self._begun_ns = time.monotonic_ns()
@@ -221,6 +232,13 @@ class Round:
         match self.draw.fault:
             case "member":
                 self._be_hostile(job)
+            case "skew":  # back again with the next such blow to the same node
+                cluster.kill(name)
+                cluster.are_next ^= {name}
+                cluster.restart(name)
+                outcome.notes.append(
+                    f"{name} is of the {'next' if name in cluster.are_next else 'present'} version now"
+                )
             case "kill" if name in cluster.up:
                 cluster.kill(name)
             case "kill":

@@ -25,6 +25,8 @@ MARK = "TEST_CLUSTER"
 """The variable by which processes of a cluster are found, also those whose parents are gone."""
 CORE = "talka.engine.load.core_process"
 LEFT_BEHIND_S = 30.0
+NEXT = Path(__file__).parent / "next_version" / "talka_next.py"
+"""`talka` as its next minor release might be."""
 
 
 class JobCluster(Cluster):
@@ -64,6 +66,8 @@ class JobCluster(Cluster):
         self._environment = {**os.environ, "TARGET": target, **known, **own}
         self.own_environment: dict[str, dict[str, str]] = {}
         """What is added for single nodes."""
+        self.are_next: set[str] = set()
+        """Nodes that are started as those of the next version."""
         self._results = 0
         self._commands: list[subprocess.Popen[str]] = []
         self._clients: list[Client] = []
@@ -119,6 +123,13 @@ class JobCluster(Cluster):
     def _prefix(self, name: str) -> tuple[str, ...]:
         """A worker listens nowhere: on the loopback it needs no place."""
         return () if isinstance(self.network, Loopback) else self.place(name).prefix
+
+    def _spawn(self, name: str, words: list[str], environment: dict[str, str] | None = None) -> Life:
+        if name in self.are_next:
+            at = words.index("-m")
+            assert words[at + 1] == "talka"
+            words = [*words[:at], str(NEXT), *words[at + 2 :]]
+        return super()._spawn(name, words, environment)
 
     def data(self, name: str) -> Path:
         return self.folder / f"data-{name}"
@@ -292,9 +303,11 @@ class JobCluster(Cluster):
         started.result = result
         return started
 
-    def submit(self, target: str | Path, *options: str, timeout_s: float = SOON_S) -> "Ended":
+    def submit(
+        self, target: str | Path, *options: str, timeout_s: float = SOON_S, env: dict[str, str] | None = None
+    ) -> "Ended":
         """`talka submit` to its end."""
-        return self.start_submit(target, *options).ended(timeout_s)
+        return self.start_submit(target, *options, env=env).ended(timeout_s)
 
 
 class Started:

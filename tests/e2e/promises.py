@@ -53,6 +53,8 @@ OPERATIONS: Final = {
     "the leader of the cluster": "e2e/test_job_faults.py::test_job_survives_the_leader_of_the_cluster",
     "a majority of managers": "e2e/test_cut_off.py::"
     "test_without_a_majority_of_managers_workers_stop_and_the_api_answers_503",
+    "the only manager that a worker was given": "e2e/test_job_faults.py::"
+    "test_a_worker_whose_only_manager_is_gone_finds_the_others_when_it_is_started_again",
     "the only manager of one": "e2e/test_frozen_workers.py::"
     "test_workers_go_on_without_their_only_manager_and_offer_their_results_when_it_is_back",
     "the only manager, cut off instead": "e2e/test_cut_off.py::"

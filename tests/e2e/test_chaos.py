@@ -30,6 +30,7 @@ def chaos_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChaosClu
         pytest.param(12, [("owner", "kill"), ("cancel", "plain"), ("cancel", "deaf")], id="owner killed, then cancels"),
         pytest.param(14, [("hostile", "member")], id="a hostile member"),
         pytest.param(16, [("worker", "freeze")], id="worker frozen"),
+        pytest.param(17, [("owner", "skew"), ("worker", "skew")], id="owner, then worker of the next version"),
         pytest.param(13, [("leader", "kill"), ("cancel", "push lost")], id="leader killed, then a cancel that is lost"),
     ],
 )

@@ -376,3 +376,16 @@ def test_test_that_raises_in_setup_fails_with_what_it_raised(cluster, truth, tmp
     assert "the till is shut" in ended.out
     assert ended.document()["status"] == "failed"
     assert truth.count() == 0
+
+
+def test_a_worker_whose_only_manager_is_gone_finds_the_others_when_it_is_started_again(cluster) -> None:
+    with mended(cluster):
+        gone, worker = cluster.managers[0], cluster.workers[0]
+        cluster.kill(gone, worker)
+
+        life = cluster.start_worker(worker, "--zone", "z1", "--region", "r1", seeds=[gone])
+
+        cluster.wait_for(worker, "lease")
+        assert life.said("lease")[0]["manager"] != gone
+        (shown,) = [one for one in cluster.client().workers() if one.name == worker]
+        assert (shown.zone, shown.region) == ("z1", "r1")

@@ -13,11 +13,10 @@ from talka.control.jobs.workers.fleet import LEFT, STARTED_ANEW
 from talka.version import VERSION
 from talka.wire.versions import VERSION as PROTOCOL
 from talka.wire.versions import ProtocolVersion
-from tests.e2e.cluster import SOON_S, Life
+from tests.e2e.cluster import SOON_S
 from tests.e2e.conftest import Server
-from tests.e2e.job_cluster import JobCluster, until
+from tests.e2e.job_cluster import NEXT, JobCluster, until
 
-NEXT = Path(__file__).parent / "next_version" / "talka_next.py"
 STAGES = NEXT.with_name("stages.py")
 STAGE_COUNT, ARRIVALS = 6, 100
 """Of stages.py: how many there are, and what each begins with."""
@@ -27,18 +26,10 @@ PROTOCOLS = (str(PROTOCOL), str(ProtocolVersion(PROTOCOL.major, PROTOCOL.minor +
 
 
 class MixedCluster(JobCluster):
-    """Those named in `are_next` are of the next version. Of three workers of one core each a job uses two."""
+    """Of three workers of one core each a job uses two."""
 
     def __init__(self, folder: Path, target: str) -> None:
         super().__init__(folder, managers=3, workers=3, target=target)
-        self.are_next: set[str] = set()
-
-    def _spawn(self, name: str, words: list[str], environment: dict[str, str] | None = None) -> Life:
-        if name in self.are_next:
-            at = words.index("-m")
-            assert words[at + 1] == "talka"
-            words = [*words[:at], str(NEXT), *words[at + 2 :]]
-        return super()._spawn(name, words, environment)
 
     def open_gate(self, stage: int) -> None:
         """This stage ends, now or when it comes."""

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from talka.net.certificates import BadCertificate, describe, issue, make_authority
+from talka.net.certificates import BadCertificate, describe, issue, make_authority, renew
 from talka.net.tls import find_certs
 
 NOW = datetime(2030, 5, 6, 7, 8, 9, tzinfo=UTC)
@@ -372,3 +372,58 @@ def test_missing_file_and_folder_are_named(tmp_path: Path) -> None:
         describe(tmp_path / "a.crt", now=NOW)
     with pytest.raises(BadCertificate, match="cannot be read: Is a directory"):
         describe(tmp_path, now=NOW)
+
+
+# Renewing them.
+
+
+def test_a_renewed_certificate_has_the_same_key_claims_and_hosts_and_another_end(certs: Path) -> None:
+    issue(certs, name="a", role="manager", datacenter="eu", hosts=("a.example", "10.0.0.1"), days=40, now=NOW)
+    key, former = (certs / "a.key").read_bytes(), describe(certs / "a.crt", now=NOW)
+
+    files = renew(certs, "a", days=90, now=NOW + 30 * DAY)
+
+    again = describe(files.certificate, now=NOW + 30 * DAY)
+    assert (again.not_after, again.problem) == (NOW + 120 * DAY, "")
+    assert (certs / "a.key").read_bytes() == key
+    assert again.fingerprint != former.fingerprint
+    for fact in ("name", "role", "cluster", "environment", "datacenter", "hosts", "issuer"):
+        assert getattr(again, fact) == getattr(former, fact)
+    assert find_certs(certs, "a") == files
+    assert mode_of(files.certificate) == 0o644
+    assert [file.name for file in certs.iterdir() if file.name.startswith(".")] == []
+
+
+def test_a_renewed_certificate_holds_no_longer_than_its_authority(certs: Path) -> None:
+    issue(certs, name="a", role="manager", now=NOW)
+
+    renew(certs, "a", days=36_500, now=NOW)
+
+    assert describe(certs / "a.crt", now=NOW).not_after == describe(certs / "ca.crt", now=NOW).not_after
+
+
+def test_what_cannot_be_renewed_is_a_sentence_and_stays_as_it_is(certs: Path, tmp_path: Path) -> None:
+    issue(certs, name="a", role="manager", now=NOW)
+    other = tmp_path / "other"
+    make_authority(other, "shop", "staging", now=NOW)
+    for name in ("a.crt", "a.key"):
+        (other / name).write_bytes((certs / name).read_bytes())
+        (other / name).chmod(0o600)
+    before = (certs / "a.crt").read_bytes()
+
+    def refused(folder: Path, name: str, now: datetime = NOW) -> str:
+        with pytest.raises(BadCertificate) as raised:
+            renew(folder, name, now=now)
+        return str(raised.value)
+
+    assert refused(certs, "ca").startswith("the authority's own certificate cannot be renewed: make another one")
+    assert refused(certs, "b").startswith(f"b.crt is not in {certs}: talka certs issue {certs} --name b")
+    assert "was issued by another authority than the one in" in refused(other, "a")
+    assert refused(certs, "a", NOW + 20 * 365 * DAY).startswith(f"the authority in {certs} ended on 2040")
+    assert refused(certs, "../a").startswith("name")
+    assert (certs / "a.crt").read_bytes() == before
+    issue(certs, name="b", role="manager", now=NOW)
+    (certs / "a.key").write_bytes((certs / "b.key").read_bytes())
+    assert refused(certs, "a").startswith(f"{certs / 'a.key'} is not the private key of {certs / 'a.crt'}")
+    (certs / "ca.key").unlink()
+    assert "only where its key is can it issue" in refused(certs, "b")

@@ -8,8 +8,10 @@ import pytest
 
 from talka.clock import utc_now
 from talka.net import endorsing
-from talka.net.certificates import issue, make_authority
-from talka.net.endorsing import KEPT_LIMIT, Endorser
+from talka.net.certificates import issue, make_authority, renew
+from talka.net.endorsing import KEPT_LIMIT, Endorser, certificate_in
+from talka.net.tls import cert_files
+from talka.net.vouching import Authority, Voucher
 from talka.wire.security.roles import Role
 
 MANAGERS, WORKERS = (Role.MANAGER,), (Role.WORKER, Role.OUTSIDE_WORKER)
@@ -78,7 +80,7 @@ def test_what_was_checked_holds_until_its_certificate_ends(certs: Path, monkeypa
     voucher, judge = endorser(certs, "m1").vouch("signs", b"key"), endorser(certs, "w1")
     assert judge.doubt("signs", b"key", voucher, roles=MANAGERS) == ""
     check, checked = judge._authority.check, []
-    monkeypatch.setattr(judge._authority, "check", lambda *said: checked.append(said) or check(*said))
+    monkeypatch.setattr(judge._authority, "check", lambda *said, **how: checked.append(said) or check(*said, **how))
 
     assert judge.doubt("signs", b"key", voucher, roles=MANAGERS) == ""
     assert checked == []
@@ -100,3 +102,37 @@ def test_an_endorser_needs_the_files_of_its_node(certs: Path) -> None:
     shutil.copy(certs / "m1.crt", certs / "m2.crt")
     with pytest.raises(Exception, match="m2.key"):
         endorser(certs, "m2")
+
+
+def test_after_its_certificate_was_renewed_a_node_vouches_with_the_new_one_and_believes_as_before(certs: Path) -> None:
+    m1, w1 = endorser(certs, "m1"), endorser(certs, "w1")
+    former = m1.vouch("signs", b"key")
+    renew(certs, "m1", now=utc_now())
+    files = cert_files(certs, "m1")
+
+    m1.use(Voucher(files), Authority(files.ca, cluster="shop", environment="staging"))
+    again = m1.vouch("signs", b"key")
+
+    assert certificate_in(again) != certificate_in(former) != b""
+    assert w1.doubt("signs", b"key", former, roles=MANAGERS) == w1.doubt("signs", b"key", again, roles=MANAGERS) == ""
+    assert m1.doubt("opens", b"key", w1.vouch("opens", b"key"), roles=WORKERS) == ""
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_voucher_may_be_believed_after_its_certificate_has_ended_and_never_before_it_holds(
+    certs: Path, monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    voucher, judge = endorser(certs, "m1").vouch("signs", b"key"), endorser(certs, "w1")
+    if is_known:
+        assert judge.doubt("signs", b"key", voucher, roles=MANAGERS) == ""
+
+    monkeypatch.setattr(endorsing, "utc_now", lambda: utc_now() + timedelta(days=20_000))
+    assert "has expired" in judge.doubt("signs", b"key", voucher, roles=MANAGERS)
+    assert judge.doubt("signs", b"key", voucher, roles=MANAGERS, even_ended=True) == ""
+    assert "is invalid" in judge.doubt("signs", b"other", voucher, roles=MANAGERS, even_ended=True)
+    monkeypatch.setattr(endorsing, "utc_now", lambda: utc_now() - timedelta(days=20_000))
+    assert "is not valid yet" in judge.doubt("signs", b"key", voucher, roles=MANAGERS, even_ended=True)
+
+
+def test_what_is_no_voucher_has_no_certificate_in_it() -> None:
+    assert certificate_in(b"") == certificate_in(b"\xc1") == b""

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from talka.net.certificates import issue, make_authority
+from talka.net.certificates import issue, make_authority, renew
 from talka.net.notary import CertificateNotary
 from talka.net.tls import cert_files
+from talka.net.vouching import Authority, Voucher
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
 
@@ -71,3 +72,16 @@ def test_certificates_that_are_known_have_a_limit(certs: Path) -> None:
 
     for one in (a, b, a, a):
         assert a.has_signed("a" if one is a else "b", "state", b"x", one.sign("state", b"x"), one.certificate)
+
+
+def test_after_its_certificate_was_renewed_a_member_signs_with_the_new_one(certs: Path) -> None:
+    a, b = notary_of(certs, "a", NOW + timedelta(days=11)), notary_of(certs, "b")
+    former = b.certificate
+    renew(certs, "b", days=90, now=NOW)
+    files = cert_files(certs, "b")
+
+    b.use(Voucher(files), Authority(files.ca, cluster="shop", environment="staging"))
+
+    signature = b.sign("address", b"at")
+    assert a.has_signed("b", "address", b"at", signature, b.certificate)
+    assert not a.has_signed("b", "address", b"at", signature, former), "the first one has ended"

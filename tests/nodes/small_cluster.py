@@ -43,7 +43,7 @@ class SmallCluster:
         if self.certs is not None and not (self.certs / f"{name}.crt").exists():
             issue(self.certs, name=name, role=role, now=utc_now())
 
-    def start_manager(self, name: str) -> ManagerNode:
+    def start_manager(self, name: str, **place: str) -> ManagerNode:
         self._certified(name, Role.MANAGER)
         options = MemberOptions(
             name=name,
@@ -54,6 +54,7 @@ class SmallCluster:
             seeds=tuple(node.runtime.address for node in self.managers.values()),
             preset="fast",
             certs=self.certs,
+            **place,
         )
         node = self.managers[name] = ManagerNode(ManagerOptions(member=options, store=self._store), self._on_event)
         self._tasks[name] = asyncio.create_task(self._run(node))
@@ -73,12 +74,15 @@ class SmallCluster:
         cores: int = 1,
         turn_limits: TurnLimits = TURN_LIMITS,
         tags: tuple[Tag, ...] = (),
+        seeds: tuple[str, ...] = (),
+        **place: str,
     ) -> WorkerNode:
-        """Until it has a lease. `beside`: the manager whose neighbour it is, as in `talka up`."""
+        """Until it has a lease. `beside`: the manager whose neighbour it is, as in `talka up`. `seeds` are names of
+        managers: all of them."""
         self._certified(name, Role.WORKER)
         options = WorkerOptions(
             name=name,
-            seeds=tuple(node.runtime.address for node in self.managers.values()),
+            seeds=tuple(self.managers[manager].runtime.address for manager in seeds or self.managers),
             secrets=(SECRET,),
             data_dir=self.folder / name,
             certs=self.certs,
@@ -86,6 +90,7 @@ class SmallCluster:
             handlers=handlers,
             turn_limits=turn_limits,
             tags=tags,
+            **place,
         )
         node = self.workers[name] = WorkerNode(options, self._on_event)
         if beside:

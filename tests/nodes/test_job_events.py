@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from talka.control.jobs.effects import WorkerJudged
+from talka.control.jobs.effects import JobLate, WorkerJudged
 from talka.control.worker.effects import CoreGivenUp, CoreQuiet, CoreSeen, Undrained
 from talka.nodes.job_events import job_event_of, where_text, worker_event_of
 from talka.nodes.member_events import WORDS
@@ -31,6 +31,13 @@ def test_each_decision_about_a_worker_is_an_event_with_its_reason_and_since_when
         "2023-11-14T22:13:25.000Z",
     )
     assert WORDS[event["event"]].format(**event) == text
+
+
+def test_a_workflow_that_is_late_is_an_event() -> None:
+    event = job_event_of(JobLate("j1", "Shop", "given", "it was given 15s more"), 0)
+
+    assert event == {"event": "job-late", "job": "j1", "workflow": "Shop", "text": "it was given 15s more"}
+    assert WORDS["job-late"].format(**event) == "workflow Shop of job j1: it was given 15s more"
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_a_million_tasks_run_to_their_end_without_a_million_objects() -> None:
     finally:
         tracemalloc.stop()
     assert fleet.done == b"\x01" * MILLION, "each of them ran, and none twice"
-    assert (fleet.source.ready, fleet.dispatcher.queues(0).queues[0].running) == (0, 0)
+    assert (fleet.source.ready, fleet.dispatcher.queues(0).queues[0].active) == (0, 0)
     assert fleet.most_runs <= 4 * WORKERS, "objects are for what workers have"
     assert len(gc.get_objects()) - before < 100
     # What other threads of the test run allocate meanwhile is counted too.

@@ -9,17 +9,18 @@ import msgspec
 import pytest
 from hdrh.histogram import HdrHistogram
 
-from talka.control.load.core_effects import JobEnded, KillCore, LoadEffect, StartCore, TellCore
+from talka.control.load.core_effects import JobEnded, KillCore, LoadEffect, StartCore, TellCore, WorkflowLate
 from talka.control.load.load_job import LoadJob
 from talka.control.load.planning import plan_load_job
 from talka.report.building import Meta, build, loop_lag_of
-from talka.report.document import SCHEMA, BadResult, ResultDocument, failures_of, read
+from talka.report.document import SCHEMA, BadResult, MoreTimeGiven, ResultDocument, failures_of, read
 from talka.report.summary import facts_of
 from talka.stats.machine import Machine
 from talka.stats.tally import CheckTally, Exchanges, GeneratorTally, MetricTally, Sample, StepTally, Tally
 from talka.stats.windows import StepWindow, Window
 from talka.units import SECOND
 from talka.wire.shards import Armed, FromCore, Go, Hello, MetricTotals, Refused, Settings, StepTotals, Totals, UrlSource
+from talka.work.deadlines import Deadline
 from talka.work.dsl import Workflow
 from talka.work.failures import Failures
 from talka.work.feeds import between
@@ -124,7 +125,7 @@ class Drive:
                     self.went[core] = at_ns
                 case JobEnded():
                     self.has_ended = True
-                case TellCore() | KillCore():
+                case TellCore() | KillCore() | WorkflowLate():
                     pass
 
     def say(self, where: tuple[str, int], message: FromCore) -> None:
@@ -745,6 +746,26 @@ def test_what_the_machine_does_not_tell_is_not_quoted() -> None:
     document = Drive(workflow()).arm().at(10).report(counted(step_tally([10]), generator=health)).document()
     (warning,) = document.warnings
     assert warning.endswith("delayed it")
+
+
+# Workflows that were late.
+
+
+def test_a_workflow_that_was_given_more_time_tells_when_how_much_and_why() -> None:
+    drive = Drive(workflow()).arm().at(10)
+    deadline = Deadline(drive.now + SECOND, began_ns=drive.now - 10 * SECOND)
+    deadline.ask(drive.now, 1, "the index is built", estimate_ns=30 * SECOND)
+    drive.job.workflows["Shop"].deadline = deadline
+    (told,) = drive.report(counted(step_tally([10]))).document().workflows
+
+    assert told.more_time == [MoreTimeGiven(10, 15, "the index is built", 30)]
+    assert told.was_warned is False
+
+
+def test_a_workflow_that_was_in_time_was_given_nothing() -> None:
+    (told,) = Drive(workflow()).arm().at(10).report(counted(step_tally([10]))).document().workflows
+
+    assert (told.more_time, told.was_warned) == ([], False)
 
 
 # Cores that several workflows share.

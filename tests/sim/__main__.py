@@ -1,6 +1,6 @@
 """Run the simulator: replay one seed, or run seeds for a while, or take the safeguards away one by one.
 
-python -m tests.sim replay SEED [--kind elections|jobs|leases|queues|dags|membership|skew] [--quiet]
+python -m tests.sim replay SEED [--kind elections|jobs|leases|queues|dags|membership|searching|skew|zones] [--quiet]
 python -m tests.sim long [--seconds 600] [--from-seed N]
 python -m tests.sim ablation [--write]
 """
@@ -17,7 +17,19 @@ from typing import NamedTuple
 
 from talka.testing.world import World
 from talka.units import SECOND
-from tests.sim import ablation, dags, elections, jobs, leases, membership, membership_figures, queues, skew
+from tests.sim import (
+    ablation,
+    dags,
+    elections,
+    jobs,
+    leases,
+    membership,
+    membership_figures,
+    queues,
+    searching,
+    skew,
+    zones,
+)
 
 KINDS = {
     "dags": dags,
@@ -25,8 +37,10 @@ KINDS = {
     "jobs": jobs,
     "leases": leases,
     "membership": membership,
+    "searching": searching,
     "queues": queues,
     "skew": skew,
+    "zones": zones,
 }
 
 

@@ -36,11 +36,13 @@ from tests.sim.checkers.brought import CodeRunsWhereItMay
 from tests.sim.checkers.clocks import EndedJobsStay, SchedulesFire
 from tests.sim.checkers.dags import CountsFit, DagHistory, ResultsCountOnce, RunsAreInOrder, Specs
 from tests.sim.checkers.fans import FansAreWhole
+from tests.sim.checkers.queues import QueuesFit
 from tests.sim.checkers.times import TimesAreKept
 from tests.sim.dag_clients import DagClients, Resumer
 from tests.sim.dag_orders import CAPABILITY, DagErrand, dag_errand, limits_of, with_code, with_fans, with_late
 from tests.sim.hostile import Hostility, known_of_dags
 from tests.sim.job_clients import Duties
+from tests.sim.jobs import remembering
 
 EPOCH_NS: Final = 1_700_000_000 * SECOND
 DRIFT_LIMIT_PPM: Final = 20_000
@@ -253,7 +255,7 @@ def build(plan: Plan, verbose: Callable[[str], None] | None) -> World:
         worker = Worker(
             boot.name,
             boot.boot,
-            boot.stored,
+            remembering((ManagerAt(MANAGER, MANAGER),), boot),
             facts,
             (MANAGER,),
             boot.rng,
@@ -326,12 +328,13 @@ class Story:
         self.results = ResultsCountOnce(world, self.shell, self.ledger, self.specs)
         self.runs = RunsAreInOrder(world, self.shell, self.ledger, self.specs)
         self.counts = CountsFit(world, self.manager, self.shell)
+        self.queues = QueuesFit(self.manager, self.shell)
         self.fans = FansAreWhole(world, self.shell, self.specs)
         self.code = CodeRunsWhereItMay(world, self.shell, self.specs, plan.takers)
         self.refusals = Refusals(self.manager)
         self.times = TimesAreKept(world, self.shell, self.specs)
         self.cores.listeners += [self.runs, self.code, self.times]
-        world.observers += [self.specs, self.history, self.counts, self.shell, self.cores, self.clients]
+        world.observers += [self.specs, self.history, self.counts, self.queues, self.shell, self.cores, self.clients]
         if plan.takers:
             world.observers.append(Duties(world))
         if plan.is_refused:

@@ -10,7 +10,7 @@ from talka.testing.trust import signed
 from talka.units import MILLISECOND, SECOND
 from talka.wire.orders import BundleFacts, JobOrder, WorkflowOrder
 from talka.wire.shards import Settings
-from talka.work.dsl import Priority
+from talka.work.dsl import AtTimeout, Priority
 from talka.work.load import RATE_PER_S, Plan, Segment
 from talka.work.thresholds import Threshold
 
@@ -142,6 +142,27 @@ def journeys(
         cancel_at_ns=cancel_at_ns,
         shape="journeys",
     )
+
+
+ASKS: Final = 16
+"""See `Manner`."""
+LATE_TIMEOUT_NS: Final = 6 * SECOND
+
+
+def late(number: int, *, at_ns: int, on_timeout: AtTimeout = "kill") -> Errand:
+    """A job of a workflow that never ends by itself, asks for more time and has something to save."""
+    plan = Plan(model="closed", vus=4, iterations_per_vu=100_000)
+    workflow = msgspec.structs.replace(
+        _workflow("Late", plan), timeout_ns=LATE_TIMEOUT_NS, on_timeout=on_timeout, saves=True
+    )
+    order = JobOrder(
+        name=f"late {number}",
+        bundle=signed(BundleFacts(sha256(URL.encode()).hexdigest(), 0, b"", "test.py", {}, URL)),
+        workflows=(workflow,),
+        settings=Settings(grace_ns=GRACE_NS, seed=ASKS),
+        cores=2,
+    )
+    return Errand(key=f"late {number}", client=0, at_ns=at_ns, order=order, bundle=b"", cancel_at_ns=0, shape="late")
 
 
 def queued(

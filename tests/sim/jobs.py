@@ -13,8 +13,9 @@ import msgspec
 from talka.cluster.leadership.lease_terms import OwnLease
 from talka.control.manager import Manager
 from talka.control.member.composite import ClusterMember
+from talka.control.member.peer_pool import Place
 from talka.control.member.voter import Voter
-from talka.control.worker.composite import Worker
+from talka.control.worker.composite import MANAGERS_KEY, Worker
 from talka.testing.core_runs import Ledger
 from talka.testing.cores import Cores, WorkerPart
 from talka.testing.disk import BLOB_PREFIX
@@ -168,12 +169,18 @@ def drawn_of(drawn: list[str], *, is_freezing: bool) -> tuple[str, ...]:
     return (*classes, FrozenWorkers.NAME) if is_freezing else classes
 
 
-def build(plan: Plan, verbose: Callable[[str], None] | None, told: Mapping[str, OwnLease] = {}) -> World:
-    """`told`: the lease of workers that a manager is told when it starts, where it is told one."""
+def build(
+    plan: Plan,
+    verbose: Callable[[str], None] | None,
+    told: Mapping[str, OwnLease] = {},
+    places: Mapping[str, Place] = {},
+) -> World:
+    """`told`: the lease of workers that a manager is told when it starts, where it is told one. `places`: where hosts
+    stand, where they say so."""
     world = World(plan.seed, verbose=verbose)
     world.network.default = link_profile(world.rng("plan", "links"), plan.classes)
     managers = tuple(f"m{index}" for index in range(plan.managers))
-    at = tuple(ManagerAt(name, name) for name in managers)
+    at = tuple(ManagerAt(name, name, *msgspec.structs.astuple(places.get(name, Place()))) for name in managers)
 
     def start_manager(boot: Boot) -> ClusterMember:
         voter = Voter(
@@ -208,11 +215,20 @@ def build(plan: Plan, verbose: Callable[[str], None] | None, told: Mapping[str, 
 
     def start_worker(index: int, boot: Boot) -> ClusterMember:
         trust = trust_of_worker(boot.name, boot.boot)
+        place = places.get(boot.name, Place())
+        facts = WorkerFacts(
+            cores=plan.cores[index],
+            folder=index + 1,
+            sealing=trust.sealing,
+            zone=place.zone,
+            datacenter=place.datacenter,
+            region=place.region,
+        )
         worker = Worker(
             boot.name,
             boot.boot,
-            boot.stored,
-            WorkerFacts(cores=plan.cores[index], folder=index + 1, sealing=trust.sealing),
+            remembering(at, boot),
+            facts,
             managers,
             boot.rng,
             boot.now,
@@ -230,6 +246,11 @@ def build(plan: Plan, verbose: Callable[[str], None] | None, told: Mapping[str, 
     return world
 
 
+def remembering(managers: tuple[ManagerAt, ...], boot: Boot) -> dict[str, bytes]:
+    """What is on a worker's disk: it was told of its managers before. How others find theirs is for `searching`."""
+    return {MANAGERS_KEY: msgspec.msgpack.encode(managers), **boot.stored}
+
+
 class Story:
     """Runs a plan from its first second to its last."""
 
@@ -241,10 +262,11 @@ class Story:
         verbose: Callable[[str], None] | None,
         told: Mapping[str, OwnLease] = {},
         *,
+        places: Mapping[str, Place] = {},
         has_forger: bool = False,
     ) -> None:
         self.plan = plan
-        self.world = world = build(plan, verbose, told)
+        self.world = world = build(plan, verbose, told, places)
         self.managers = tuple(name for name in world.hosts if name.startswith("m"))
         self.ledger = Ledger()
         self.cores = Cores(world, self.ledger)

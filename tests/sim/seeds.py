@@ -45,6 +45,7 @@ ONCE_BROKEN: Final = (
     Stored("jobs", 58169190015, "a manager leads a job again after another, and nobody stored what it had counted"),
     Stored("fans", 8835045075, "a clock is wrong by a month when a task begins its delay that is fanned out later"),
     Stored("blocked", 29073965091, "no core works before the calm, of those that are to be blocked"),
+    Stored("late", 11, "an ask is heard again after the warning, and answered as it was before"),
     Stored("blocked", 58169190068, "a core is blocked that could not say that it turns, as its host stood still"),
 )
 

@@ -1,6 +1,7 @@
 """Dag jobs of one manager: drawn histories, and what they must add up to."""
 
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -305,3 +306,22 @@ def test_no_worker_that_dies_in_a_stall_of_the_manager_breaks_an_invariant(seeds
 @pytest.mark.parametrize("seed", range(3))
 def test_a_worker_that_dies_while_the_manager_stands_still_is_given_up_within_a_lease_of_its_return(seed: int) -> None:
     assert not stalls.run(seed).violations
+
+
+@pytest.mark.parametrize(
+    ("seed", "more"),
+    [
+        (7, {}),
+        (20, {}),
+        (3, {"has_fans": True}),
+        (8, {"has_fans": True}),
+        (2, {"store_fault": dags.RESTORED}),
+        (6, {"store_fault": dags.NEW_STORE}),
+    ],
+)
+def test_tasks_are_counted_by_handler_as_the_store_has_them_where_managers_die(seed: int, more: dict[str, Any]) -> None:
+    story = dags.Story(dags.plan_of(seed, **more), None)
+
+    assert not story.run().violations
+    assert story.queues.looks > 30 and story.queues.delayed > 0
+    assert story.manager.boot > 1, "what is counted was read from the store"

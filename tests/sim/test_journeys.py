@@ -7,13 +7,14 @@ import pytest
 from talka.stats.tally import CALL_NAMES_KEPT, OTHER_CALLS, merged
 from talka.testing.host import Host
 from talka.testing.journeys import NAMES_PER_CORE, PAGE, JourneyCounts
-from talka.testing.world import Observer, World
+from talka.testing.world import World
 from talka.units import SECOND
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.thresholds import Threshold, parse_threshold
 from tests.sim import job_orders, jobs
 from tests.sim.checkers.jobs import manager_on
 from tests.sim.job_orders import Errand
+from tests.sim.late import OwnerFalls
 from tests.sim.seeds import first_of
 
 ROWS, SLOW, MANY_NAMES, FAILING_ACTION = 1, 2, 4, 8
@@ -83,23 +84,6 @@ def test_no_iteration_is_silently_missing_whatever_strikes_when_jobs_end(seed: i
     counted = story.journeys.counted
     assert counted.iterations + counted.interrupted <= counted.started <= truth(story).started
     assert story.journeys.documents, "the checker has looked at results"
-
-
-class OwnerFalls(Observer):
-    """Crashes the manager that leads a job, once, as soon as it sees there what it waits for."""
-
-    def __init__(self, story: jobs.Story, is_due: "partial[bool]") -> None:
-        self.fell = ""
-        self._story = story
-        self._is_due = is_due
-        story.world.observers.append(self)
-
-    def on_effect(self, world: World, host: Host, effect: object) -> None:
-        if self.fell or manager_on(host) is None or not self._is_due(host):
-            return
-        self.fell = host.name
-        world.after(1, host.crash)
-        world.after(4 * SECOND, host.start)
 
 
 def has_state(state: TaskState, workflow: str, host: Host) -> bool:

@@ -29,7 +29,10 @@ from talka.cluster.membership.prober import Relays
 from talka.cluster.membership.suspicion import Suspicion, SuspicionBounds
 from talka.cluster.membership.updates import Updates
 from talka.cluster.membership.vouched import Vouched
+from talka.control.dags.book import DagBook
+from talka.control.dags.handler_counts import HandlerCounts
 from talka.control.dags.keeper import DagKeeper
+from talka.control.jobs import job_checkpoint
 from talka.control.jobs.checkpoints import Checkpoints
 from talka.control.jobs.commands import Assignments
 from talka.control.jobs.entries import EntryBook
@@ -42,7 +45,10 @@ from talka.control.jobs.workers.health import CorrelatedFailure
 from talka.control.jobs.workers.lease_rule import LeaseRule
 from talka.control.jobs.workers.worker_life import WorkerLife
 from talka.control.load.load_job import LoadJob
+from talka.control.manager import Manager
+from talka.control.member import peer_pool
 from talka.control.member.agreements import Agreements
+from talka.control.member.manager_search import ManagerSearch
 from talka.control.member.replay_guard import ReplayGuard, ReplayWindow
 from talka.control.member.ring_guard import RingGuard
 from talka.control.member.role_check import RoleCheck
@@ -372,6 +378,25 @@ def never_ends(right, self):
     return NEVER
 
 
+@variant("remembered_managers", ManagerSearch, "told")
+def writes_nobody_down(right, self, now, managers):
+    """A worker keeps on its disk where managers are, and greets them when it is started again."""
+    right(self, now, managers)
+    return None
+
+
+@variant("named_managers", Manager, "_named_to")
+def names_nobody(right, self, seeks):
+    """A manager that does not lead tells a worker without a lease where the others are."""
+    return ()
+
+
+@variant("near_first", peer_pool, "tier_of")
+def takes_all_for_near(right, own, other):
+    """Of several that can all do the same a near one is asked first."""
+    return peer_pool.Tier.ANY
+
+
 @variant("core_deadline", Worker, "_tell_cores")
 def tells_no_core(right, self):
     """A core stops by its own clock when its worker's lease is over, also while the worker stands still."""
@@ -382,6 +407,12 @@ def tells_no_core(right, self):
 @variant("idempotency_key", EntryBook, "by_key")
 def knows_no_key(right, self, key):
     """The same submission sent twice is one job."""
+    return None
+
+
+@variant("kept_deadlines", job_checkpoint, "_deadline_record")
+def forgets_deadlines(right, deadline):
+    """Who takes a job over knows what more time it was given, and whether it was warned."""
     return None
 
 
@@ -631,3 +662,15 @@ def sweeps_by_the_clock_of_the_day(right, self, now):
 
     with patch.object(SqliteRecords, "sweep", _in_place_of(SqliteRecords.sweep, sweep)):
         right(self, now)
+
+
+@variant("restored_counts", DagBook, "restore")
+def counts_new_tasks_alone(right, self, now, live, streams=()):
+    own, self._handlers = self._handlers, HandlerCounts()
+    right(self, now, live, streams)
+    self._handlers = own
+
+
+@variant("delays_end", DagBook, "_delays_no_more")
+def goes_on_counting_it_as_delayed(right, self, task):
+    pass

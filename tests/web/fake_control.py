@@ -25,7 +25,7 @@ from talka.wire.machines import MachineView
 from talka.wire.orders import BundleFacts, JobOrder, WorkflowOrder
 from talka.wire.security.access import Asker
 from talka.wire.shards import Settings
-from talka.wire.views import ClusterView, JobFacts, JobsPage, JobUpdate, ManagerView, WorkerView
+from talka.wire.views import CertificateView, ClusterView, JobFacts, JobsPage, JobUpdate, ManagerView, WorkerView
 from talka.work.lifecycle import JobState
 from talka.work.load import Plan, Segment
 
@@ -63,6 +63,7 @@ class FakeControl:
         self.asked: list[tuple[str, ...]] = []
         self.askers: list[Asker] = []
         self.managers: list[ManagerView] = []
+        self.certificates: list[CertificateView] = []
         self.undrained = WorkerView("w1", "healthy")
         self.shown_worker = WorkerView(
             "w1", "healthy", cores=4, handlers=["resize"], machine=MachineView("host1", 4711, tags={"rack": "7"})
@@ -210,7 +211,7 @@ class FakeControl:
 
     async def cluster(self) -> ClusterView:
         await self._note("cluster")
-        return ClusterView("shop", "m1", 3, self.managers, 1, 4, 2)
+        return ClusterView("shop", "m1", 3, self.managers, 1, 4, 2, certificates=self.certificates)
 
     def is_ready(self) -> str:
         return self.not_ready

@@ -197,6 +197,7 @@ TASKS: Beyond = [
     ("more tasks than a message may have", [60, 7, [[1, "j", "t", "h", 1, b""]] * (TASKS_LIMIT + 1)]),
     ("more fences to recall than a message may have", [61, 7, [1] * (TASKS_LIMIT + 1)]),
     ("more fences that were taken than a message may have", [62, 7, [1] * (TASKS_LIMIT + 1)]),
+    ("an attempt that ran longer than any can", [65, [], [], [], [0, 0, 0], [], [[1, 1, 2**40 + 1]]]),
     ("more answers than a message may have", [68, 7, [[1, 1]] * (TASKS_LIMIT + 1)]),
     ("more results than a message may have", [64, [[1, "completed"]] * (TASKS_LIMIT + 1)]),
     ("more fences than a part may have", [66, 7, [1] * 65_537]),
@@ -226,7 +227,11 @@ def arm(**changed: Any) -> list[Any]:
 TO_CORE: Beyond = [
     ("a shard that does not exist", arm(index=1)),
     ("a plan of nothing", arm(plan={**arm()[4]["plan"], "vus": 0})),
+    ("an answer of no number", [5, "second", [0, 4, 1, "it has not advanced"]]),
 ]
 FROM_CORE: Beyond = [
+    ("an ask before the first", [15, 1, {}, [], 0, 0, False, {}, None, 0, [], [], 0, [], 0, 0, 0, [0, 1, ""]]),
+    ("an ask for less than no time", [15, 1, {}, [], 0, 0, False, {}, None, 0, [], [], 0, [], 0, 0, 0, [1, -1, ""]]),
+    ("too long a reason", [15, 1, {}, [], 0, 0, False, {}, None, 0, [], [], 0, [], 0, 0, 0, [1, 1, "x" * 201]]),
     ("an index no histogram has", [15, 1, {}, [{"index": 0, "response_time": {"counts": {3328: 1}}}], 0, 0]),
 ]

@@ -130,8 +130,11 @@ from talka.wire.shards import (
     MetricTotals,
     Refused,
     Settings,
+    ShardAnswer,
     StepTotals,
     Stop,
+    TimeAsked,
+    TimeOver,
     Totals,
     UnreadMetric,
     UnreadStep,
@@ -167,6 +170,7 @@ from talka.wire.tasks import (
     WarnTasks,
 )
 from talka.wire.views import (
+    CertificateView,
     ClusterView,
     JobFacts,
     JobsPage,
@@ -176,6 +180,7 @@ from talka.wire.views import (
     WorkerDecision,
     WorkerView,
 )
+from talka.work.deadlines import Allowance
 from talka.work.lifecycle import JobState
 from talka.work.shapes import ConstantRate, IterationsPerVU, RampingVUs, SharedIterations
 
@@ -308,6 +313,8 @@ WORKER = WorkerFacts(
         *("host1", 4711, "Debian GNU/Linux 12, Linux 6.1", "x86_64", "Xeon", ("avx", "sse2"), 8, "CPython 3.11.2"),
         *(1 << 40, 1 << 38, (GpuFacts("T4", 16 << 30),), (("rack", "7"), ("spare", ""))),
     ),
+    zone="z1",
+    region="r1",
 )
 
 ASKER = Asker("submit", "submitter", "ada", "t1", "10.0.0.7")
@@ -379,6 +386,9 @@ WORKER_VIEW = WorkerView(
     "2026-09-21T14:13:21.007Z",
     ["extract", "load"],
     MachineView("host1", 4711, cpu_flags=["avx"], gpus=[GpuView("T4", 16 << 30)], tags={"rack": "7"}),
+    "z1",
+    "d1",
+    "r1",
 )
 ANSWERS: dict[str, manager_calls.LeaderAnswer] = {
     "job": manager_calls.JobTold(SHOWN),
@@ -388,7 +398,11 @@ ANSWERS: dict[str, manager_calls.LeaderAnswer] = {
     "workers": manager_calls.WorkersTold((WORKER_VIEW,)),
     "worker": manager_calls.WorkerTold(WORKER_VIEW),
     "cluster": manager_calls.ClusterTold(
-        ClusterView("prod", "m1", 7, [ManagerView("m1", "active", "10.0.0.1:7701", True, 3)], 5, 40, 8, 1, 36)
+        ClusterView(
+            *("prod", "m1", 7, [ManagerView("m1", "active", "10.0.0.1:7701", True, 3, "z1", "d1", "r1")]),
+            *(5, 40, 8, 1, 36),
+            [CertificateView("w1", "worker", "2030-05-06T07:08:09Z", 12, "ends soon")],
+        )
     ),
     "lease": manager_calls.LeaseTold(LeaseView(5000, 2000, 300, "talka cluster lease")),
 }
@@ -404,6 +418,7 @@ JOBS: dict[str, jobs.JobMessage] = {
         (QuietCore("b4k7", ("Shop",), 4711, "stuck", 31_000, 'File "shop.py", line 9 in go'),),
         TaskLoad(3, 1, 2),
         True,
+        True,
     ),
     "beat-of-few-words": Beat(0, WorkerFacts(1)),
     "renew": Renew(
@@ -411,7 +426,7 @@ JOBS: dict[str, jobs.JobMessage] = {
         70,
         5 * SECOND,
         False,
-        (ManagerAt("m1", "10.0.0.1:7700"), ManagerAt("m2", "")),
+        (ManagerAt("m1", "10.0.0.1:7700", "z1", "d1", "r1"), ManagerAt("m2", "")),
         ("b4k7",),
         ("b4k8",),
         True,
@@ -420,6 +435,7 @@ JOBS: dict[str, jobs.JobMessage] = {
     ),
     "renew-of-few-words": Renew((0, 0, 0), 0, 5 * SECOND, True),
     "elsewhere": Elsewhere("m2"),
+    "elsewhere-than-sought": Elsewhere("m2", (ManagerAt("m2", "10.0.0.2:7700", "z2", "d1", "r1"),)),
     "goodbye": Goodbye(),
     "assign": Assign(
         job="b4k7",
@@ -455,6 +471,15 @@ JOBS: dict[str, jobs.JobMessage] = {
     "halt-stop": Halt("b4k7", FENCE, 3, "stop"),
     "halt-kill": Halt("b4k7", FENCE, 3, "kill"),
     "acknowledge": Acknowledge("b4k7", FENCE, 3, 299, 400),
+    "acknowledge-time": Acknowledge(
+        "b4k7",
+        FENCE,
+        3,
+        299,
+        400,
+        ShardAnswer(2, Allowance(15 * SECOND, 4, 20 * SECOND)),
+        TimeOver(10 * SECOND),
+    ),
     "accepted": ResultAccepted("b4k7", FENCE, 3),
     "reconcile": Reconcile("b4k7", FENCE, 2),
     "snapshot": WorkerSnapshot(
@@ -662,6 +687,8 @@ TO_CORE: dict[str, shards.ToCore] = {
     "go": Go(start_at_ns=1_020_000_000_000, origin_ns=1_000_020_000_000, job_origin_ns=990_000_000_000),
     "stop": Stop(),
     "ack": Ack(300),
+    "answer": ShardAnswer(2, Allowance(0, 4, 20 * SECOND, "it has not advanced")),
+    "time-over": TimeOver(10 * SECOND),
 }
 FROM_CORE: dict[str, shards.FromCore] = {
     "hello": Hello(4711, "3.13.1", "python"),
@@ -686,6 +713,7 @@ FROM_CORE: dict[str, shards.FromCore] = {
         parts=7,
         age_ns=150_000_000,
     ),
+    "totals-that-ask": Totals(6, Tally(), [], 2, 0, asked=TimeAsked(2, 30 * SECOND, "the index is built")),
 }
 
 UNREAD: dict[str, shards.Unread] = {

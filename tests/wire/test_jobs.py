@@ -63,7 +63,7 @@ from talka.wire.tasks import (
     decode_from_handlers,
     decode_to_handlers,
 )
-from talka.wire.views import ClusterView, JobFacts, WorkerView
+from talka.wire.views import ClusterView, JobFacts, ManagerView, WorkerView
 from tests.wire.samples import DIGEST, FENCE, FROM_CORE, FROM_HANDLERS, JOBS, TASKS, TO_HANDLERS, WORKER
 
 GOLDEN = Path(__file__).parent / "golden" / "protocol-1"
@@ -77,7 +77,15 @@ BEFORE_TIME: dict[tuple[type, str], Any] = {
     (Said, "wanted"): (),
     (Said, "heeding"): (),
 }
+BEFORE_PLACES: dict[tuple[type, str], Any] = {
+    (ClusterView, "certificates"): [],
+    (Beat, "seeks"): False,
+    **{(kind, name): "" for kind in (ManagerAt, ManagerView) for name in ("zone", "datacenter", "region")},
+    **{(WorkerFacts, name): "" for name in ("zone", "region")},
+    **{(WorkerView, name): "" for name in ("zone", "datacenter", "region")},
+}
 BEFORE_MACHINE: dict[tuple[type, str], Any] = {
+    **BEFORE_PLACES,
     (WorkerFacts, "machine"): None,
     (ListWorkers, "worker"): "",
     (WorkerView, "load_percent"): 0,
@@ -96,6 +104,7 @@ BEFORE_WORKERS: dict[tuple[type, str], Any] = {
     (WorkerView, "quiet_cores"): [],
     **{(WorkerView, name): 0 for name in ("tasks", "tasks_waiting", "task_cores", "load_cores")},
     (ClusterView, "cores_usable"): 0,
+    (ClusterView, "certificates"): [],
 }
 OLDER_FIELDS: dict[tuple[type, str], Any] = {
     **BEFORE_WORKERS,
@@ -189,6 +198,14 @@ def test_a_result_whose_rows_had_no_outcomes_is_still_read() -> None:
     assert decode_result(golden) == a_result()
 
 
+@pytest.mark.parametrize("name", sorted(path.stem for path in (OLDER.parent / "before-places").glob("*.hex")))
+def test_who_does_not_say_where_it_stands_is_still_read(name: str) -> None:
+    golden = bytes.fromhex((OLDER.parent / "before-places" / f"{name}.hex").read_text())
+
+    assert golden != encode(JOBS[name])
+    assert decode(golden) == older(JOBS[name], BEFORE_PLACES)
+
+
 @pytest.mark.parametrize("name", sorted(path.stem for path in (OLDER.parent / "before-partitions").glob("*.hex")))
 def test_what_names_no_partition_is_of_the_only_one(name: str) -> None:
     golden = bytes.fromhex((OLDER.parent / "before-partitions" / f"{name}.hex").read_text())
@@ -263,12 +280,29 @@ def test_what_tells_nothing_of_cores_that_come_back_is_still_read(name: str) -> 
     assert read(golden) == older(message, BEFORE_SPARE)
 
 
+@pytest.mark.parametrize("name", sorted(path.stem for path in (OLDER.parent / "before-more-time").glob("*.hex")))
+def test_what_tells_nothing_of_more_time_neither_asks_nor_answers(name: str) -> None:
+    golden = bytes.fromhex((OLDER.parent / "before-more-time" / f"{name}.hex").read_text())
+    message = {**JOBS, **FROM_CORE}[name]
+    read, write = (decode_from_core, encode_to_owner) if name in FROM_CORE else (decode, encode)
+
+    assert golden != write(message)
+    assert read(golden) == message
+
+
 @pytest.mark.parametrize("name", ["beat", "beat-of-few-words"])
 def test_what_tells_nothing_of_loading_is_of_a_worker_whose_handlers_are_known(name: str) -> None:
     golden = bytes.fromhex((OLDER.parent / "before-loading" / f"{name}.hex").read_text())
 
     assert golden != encode(JOBS[name])
     assert decode(golden) == older(JOBS[name], BEFORE_LOADING)
+
+
+def test_an_answer_about_the_cluster_that_tells_no_certificates_is_still_read() -> None:
+    golden = bytes.fromhex((OLDER.parent / "before-certificates" / "answer-cluster.hex").read_text())
+
+    assert golden != encode(JOBS["answer-cluster"])
+    assert decode(golden) == older(JOBS["answer-cluster"], BEFORE_PLACES)
 
 
 def test_golden_bytes_of_a_result_are_read_as_it_and_written_from_it() -> None:

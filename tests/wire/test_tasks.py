@@ -63,7 +63,8 @@ handed = st.builds(HandedTask, fences, words, words, words, fences, blobs, input
 results = st.builds(TaskResult, fences, outcomes, blobs, words, words, st.integers(-5, 300), words, fences)
 lines = st.builds(TaskLine, fences, fences, words)
 progress = st.builds(HandlerProgress, fences, blobs)
-more_time = st.builds(MoreTime, fences, fences, fences, fences, words, fences, st.booleans())
+lengths = st.integers(0, 2**40)
+more_time = st.builds(MoreTime, fences, fences, lengths, fences, words, lengths, st.booleans())
 
 
 def several(of: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:

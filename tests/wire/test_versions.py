@@ -8,7 +8,6 @@ from talka.wire.versions import (
     CAPABILITIES,
     CAPABILITIES_LIMIT,
     CAPABILITY_LIMIT,
-    CERTIFICATES,
     KEYRING,
     OLDEST,
     ONE_LIFE,
@@ -181,7 +180,7 @@ def test_only_what_both_have_is_known_to_be_had() -> None:
     older, odd = negotiate(mine, offer_of("1.0")), negotiate(mine, offer_of("1.1", ["keyring", "weather"]))
 
     assert (older.version, older.knows(KEYRING), older.knows(ONE_LIFE)) == (OLDEST, True, False)
-    assert (odd.version, odd.knows(KEYRING), odd.knows(CERTIFICATES)) == (ProtocolVersion(1, 1), True, False)
+    assert (odd.version, odd.knows(KEYRING), odd.knows(ONE_LIFE)) == (ProtocolVersion(1, 1), True, False)
 
 
 def test_who_names_no_version_speaks_the_oldest_and_who_names_no_capability_has_those_of_its_version() -> None:

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from talka.units import MINUTE, NEVER, SECOND
 from talka.work.deadlines import (
     REASON_LIMIT,
+    Allowance,
     Deadline,
     DeadlineTerms,
     Denied,
@@ -15,6 +16,7 @@ from talka.work.deadlines import (
     PutAside,
     Turn,
     Warned,
+    more_time,
     told,
 )
 
@@ -69,6 +71,34 @@ def test_who_asks_for_less_than_it_has_left_is_told_so_and_loses_no_extension() 
     assert deadline.ask(271 * SECOND, 2, "a large file", estimate_ns=30 * SECOND) == Granted(
         15 * SECOND, 4, 315 * SECOND
     )
+
+
+def test_an_ask_that_is_heard_twice_is_answered_twice_and_given_once() -> None:
+    deadline = Deadline(30 * SECOND)
+    assert deadline.ask(0, 1, "a large file", name="7/1") == Granted(15 * SECOND, 4, 45 * SECOND)
+
+    restored = Deadline.restored(deadline.record(), 0)
+
+    assert restored.ask(SECOND, 2, "a large file", name="7/1") == Granted(15 * SECOND, 4, 45 * SECOND)
+    assert restored.ask(SECOND, 2, "a large file", name="7/2") == Granted(7.5 * SECOND, 3, 52.5 * SECOND)
+
+
+def test_an_ask_that_is_heard_again_after_the_warning_comes_too_late() -> None:
+    deadline = Deadline(30 * SECOND)
+    deadline.ask(0, 1, name="7/1")
+    deadline.tick(45 * SECOND, 1)
+
+    assert isinstance(deadline.ask(46 * SECOND, 2, name="7/1"), Denied)
+
+
+def test_work_is_told_what_it_has_now() -> None:
+    deadline = Deadline(30 * SECOND)
+
+    granted, denied = (more_time(20 * SECOND, deadline.ask(20 * SECOND, 1)) for _ in range(2))
+
+    assert granted == Allowance(15 * SECOND, 4, 25 * SECOND)
+    assert granted and (granted.granted_s, granted.ends_in_s) == (15, 25)
+    assert not denied and denied.why_not == "it has not advanced since it was given more"
 
 
 def test_after_five_extensions_the_answer_says_that_this_is_the_limit() -> None:
@@ -181,6 +211,9 @@ def test_people_are_told_how_often_by_how_much_and_why() -> None:
     assert told([Extension(15 * SECOND)]) == "it was given 15s more, in 1 extension"
     many = [Extension(15 * SECOND, "a large file"), Extension(7 * SECOND, "a large file"), Extension(SECOND, "swap")]
     assert told(many) == "it was given 23s more, in 3 extensions: a large file; swap"
+    assert told([], is_warned=True) == "it was warned that its time is over"
+    both = "it was given 15s more, in 1 extension; it was warned that its time is over"
+    assert told([Extension(15 * SECOND)], is_warned=True) == both
 
 
 # Whatever happens.

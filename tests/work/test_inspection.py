@@ -22,6 +22,7 @@ from talka.work.dsl import (
     check,
     depends,
     metric,
+    on_evict,
     on_start,
     on_stop,
     setup,
@@ -792,6 +793,30 @@ def test_a_timeout_of_its_own_holds_in_place_of_the_default():
     assert spec.timeout_ns == 2 * SECOND
 
 
+def test_what_happens_when_its_time_is_over_is_read_with_the_methods_that_save():
+    class Shop(Good):
+        on_timeout = "notify"
+
+        @on_evict()
+        async def save(self): ...
+
+        @on_evict()
+        def note(self): ...
+
+    spec = spec_of(Shop)
+
+    assert (spec.on_timeout, [node.name for node in spec.evictions]) == ("notify", ["save", "note"])
+    assert [node.name for node in spec.every_node][-2:] == ["save", "note"]
+
+
+def test_a_step_named_on_timeout_is_no_setting():
+    class Shop(Good):
+        @action()
+        def on_timeout(self): ...
+
+    assert spec_of(Shop).on_timeout == "kill"
+
+
 def test_one_threshold_need_not_be_in_a_list():
     class Shop(Good):
         thresholds = "failed < 1%"
@@ -823,6 +848,12 @@ def broken(elapsed_s):
             "Shop: priority = 'urgent' is not one of low, normal, high, exclusive, auto",
         ),
         ({"priority": None}, "priority", "Shop: priority = 'none' is not one of low, normal, high, exclusive, auto"),
+        ({"on_timeout": "wait"}, "on_timeout", "Shop: on_timeout = 'wait' is not one of kill, notify"),
+        (
+            {"on_timeout": "pause"},
+            "on_timeout",
+            "Shop: on_timeout = 'pause' is not one of kill, notify: load that stands still is another load, and only",
+        ),
         ({"timeout": "soon"}, "timeout", 'Shop: timeout = "soon" is not a duration'),
         ({"timeout": "0s"}, "timeout", "Shop: timeout = '0s' leaves no time to run: write a duration above 0"),
         ({"thresholds": ["rubbish"]}, "thresholds", 'Shop: The threshold "rubbish" is wrong'),

@@ -7,7 +7,7 @@ import click
 
 from talka.cli.command import CommandEntry, ListingGroup, command
 from talka.cli.connection import answered, api_options, asked, client_of, json_option
-from talka.cli.output import ResultFile, json_of, say, say_list, sheet_text, table, tell
+from talka.cli.output import PLACE, ResultFile, json_of, place_of, say, say_list, sheet_text, table, tell
 from talka.errors import Invalid
 from talka.report.tame import tame
 
@@ -30,6 +30,7 @@ JOBS: Final = {
     "resume": CommandEntry("Of pipelines", "cluster_jobs:resume", "resume one that is paused"),
     "retry": CommandEntry("Of pipelines", "cluster_jobs:retry", "run tasks again, and what depends on them"),
     "skip": CommandEntry("Of pipelines", "cluster_jobs:skip", "skip some of its tasks"),
+    "queues": CommandEntry("Of pipelines", "cluster_jobs:queues", "what waits, runs and ended, for each handler"),
     "schedules": CommandEntry("Of pipelines", "schedules:schedules", "pipelines that are submitted on a schedule"),
 }
 WORKERS: Final = {
@@ -393,6 +394,26 @@ def ordered(facts: "DagFacts", as_json: bool, rest: str = "") -> int:
     return 0
 
 
+@command(
+    "queues",
+    "Show for each handler how many tasks wait, run and ended, and which limits tasks wait for.",
+    ("talka jobs queues", "what is behind, and for how long"),
+)
+@json_option
+@api_options
+def queues(as_json: bool, **where: Any) -> int:
+    from talka.cli.dag_text import queues_text
+
+    found = asked(where, lambda client: client.queues())
+    if as_json:
+        say(json_of(found))
+    elif found.queues:
+        say(queues_text(found))
+    else:
+        tell("no worker has a handler, and no task waits for one")
+    return 0
+
+
 # Workers.
 
 
@@ -434,6 +455,7 @@ def workers_table(found: "Sequence[WorkerView]") -> str:
             "JOBS",
             "TASKS",
             "CAPABILITIES",
+            *PLACE,
             "ADDRESS",
             "VERSION",
             "NOTE",
@@ -449,6 +471,7 @@ def workers_table(found: "Sequence[WorkerView]") -> str:
                 ", ".join(worker.jobs),
                 tasks_text(worker),
                 ", ".join(worker.capabilities),
+                *place_of(worker),
                 worker.address,
                 worker.version,
                 note_text(worker),

@@ -62,6 +62,10 @@ class CliSettings:
     ca: str | None = None
     priority: int = 5
     workers_have: tuple[str, ...] = ()
+    zone: str | None = None
+    """Where commands are given: of several managers a near one is asked first."""
+    datacenter: str | None = None
+    region: str | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
     """Setting to where its value comes from, for those that have no default value."""
 
@@ -198,6 +202,9 @@ CHECKS: Mapping[str, Callable[[str, object], object]] = {
     "ca": checked_path,
     "priority": whole(1, 10),
     "workers_have": texts("modules", "pandas"),
+    "zone": named("id of a zone"),
+    "datacenter": named("id of a datacenter"),
+    "region": named("id of a region"),
 }
 # Flags and variables are texts. What does not read as its type stays a text, and its check says what is wrong.
 FROM_TEXT: Mapping[str, Callable[[str], object]] = {

@@ -10,6 +10,7 @@ from talka.cli.command import option, options
 from talka.cli.nodes.private import found_token
 from talka.cli.output import tell
 from talka.errors import Invalid
+from talka.units import SECOND
 
 if TYPE_CHECKING:
     from talka.cli.config import CliSettings
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 DEFAULT_TO: Final = "127.0.0.1:8470"
 CLUSTER: Final = "Cluster"
+KNOWN_FOLDER: Final = "~/.local/state/talka/clients"
 MOST_TOKEN_BYTES: Final = 8192
 
 Found = TypeVar("Found")
@@ -39,12 +41,17 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 def client_of(settings: "CliSettings") -> "Client":
     from talka.client.client import Client
+    from talka.clock import realtime_ns
+    from talka.control.member.peer_pool import Place
+    from talka.store.files.known_clusters import KNOWN_NAME, KnownClusters
 
     addresses = [address.strip() for address in (settings.to or DEFAULT_TO).split(",") if address.strip()]
+    memory: KnownClusters | None = KnownClusters(Path(KNOWN_FOLDER).expanduser() / KNOWN_NAME, realtime_ns() // SECOND)
     token = token_of(settings)
-    if token is None and settings.ca is None:
-        token = found_token(addresses)
-    client = Client(addresses, token, settings.ca)
+    if token is None and settings.ca is None and (token := found_token(addresses)) is not None:
+        memory = None  # that token is for this machine's own cluster, and for nobody else
+    place = Place(settings.zone or "", settings.datacenter or "", settings.region or "")
+    client = Client(addresses, token, settings.ca, place=place, memory=memory)
     client.on_trouble = tell
     return client
 

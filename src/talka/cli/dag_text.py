@@ -22,7 +22,7 @@ from talka.client.sheets import (
     without_cause,
 )
 from talka.report.tame import tame
-from talka.report.text import TextPage, bytes_text, counted_text, cut, rate_text, sign
+from talka.report.text import TextPage, bytes_text, counted_text, cut, rate_text, seconds_text, sign
 from talka.units import MILLISECOND, SECOND
 from talka.wire.output_tail import STREAM_LIMIT_BYTES
 from talka.wire.task_views import (
@@ -33,6 +33,7 @@ from talka.wire.task_views import (
     GraphView,
     LogLineView,
     OutputView,
+    QueuesView,
     RetryPlan,
     ScheduleView,
     StreamText,
@@ -110,6 +111,7 @@ def task_text(task: TaskView) -> str:
         ("worker", task.worker),
         ("not before", instant(task.ready_at)),
         ("started", instant(task.started_at)),
+        ("more time", task.more_time),
         ("ended", instant(task.ended_at)),
         ("memory", bytes_text(task.memory_bytes) if task.memory_bytes else ""),
         ("progress", json_text(task.progress)),
@@ -190,6 +192,43 @@ def replaced_text(elements: int) -> str:
 
 def log_text(line: LogLineView) -> str:
     return tame(f"{line.at[:23].replace('T', ' ')} [{line.attempt}] {line.text}")
+
+
+def queues_text(found: QueuesView) -> str:
+    """A table of handlers, and one of limits where there are any."""
+    headings = (
+        "HANDLER",
+        "WAITING",
+        "OLDEST",
+        "ACTIVE",
+        "DELAYED",
+        "BLOCKED",
+        "COMPLETED",
+        "FAILED",
+        "RATE",
+        "WORKERS",
+    )
+    rows = [
+        (
+            queue.handler,
+            str(queue.waiting),
+            seconds_text(queue.oldest_s) if queue.waiting else "",
+            str(queue.active),
+            str(queue.delayed),
+            str(queue.blocked),
+            str(queue.completed),
+            str(queue.failed),
+            rate_text(queue.rate_per_s),
+            str(queue.workers),
+        )
+        for queue in found.queues
+    ]
+    limits = [
+        (limit.key, str(limit.concurrency or ""), limit.rate, str(limit.held), str(limit.waiting))
+        for limit in found.limits
+    ]
+    below = f"\n\n{table(('LIMIT', 'AT ONCE', 'RATE', 'HELD', 'WAITING'), limits)}" if limits else ""
+    return table(headings, rows) + below
 
 
 def schedules_table(schedules: Sequence[ScheduleView]) -> str:

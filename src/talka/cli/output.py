@@ -5,7 +5,7 @@ import io
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO
 
 from talka.errors import Invalid, Unavailable
 from talka.report.files import FileFailed, FilePlace
@@ -81,6 +81,24 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
     )
+
+
+PLACE: Final = ("ZONE", "DATACENTER", "REGION")
+
+
+class Placed(Protocol):
+    """What a table says of where somebody stands."""
+
+    @property
+    def zone(self) -> str: ...
+    @property
+    def datacenter(self) -> str: ...
+    @property
+    def region(self) -> str: ...
+
+
+def place_of(one: Placed) -> tuple[str, str, str]:
+    return one.zone, one.datacenter, one.region
 
 
 def facts_rows(rows: Iterable[tuple[str, str]]) -> str:

@@ -14,9 +14,12 @@ from websockets.asyncio.client import connect as open_websocket
 from websockets.http11 import Response
 
 from talka.client.http import ApiAddress, HttpAnswer, call, parse_address, trust
+from talka.client.manager_book import BookCounts, ClusterMemory, ManagerBook, is_of, known_managers
 from talka.client.requests import ClusterUnreachable, NoSuchJob, NoSuchWorker, NotAuthorised, Problem, TooBusy, error_of
 from talka.clock import monotonic_ns
+from talka.control.member.peer_pool import NOWHERE_SAID, Place
 from talka.errors import Invalid, Superseded, TalkaError, Unavailable
+from talka.store.files.known_clusters import KnownCluster
 from talka.units import SECOND
 from talka.wire.views import ClusterView
 
@@ -28,7 +31,8 @@ ATTEMPT_S: Final = 35.0
 """Of one manager to one call; a little longer than it gives itself."""
 ANSWER_LIMIT_BYTES: Final = 16 * 1024 * 1024
 FRAME_LIMIT_BYTES: Final = 16 * 1024 * 1024
-ADDRESSES_LIMIT: Final = 32
+PROOF_S: Final = 5.0
+"""For a manager that was known before to say of which cluster it is."""
 BACKOFF_S: Final = 0.1
 BACKOFF_MOST_S: Final = 2.0
 LAST_TRY_S: Final = 0.5
@@ -55,20 +59,29 @@ class ApiCalls:
         question_s: float = QUESTION_S,
         result_s: float = RESULT_S,
         rng: random.Random | None = None,
+        place: Place = NOWHERE_SAID,
+        memory: ClusterMemory | None = None,
     ) -> None:
+        """`place`: where the client stands, so that near managers are asked first. `memory`: who was known before, to
+        be asked where none of the `addresses` answers."""
         if not addresses:
             raise Invalid("a client needs the address of at least one manager")
         if isinstance(addresses, str):
             addresses = (addresses,)
-        self._addresses = [parse_address(address, is_tls=ca is not None) for address in addresses]
+        given = [parse_address(address, is_tls=ca is not None) for address in addresses]
         self.headers = {"authorization": f"Bearer {token}"} if token else {}
         self.tls: ssl.SSLContext | None = None
-        if any(address.scheme == "https" for address in self._addresses):
+        if any(address.scheme == "https" for address in given):
             self.tls = trust(ca)
         self.question_s = question_s
         self._result_s = result_s
         # How long to wait before asking again; nothing that must be unpredictable.
         self._rng = rng or random.Random()
+        self.book = ManagerBook(given, place, self._rng)
+        self._given = [str(address) for address in given]
+        self._memory = memory
+        self._known = None if memory is None else memory.cluster_of(self._given)
+        """The cluster as it was before; None once it was asked there too."""
         self._has_learned = False
         self._was_answered = False
         self.on_trouble: Callable[[str], None] | None = None
@@ -78,20 +91,21 @@ class ApiCalls:
     @property
     def addresses(self) -> list[str]:
         """Where managers are asked, the next one first."""
-        return [str(address) for address in self._addresses]
+        return [str(address) for address in self.book.all(monotonic_ns())]
 
     @property
     def next_address(self) -> ApiAddress:
-        return self._addresses[0]
+        return self.book.ask(monotonic_ns())
+
+    def peers(self) -> BookCounts:
+        """How many managers are known, how often one did not answer and another was asked, and how quick it is."""
+        return self.book.counts()
 
     async def cluster(self) -> ClusterView:
         view = await self._ask("GET", "/v1/cluster", ClusterView)
-        scheme = self._addresses[0].scheme
-        for manager in view.managers:
-            if manager.api and len(self._addresses) < ADDRESSES_LIMIT:
-                address = parse_address(manager.api)._replace(scheme=scheme)
-                if address not in self._addresses:
-                    self._addresses.append(address)
+        self.book.learn(view)
+        if self._memory is not None:
+            self._memory.note(self._given, KnownCluster(view.name, known_managers(view.managers)))
         self._has_learned = True
         return view
 
@@ -135,11 +149,12 @@ class ApiCalls:
         limit_bytes: int = ANSWER_LIMIT_BYTES,
         is_fine: Callable[[int], bool] = lambda status: False,
     ) -> HttpAnswer:
-        """The first answer that is one, from the manager that is then `self._addresses[0]`."""
+        """The first answer that is one, from the manager that is then `next_address`."""
         patience = Patience(patience_s or self.question_s)
         while True:
-            address = self._addresses[0]
+            address, asked_at = self.next_address, monotonic_ns()
             try:
+                await self.prove(address)
                 answer = await call(
                     address,
                     method,
@@ -147,12 +162,13 @@ class ApiCalls:
                     headers={**self.headers, **(headers or {})},
                     body=body,
                     # One that is silent must leave time for the others.
-                    timeout_s=min(attempt_s, patience.left_s, patience.whole_s / min(3, len(self._addresses))),
+                    timeout_s=min(attempt_s, patience.left_s, patience.whole_s / min(3, self._others + 1)),
                     limit_bytes=limit_bytes,
                     tls=self.tls,
                 )
                 self._was_answered = True
                 if answer.status < 300 or is_fine(answer.status):
+                    self.book.answered(monotonic_ns(), address, asked_at)
                     return answer
                 raise error_in(address, answer)
             except TooBusy as error:
@@ -163,16 +179,56 @@ class ApiCalls:
             except NotAuthorised:
                 raise
             except (Unavailable, Superseded) as error:
-                await self.try_next(address, patience, error)
+                await self.try_next(address, patience, error, asked_at)
 
-    async def try_next(self, failed: ApiAddress, patience: "Patience", problem: object) -> None:
+    @property
+    def _others(self) -> int:
+        """How many could be asked instead of one."""
+        return len(self.book) - 1 + (self._known is not None)
+
+    async def prove(self, address: ApiAddress) -> None:
+        """A manager that was only known before says of which cluster it is, before it is asked anything else."""
+        known = self.book.must_be(address)
+        if known is None:
+            return
+        answer = await call(
+            address,
+            "GET",
+            "/v1/cluster",
+            headers=self.headers,
+            timeout_s=PROOF_S,
+            limit_bytes=ANSWER_LIMIT_BYTES,
+            tls=self.tls,
+        )
+        if answer.status >= 300:
+            raise error_in(address, answer)
+        view = decoded(address, answer.body, ClusterView, "gave an answer to GET /v1/cluster that does not match")
+        if not is_of(view, known):
+            self.book.drop(address)
+            raise Unavailable(f"{address} was a manager of cluster {known.name}, and is none of it any more")
+        self.book.learn(view)
+
+    def _remembered(self) -> list[ApiAddress]:
+        """Those that were known before, when nobody else answers: once."""
+        known, self._known = self._known, None
+        return [] if known is None else self.book.add_remembered(known)
+
+    async def try_next(
+        self, failed: ApiAddress, patience: "Patience", problem: object, asked_at: int | None = None
+    ) -> None:
         """Raises `ClusterUnreachable` when patience is at its end."""
         patience.problems[str(failed)] = str(problem)
-        if self._addresses[0] == failed:  # else another call has moved on already
-            self._addresses.append(self._addresses.pop(0))
+        now = monotonic_ns()
+        self.book.failed(now, failed, now if asked_at is None else asked_at)
         patience.attempts += 1
-        rounds, rest = divmod(patience.attempts, len(self._addresses))
+        rounds, rest = divmod(patience.attempts, len(self.book))
         if not rest:  # everyone was asked
+            if remembered := self._remembered():
+                if self.on_trouble is not None:
+                    others = ", ".join(str(address) for address in remembered)
+                    self.on_trouble(f"{patience.told}: asking {others}, known from before")
+                patience.attempts = 0
+                return
             if not self._was_answered and self.on_trouble is not None and patience.left_s >= LAST_TRY_S:
                 self.on_trouble(f"{patience.told}: trying again for up to {patience.left_s:.0f} s")
                 self.on_trouble = None
@@ -189,9 +245,10 @@ class ApiCalls:
         await self.learn()
         patience = Patience(self._result_s)
         while True:
-            address = self.next_address
+            address, asked_at = self.next_address, monotonic_ns()
             problem: object = f"{address} ended the watch"
             try:
+                await self.prove(address)
                 async with self._open(address, path) as websocket:
                     async for frame in websocket:
                         update = decode(address, frame.encode() if isinstance(frame, str) else frame)
@@ -203,7 +260,7 @@ class ApiCalls:
                 problem = error
             except (OSError, TimeoutError, websockets.WebSocketException) as error:
                 problem = f"{address}: {error or type(error).__name__}"
-            await self.try_next(address, patience, problem)
+            await self.try_next(address, patience, problem, asked_at)
 
     @contextlib.asynccontextmanager
     async def _open(self, address: ApiAddress, path: str) -> AsyncIterator[Any]:

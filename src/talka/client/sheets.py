@@ -40,6 +40,7 @@ def load_sheet(facts: JobFacts) -> JobSheet:
         ("state", state_text(facts.state, facts.reason)),
         ("queue", queue_text(facts)),
         ("cancelled", facts.cancel),
+        ("late", "; ".join(facts.late)),
         ("cores", str(facts.cores or "")),
         ("workers", ", ".join(facts.workers)),
         ("led by", facts.owner),

@@ -17,6 +17,7 @@ from talka.client.calls import FRAME_LIMIT_BYTES, OPEN_S, ApiCalls, Patience, re
 from talka.client.dags import SUBMIT_FRAME_LIMIT_BYTES, SUBMITS_LIMIT, SubmitAnswer, SubmitFrame
 from talka.client.http import ApiAddress, ApiSilent, reached
 from talka.client.requests import NotAuthorised, TooLarge, error_of
+from talka.clock import monotonic_ns
 from talka.errors import Invalid, Superseded, Unavailable
 from talka.work.dags.dag import DagSpec, TaskSpec
 
@@ -45,8 +46,9 @@ class Submitting:
         await calls.learn()
         patience = Patience(calls.question_s)
         while True:
-            address = calls.next_address
+            address, asked_at = calls.next_address, monotonic_ns()
             try:
+                await calls.prove(address)
                 self._connection = await connected(
                     address, calls.headers, calls.tls, self._submits_limit, self._silent_s
                 )
@@ -54,7 +56,7 @@ class Submitting:
             except NotAuthorised:
                 raise
             except (Unavailable, Superseded) as error:
-                await calls.try_next(address, patience, error)
+                await calls.try_next(address, patience, error, asked_at)
 
     async def __aexit__(self, kind: Any, error: Any, trace: Any) -> None:
         connection, self._connection = self._connection, None

@@ -60,6 +60,7 @@ class WatchedJob:
 
 def apply_workflow(now: int, run: WorkflowView, update: WorkflowUpdate) -> None:
     run.state, run.failure, run.notes = update.state, update.failure, list(update.notes)
+    run.late = update.late
     if update.stopped:
         run.stopped_ns = run.stopped_ns or now
     if update.tally is not None:

@@ -179,10 +179,10 @@ class Manager:
 
     def _hear(self, now: int, sender: str, boot: int, source: str, message: JobMessage) -> Sequence[ManagerEffect]:
         match message:
-            case Beat(facts=facts):
+            case Beat(facts=facts, seeks=seeks):
                 self._keys.heard(sender, boot, facts.sealing)
                 if self.registry is None:
-                    return [Send(CHANNEL, sender, Elsewhere(self.leader), Lane.CONTROL)]
+                    return [Send(CHANNEL, sender, Elsewhere(self.leader, self._named_to(seeks)), Lane.CONTROL)]
                 return self._on_beat(now, sender, boot, source, message)
             case Done() | TaskProgress() | Held():
                 # Also of a worker that this manager has not met again since it started.
@@ -220,6 +220,10 @@ class Manager:
             case _:
                 job = getattr(message, "job", "")
                 return self.led[job].on_message(now, sender, message) if job in self.led else []
+
+    def _named_to(self, seeks: bool) -> tuple[ManagerAt, ...]:
+        """A worker that has no lease may know nobody but this manager."""
+        return self._managers() if seeks else ()
 
     def on_news(self, now: int, news: Elected | SteppedDown | WriteEnded) -> list[PassedOn]:
         """What the voter beside it tells."""

@@ -100,9 +100,13 @@ class NodeAsker:
     async def ask(self, question: Question) -> bytes:
         self._number += 1
         number = self._number
+        asked = Ask(number, question, round(self._timeout_s * 1000))
+        if not self._admission.agreements.may_say(self._node, asked):
+            version = self._admission.agreements.of(self._node).version
+            raise AnswerRefused(f"{self._node} speaks protocol {version} and does not know this question: upgrade it")
         answered: asyncio.Future[AskAnswer] = asyncio.get_running_loop().create_future()
         self._answers[number] = answered
-        body = asking.encode(Ask(number, question, round(self._timeout_s * 1000)))
+        body = asking.encode(asked)
         frame = self._admission.wrap(boottime_ns(), asking.CHANNEL.number, body, to=self._node)
         try:
             self._streams.send(self._target, frame, Class.JOBS)

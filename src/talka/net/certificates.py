@@ -3,7 +3,7 @@
 The key of the authority signs and does nothing else: members need ca.crt only, and ca.key belongs where no member runs.
 
 X.509: RFC 5280 section 4.
-Decision: docs/decisions/0028-one-table-of-roles.md.
+Decisions: docs/decisions/0028-one-table-of-roles.md, docs/decisions/0067-certificates-that-are-renewed.md.
 """
 
 import os
@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
@@ -36,6 +36,7 @@ FILE_LIMIT_BYTES: Final = 1024 * 1024
 _HOST: Final = re.compile(
     r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*"
 )
+_Issuable: TypeAlias = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey
 NO_CERTIFICATE: Final = (
     ValueError,
     UnsupportedAlgorithm,
@@ -85,7 +86,7 @@ def make_authority(
     subject = _subject("Talka authority", cluster, environment)
     claims = PeerIdentity("", "", cluster, environment)
     certificate = (
-        _builder(subject, subject, key, key, claims, ())
+        _builder(subject, subject, key.public_key(), key, claims, ())
         .not_valid_before(now - SLACK)
         .not_valid_after(until)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -125,21 +126,74 @@ def issue(
     if role not in list(Role):
         raise BadCertificate(f"there is no role {str(role)[:80]!r}: use {', '.join(Role)}")
     until = min(_end(now, days), authority.not_valid_after_utc)
-    if until <= now:
-        ended = f"{authority.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
-        raise BadCertificate(
-            f"the authority in {folder} ended on {ended}: make one in a new folder with talka certs init"
-        )
+    _check_ahead(until, authority, folder, now)
     files = cert_files(Path(folder), name)
     for file in (files.certificate, files.key):
         if os.path.lexists(file) and not replace:
             raise BadCertificate(f"{file} is there already: --replace makes a new certificate and key in its place")
     names = tuple(_host(host) for host in dict.fromkeys(hosts))
     key = ec.generate_private_key(ec.SECP256R1())
-    certificate = (
-        _builder(
-            _subject(name, claims.cluster, claims.environment), authority.subject, key, authority_key, claims, names
+    certificate = _issued(claims, names, key.public_key(), authority, authority_key, now, until)
+    _store(files, key, certificate, replace=replace)
+    return files
+
+
+def renew(folder: str | os.PathLike[str], name: str, *, days: int = CERTIFICATE_DAYS, now: datetime) -> CertFiles:
+    """Put another NAME.crt in the place of the one in the folder: for the same key and with the same claims and hosts,
+    and valid from now on.
+
+    The key stays, so that one file is replaced at once, and what a running node has signed is still its own.
+    """
+    if name.lower() == AUTHORITY:
+        raise BadCertificate(
+            "the authority's own certificate cannot be renewed: make another one in a new folder with talka certs init"
         )
+    _check_ids(name=name)
+    files = cert_files(Path(folder), name)
+    if not files.certificate.is_file():
+        raise BadCertificate(
+            f"{files.certificate.name} is not in {folder}: talka certs issue {folder} --name {name} --role … makes it"
+        )
+    authority, authority_key = _authority(Path(folder))
+    former, key = load(files.certificate)[0], load_key(files.key)
+    if not is_issued_by(former, authority):
+        raise BadCertificate(
+            f"{files.certificate} was issued by another authority than the one in {folder}: renew it where that one is"
+        )
+    if not isinstance(key, _Issuable) or key.public_key() != former.public_key():
+        raise BadCertificate(f"{files.key} is not the private key of {files.certificate}: issue them together")
+    until = min(_end(now, days), authority.not_valid_after_utc)
+    _check_ahead(until, authority, folder, now)
+    hosts = tuple(_host(host) for host in _hosts(former))
+    certificate = _issued(identity_in(former), hosts, key.public_key(), authority, authority_key, now, until)
+    try:
+        _write(files.certificate, certificate.public_bytes(serialization.Encoding.PEM), 0o644, replace=True)
+    except OSError as error:
+        raise BadCertificate(f"{folder} did not take the certificate: {error.strerror}") from None
+    return files
+
+
+def _check_ahead(until: datetime, authority: x509.Certificate, folder: str | os.PathLike[str], now: datetime) -> None:
+    if until <= now:
+        ended = f"{authority.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
+        raise BadCertificate(
+            f"the authority in {folder} ended on {ended}: make one in a new folder with talka certs init"
+        )
+
+
+def _issued(
+    claims: PeerIdentity,
+    hosts: tuple[x509.GeneralName, ...],
+    key: ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey | rsa.RSAPublicKey,
+    authority: x509.Certificate,
+    authority_key: ec.EllipticCurvePrivateKey,
+    now: datetime,
+    until: datetime,
+) -> x509.Certificate:
+    """The certificate of a node."""
+    subject = _subject(claims.name, claims.cluster, claims.environment)
+    return (
+        _builder(subject, authority.subject, key, authority_key, claims, hosts)
         .not_valid_before(now - SLACK)
         .not_valid_after(until)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -150,8 +204,6 @@ def issue(
         )
         .sign(authority_key, hashes.SHA256())
     )
-    _store(files, key, certificate, replace=replace)
-    return files
 
 
 def _check_ids(**ids: str) -> None:
@@ -203,13 +255,12 @@ def _usage(*, digital_signature: bool = False, key_cert_sign: bool = False, crl_
 def _builder(
     subject: x509.Name,
     issuer: x509.Name,
-    key: ec.EllipticCurvePrivateKey,
+    public: ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey | rsa.RSAPublicKey,
     issuer_key: ec.EllipticCurvePrivateKey,
     claims: PeerIdentity,
     hosts: tuple[x509.GeneralName, ...],
 ) -> x509.CertificateBuilder:
     uris = [x509.UniformResourceIdentifier(uri) for uri in claims.uris()]
-    public = key.public_key()
     return (
         x509.CertificateBuilder(issuer, subject, public, x509.random_serial_number())
         .add_extension(x509.SubjectAlternativeName([*uris, *hosts]), critical=False)

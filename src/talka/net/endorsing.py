@@ -28,6 +28,14 @@ class Endorsement(msgspec.Struct, frozen=True, array_like=True):
 _decoder: msgspec.msgpack.Decoder[Endorsement] = msgspec.msgpack.Decoder(Endorsement)
 
 
+def certificate_in(voucher: bytes) -> bytes:
+    """The certificate (DER) of who vouches, unchecked; empty where there is none."""
+    try:
+        return _decoder.decode(voucher).certificate
+    except (msgspec.MsgspecError, RecursionError):
+        return b""
+
+
 class Endorser:
     """Vouches for keys of this node, and judges what vouches for those of others."""
 
@@ -40,14 +48,29 @@ class Endorser:
         self._authority = Authority(files.ca, cluster=cluster, environment=environment)
         self._kept: OrderedDict[tuple[str, bytes, bytes], Known] = OrderedDict()
 
+    def use(self, voucher: Voucher, authority: Authority) -> None:
+        """Vouch and judge by these from now on: the files were replaced."""
+        self._voucher, self._authority = voucher, authority
+        self._kept.clear()
+
     def vouch(self, purpose: str, statement: bytes) -> bytes:
         """An encoded `Endorsement`."""
         return msgspec.msgpack.encode(Endorsement(self._voucher.certificate, self._voucher.sign(purpose, statement)))
 
-    def doubt(self, purpose: str, statement: bytes, voucher: bytes, *, roles: tuple[Role, ...], name: str = "") -> str:
-        """Why the voucher does not hold for the statement; empty when it does. With `name`, it must be of that node."""
+    def doubt(
+        self,
+        purpose: str,
+        statement: bytes,
+        voucher: bytes,
+        *,
+        roles: tuple[Role, ...],
+        name: str = "",
+        even_ended: bool = False,
+    ) -> str:
+        """Why the voucher does not hold for the statement; empty when it does. With `name`, it must be of that node;
+        `even_ended`: its certificate need not hold any more."""
         try:
-            known = self._known(purpose, statement, voucher)
+            known = self._known(purpose, statement, voucher, even_ended)
         except BadVoucher as error:
             return str(error)
         who = known.identity.name
@@ -57,17 +80,19 @@ class Endorser:
             return f"the certificate is of {who}, and not of {name}"
         return ""
 
-    def _known(self, purpose: str, statement: bytes, voucher: bytes) -> Known:
+    def _known(self, purpose: str, statement: bytes, voucher: bytes, even_ended: bool) -> Known:
         now, key = utc_now(), (purpose, statement, voucher)
         known = self._kept.get(key)
-        if known is not None and known.not_before <= now <= known.not_after:
+        if known is not None and known.not_before <= now and (even_ended or now <= known.not_after):
             self._kept.move_to_end(key)
             return known
         try:
             endorsement = _decoder.decode(voucher)
         except (msgspec.MsgspecError, RecursionError):
             raise BadVoucher("no certificate vouches for it") from None
-        known = self._authority.check(purpose, statement, endorsement.certificate, endorsement.signature, now)
+        known = self._authority.check(
+            purpose, statement, endorsement.certificate, endorsement.signature, now, even_ended=even_ended
+        )
         self._kept[key] = known
         if len(self._kept) > self._kept_limit:
             self._kept.popitem(last=False)

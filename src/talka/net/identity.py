@@ -19,26 +19,31 @@ class Certified:
     """The certificate of one node, and the rules for those of its peers."""
 
     def __init__(self, folder: Path, *, name: str, role: Role, cluster: str, environment: str) -> None:
-        certs = find_certs(folder, name)
+        self._folder = folder
+        self._name = name
+        self._role = role
+        self._cluster = cluster
+        self._environment = environment
+        self.reload()
+
+    def reload(self) -> None:
+        """Read the files (again): connections from now on use them. Where they do not hold nothing is changed."""
+        certs = find_certs(self._folder, self._name)
         mine = describe(certs.certificate, now=utc_now(), ca=certs.ca)
         if mine.problem:
             raise Invalid(f"the certificate {certs.certificate} cannot be used: {mine.problem}")
         for what, claimed, wanted in (
-            ("name", mine.name, name),
-            ("role", mine.role, role),
-            ("cluster", mine.cluster, cluster),
-            ("environment", mine.environment, environment),
+            ("name", mine.name, self._name),
+            ("role", mine.role, self._role),
+            ("cluster", mine.cluster, self._cluster),
+            ("environment", mine.environment, self._environment),
         ):
             if claimed != wanted:
                 raise Invalid(
                     f"the certificate {certs.certificate} is for {what} {claimed!r}, and this is {str(wanted)!r}: "
                     "issue another one with talka certs issue"
                 )
-        self._server = server_context(certs)
-        self._client = client_context(certs)
-        self._role = role
-        self._cluster = cluster
-        self._environment = environment
+        self._server, self._client = server_context(certs), client_context(certs)
 
     def channel(self, *, server_side: bool) -> TlsChannel:
         return TlsChannel(self._server if server_side else self._client, server_side=server_side)

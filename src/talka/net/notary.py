@@ -36,6 +36,12 @@ class CertificateNotary:
         self._known: OrderedDict[bytes, Known] = OrderedDict()
         self.certificate = self._voucher.certificate
 
+    def use(self, voucher: Voucher, authority: Authority) -> None:
+        """Sign and judge by these from now on: the files were replaced."""
+        self._voucher, self._authority = voucher, authority
+        self.certificate = voucher.certificate
+        self._known.clear()
+
     def sign(self, purpose: str, statement: bytes) -> bytes:
         return self._voucher.sign(purpose, statement)
 

@@ -18,7 +18,7 @@ import msgspec
 
 from talka.clock import boottime_ns
 from talka.cluster.effects import HANDLE
-from talka.control.member.breaker import Breaker
+from talka.control.member.breaker import Breaker, BreakerState
 from talka.control.member.send_queue import Class, SendQueue
 from talka.units import MILLISECOND, SECOND
 from talka.wire.addresses import format_address, ip_target
@@ -328,6 +328,13 @@ class Streams:
     @property
     def connections(self) -> int:
         return len(self._accepted) + sum(1 for dialled in self._dialled.values() if dialled.link is not None)
+
+    def breakers(self) -> dict[str, int]:
+        """Of the peers that are dialled, by state."""
+        states = dict.fromkeys((state.value for state in BreakerState), 0)
+        for dialled in self._dialled.values():
+            states[dialled.breaker.state.value] += 1
+        return states
 
     def send(self, address: str, frame: bytes, cls: Class) -> None:
         """Send it on its way. Whether it arrives is not known."""

@@ -102,6 +102,12 @@ def _context(side: int, certs: CertFiles) -> ssl.SSLContext:
         raise BadCerts(f"{certs.ca} holds no certificate in PEM form") from None
     except OSError as error:
         raise BadCerts(f"{certs.ca} cannot be read: {error.strerror}") from None
+    show(context, certs)
+    return context
+
+
+def show(context: ssl.SSLContext, certs: CertFiles) -> None:
+    """Have this certificate and key shown by connections from now on."""
 
     def password() -> str:
         # Without an answer the library would ask at the terminal, and a node would never start.
@@ -115,7 +121,6 @@ def _context(side: int, certs: CertFiles) -> ssl.SSLContext:
         raise BadCerts(f"{certs.certificate} and {certs.key} are not a certificate and a key in PEM form") from None
     except OSError as error:
         raise BadCerts(f"{certs.certificate} or {certs.key} cannot be read: {error.strerror}") from None
-    return context
 
 
 # Who the other end is.

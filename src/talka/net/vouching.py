@@ -93,9 +93,9 @@ class Authority:
         self._cluster = cluster
         self._environment = environment
 
-    def know(self, certificate: bytes, now: datetime) -> Known:
+    def know(self, certificate: bytes, now: datetime, *, even_ended: bool = False) -> Known:
         """Whose certificate (DER) it is. `BadVoucher` when it is of another authority, cluster or time, or no
-        certificate.
+        certificate. `even_ended`: it need not hold any more.
 
         It costs a signature check: keep what comes of it, and ask again after `not_after`.
         """
@@ -109,7 +109,8 @@ class Authority:
             raise BadVoucher("what should be a certificate cannot be read as one") from None
         if not any(is_issued_by(parsed, authority) for authority in self._authorities):
             raise BadVoucher("the certificate is of another authority than this cluster's")
-        if not parsed.not_valid_before_utc <= now <= parsed.not_valid_after_utc:
+        until = now if even_ended else parsed.not_valid_after_utc
+        if not parsed.not_valid_before_utc <= now <= until:
             raise BadVoucher(f"the certificate of {identity.name[:80]!r} has expired, or is not valid yet")
         if (identity.cluster, identity.environment) != (self._cluster, self._environment):
             raise BadVoucher(
@@ -126,9 +127,18 @@ class Authority:
             raise BadVoucher(f"the key of {identity.name!r} cannot sign")
         return Known(parsed, identity, role, key)
 
-    def check(self, purpose: str, statement: bytes, certificate: bytes, signature: bytes, now: datetime) -> Known:
+    def check(
+        self,
+        purpose: str,
+        statement: bytes,
+        certificate: bytes,
+        signature: bytes,
+        now: datetime,
+        *,
+        even_ended: bool = False,
+    ) -> Known:
         """Who signed the statement; `BadVoucher` when nobody did whom the authority knows."""
-        known = self.know(certificate, now)
+        known = self.know(certificate, now, even_ended=even_ended)
         if not known.has_signed(purpose, statement, signature):
             raise BadVoucher(f"the signature of {known.identity.name!r} is invalid: it is over another statement")
         return known

@@ -260,12 +260,20 @@ class ManagerControl:
         node = self._node
         view = (await self._call(DescribeCluster(), ClusterTold)).cluster
         apis, led = node.apis(), {one.name: one.jobs for one in view.managers}
-        states = node.manager_states()
+        states, places = node.manager_states(), node.places()
         managers = [
-            ManagerView(name, state, apis.get(name, ""), name == view.leader, led.get(name, 0))
+            ManagerView(
+                name,
+                state,
+                apis.get(name, ""),
+                name == view.leader,
+                led.get(name, 0),
+                *((at.zone, at.datacenter, at.region) if (at := places.get(name)) else ()),
+            )
             for name, state in states.items()
         ]
-        return msgspec.structs.replace(view, name=node.options.cluster, managers=managers)
+        certificates = node.certificates()
+        return msgspec.structs.replace(view, name=node.options.cluster, managers=managers, certificates=certificates)
 
     def is_ready(self) -> str:
         return self._node.why_not_ready()
@@ -274,6 +282,10 @@ class ManagerControl:
         return metrics_text(self._node.member, boottime_ns(), self._node.counts())
 
     # -- besides
+
+    def limit_counts(self) -> dict[str, float]:
+        """Metrics of whose requests are counted, and how many had to wait."""
+        return {"api_clients": len(self._limits), "api_rate_limited_total": self._limits.refused}
 
     def limiter(self, operation: str, client: str) -> float:
         """Seconds to wait before this may be asked; 0: go on. Whoever has no name is not counted: it is the one user of

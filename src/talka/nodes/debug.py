@@ -7,6 +7,7 @@ from talka.clock import monotonic_ns
 from talka.control.load.planning import flows_into
 from talka.engine.calls import ExchangeFailed
 from talka.engine.load.shard_runtime import ShardRuntime
+from talka.engine.load.time_asks import TimeAsks
 from talka.errors import Invalid
 from talka.nodes.local import LocalJob
 from talka.stats.tally import Tally
@@ -18,6 +19,8 @@ from talka.work.specs import WorkflowSpec
 
 DEBUG_GRACE_NS: Final = 300 * SECOND
 """Somebody may stand at a breakpoint."""
+ASK_WAIT_S: Final = 0.1
+"""Nobody keeps the time here, so nobody answers who asks for more."""
 
 Say = Callable[[str], None]
 
@@ -58,7 +61,13 @@ async def debug_workflow(
     spec: WorkflowSpec, values: Mapping[str, Mapping[str, bytes]], say: Say
 ) -> tuple[Tally, dict[str, bytes]]:
     say(f"── {spec.name} ──")
-    stage = ShardRuntime(spec, values, spec.plan.split(1)[0], trace=lambda sent, answer: show(sent, answer, say))
+    stage = ShardRuntime(
+        spec,
+        values,
+        spec.plan.split(1)[0],
+        trace=lambda sent, answer: show(sent, answer, say),
+        asks=TimeAsks(wait_s=ASK_WAIT_S),
+    )
     recorder = stage.recorder
     try:
         await stage.set_up()

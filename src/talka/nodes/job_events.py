@@ -11,6 +11,7 @@ from talka.control.jobs.effects import (
     Forwarded,
     JobAcceptedNews,
     JobEndStored,
+    JobLate,
     JobOver,
     LeaseChanged,
     NameTaken,
@@ -47,6 +48,7 @@ JOB_WORDS: Final = {
     "job-owner": "job {job} is led by {owner}: {reason}",
     "job-ended": "job {job} ended {state}",
     "task-lost": "attempt {attempt} of job {job} {cause}",
+    "job-late": "workflow {workflow} of job {job}: {text}",
     "task-accepted": "the result of attempt {attempt} of job {job} is stored",
     "job-left": "job {job} is led by another manager",
     "worker-registered": "worker {name} is here, with {cores} cores",
@@ -84,6 +86,7 @@ JobNews: TypeAlias = (
     | LeaseChanged
     | JobEndStored
     | TaskLost
+    | JobLate
     | AttemptAccepted
     | JobOver
     | FleetNews
@@ -126,6 +129,8 @@ def job_event_of(news: JobNews, wall_offset_ns: int) -> Event | None:
             return {"event": "job-ended", "job": job, "state": str(state)}
         case TaskLost(job=job, attempt=attempt, worker=worker, cause=cause):
             return {"event": "task-lost", "job": job, "attempt": attempt, "worker": worker, "cause": cause}
+        case JobLate(job=job, workflow=workflow, text=text):
+            return {"event": "job-late", "job": job, "workflow": workflow, "text": text}
         case AttemptAccepted(job=job, attempt=attempt):
             return {"event": "task-accepted", "job": job, "attempt": attempt}
         case JobOver(job=job, superseded=superseded):

@@ -16,7 +16,7 @@ import psutil
 
 from talka.clock import monotonic_ns, utc_now
 from talka.control.load.allocation import Seat, claim_of, planned
-from talka.control.load.core_effects import JobEnded, KillCore, LoadEffect, StartCore, TellCore
+from talka.control.load.core_effects import JobEnded, KillCore, LoadEffect, StartCore, TellCore, WorkflowLate
 from talka.control.load.load_job import JobSpec, LoadJob
 from talka.control.load.planning import Overrides, plan_load_job, with_overrides
 from talka.engine.load import native
@@ -216,8 +216,8 @@ class LocalRunner:
                     self._supervisor.send(attempt, message)
                 case KillCore(attempt=attempt):
                     self._supervisor.kill(attempt)
-                case JobEnded():
-                    pass  # the loop sees it
+                case WorkflowLate() | JobEnded():
+                    pass  # the loop sees the end, and notes of the workflow tell the rest
 
     def _on_message(self, core: int, message: FromCore) -> None:
         self._inbox.put_nowait(lambda now: self._job.on_message(now, core, message))

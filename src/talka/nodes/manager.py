@@ -17,14 +17,15 @@ from talka.clock import boottime_ns, both_clocks, cpu_ns, realtime_ns
 from talka.cluster.effects import PersistBlob, Send, Transmit
 from talka.cluster.leadership.election import Phase
 from talka.cluster.leadership.lease_terms import LeaseDiffers, OtherLease, OwnLease
+from talka.cluster.membership.members import Member
 from talka.control.blobs.replicated_blobs import BlobFailed, BlobKept, BlobReady, LoadBlob, ServeBlob, piece_of
 from talka.control.clients.overload import Overload
-from talka.control.jobs.effects import DocumentWanted, Forwarded, Updated, WatchFailed, WorkerLost
+from talka.control.jobs.effects import DocumentWanted, Forwarded, JobLate, Updated, WatchFailed, WorkerLost
 from talka.control.jobs.entries import PREFIX
 from talka.control.jobs.job_checkpoint import closed_of
 from talka.control.manager import Manager, PassedOn
 from talka.control.member.admin_queries import STATES
-from talka.control.member.announcement import standing_of
+from talka.control.member.announcement import standing_of, zone_of
 from talka.control.member.composite import JobsPart, MemberEffect, QuestionAsked, ToNeighbour
 from talka.control.member.leader_calls import CallEnded
 from talka.control.member.voter import Voter
@@ -63,7 +64,7 @@ from talka.wire.entries import JobEntry, decode_checkpoint, decode_entry
 from talka.wire.jobs import ManagerAt
 from talka.wire.orders import JobOrder
 from talka.wire.security.bundles import sign_for_earlier
-from talka.wire.views import instant_text
+from talka.wire.views import CertificateView, instant_text
 from talka.work.dags.dag import CodeBundle
 from talka.work.lifecycle import JobState
 from talka.work.retention import MANAGER_KEEPS, Keep, ManagerKeeps
@@ -100,7 +101,9 @@ class ManagerNode(MemberNode[PassedOn]):
     """One manager, from its files to its sockets. Its API is served by whoever starts it, through `control`."""
 
     def __init__(self, options: ManagerOptions, on_event: Callable[[Event], None]) -> None:
-        self.evictions = 0
+        self.evictions = self.clock_jumps = 0
+        self.late = {"given": 0, "warned": 0}
+        """Times that workflows of its jobs were given more time, or warned."""
         self.clock = ClockWatch(*both_clocks())
         self._api = options.api
         self._own_lease = options.own_lease
@@ -171,6 +174,8 @@ class ManagerNode(MemberNode[PassedOn]):
         self._blobs = Blobs(self.folder / "blobs")
         options = self.options
         self._trust = ManagerTrust(options, self.folder)
+        if self.runtime.certificates is not None:
+            self.runtime.certificates.on_renewed.append(self._trust.use)
         self.manager = Manager(
             name=options.name,
             boot=self.runtime.boot,
@@ -188,8 +193,9 @@ class ManagerNode(MemberNode[PassedOn]):
     def _managers(self) -> tuple[ManagerAt, ...]:
         """Those that vote, and where they are; this one first."""
         voters = self.options.voters
-        others = [ManagerAt(one.name, one.address) for one in self._membership.alive() if one.name in voters]
-        return (ManagerAt(self.options.name, self.runtime.address), *others)
+        me = self.options
+        others = [_where(one) for one in self._membership.alive() if one.name in voters]
+        return (ManagerAt(me.name, self.runtime.address, me.zone, me.datacenter, me.region), *others)
 
     def apis(self) -> dict[str, str]:
         """Where the API of each manager that is here can be reached."""
@@ -199,6 +205,10 @@ class ManagerNode(MemberNode[PassedOn]):
             if standing is not None and standing.api:
                 found[other.name] = standing.api
         return found
+
+    def places(self) -> dict[str, ManagerAt]:
+        """Where each manager that is here stands."""
+        return {one.name: one for one in self._managers()}
 
     # -- life
 
@@ -259,6 +269,7 @@ class ManagerNode(MemberNode[PassedOn]):
         jump_ns = self.clock.look(*both_clocks())
         if not jump_ns:
             return
+        self.clock_jumps += 1
         self.manager.set_wall_offset(self.clock.offset_ns)
         if self.dags is not None and self.dags.lost is None:
             self.dags.on_clock_jump(jump_ns)
@@ -371,6 +382,8 @@ class ManagerNode(MemberNode[PassedOn]):
         if isinstance(news, Forwarded):
             put_down_forwarded(self.put_down, news)
         self.evictions += isinstance(news, WorkerLost)
+        if isinstance(news, JobLate):
+            self.late[news.what] += 1
         if event := job_event_of(news, self.clock.offset_ns):
             self.runtime.tell(event)
 
@@ -445,6 +458,16 @@ class ManagerNode(MemberNode[PassedOn]):
         own = "draining" if self.manager.is_draining else "syncing" if self.why_not_ready() else "active"
         return states | {self.options.name: own}
 
+    def certificates(self) -> list[CertificateView]:
+        """Of the cluster, as far as this manager knows them."""
+        watch = self.runtime.certificates
+        if watch is None:
+            return []
+        from talka.nodes.shown_certificates import certificates_of
+
+        told = self._trust.keys.told()
+        return certificates_of(watch, self.options.name, self._membership.members(), told, realtime_ns())
+
     def counts(self) -> Counts:
         counts = super().counts()
         manager, registry = self.manager, self.manager.registry
@@ -452,6 +475,9 @@ class ManagerNode(MemberNode[PassedOn]):
             "jobs_led": len(manager.led),
             "overload_level": int(manager.level),
             "worker_evictions_total": self.evictions,
+            "clock_jumps_total": self.clock_jumps,
+            **self.control.limit_counts(),
+            "workflows_late_total": dict(self.late),
             "calls_total": self.control.counts["calls"],
             "calls_refused_total": dict(self.control.refused),
         }
@@ -467,6 +493,18 @@ class ManagerNode(MemberNode[PassedOn]):
                 "cores_free": fleet.total_free(),
                 "cores_usable": fleet.total(),
                 "submissions_refused_total": dict(registry.refused),
+                "workers_by_state": fleet.states(),
+                "workers_silent": fleet.silent,
+                "worker_breakers": fleet.breakers(),
+                "worker_lease_seconds": registry.lease.renew_ns / SECOND,
                 **registry.granting.counts(),
             }
         return counts
+
+
+def _where(member: Member) -> ManagerAt:
+    said = standing_of(member)
+    if said is None:
+        return ManagerAt(member.name, member.address)
+    zone = zone_of(member.zone, said.datacenter)
+    return ManagerAt(member.name, member.address, zone, said.datacenter, said.region)

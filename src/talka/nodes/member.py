@@ -120,12 +120,12 @@ class MemberNode(Generic[PartEffect]):
             name=options.name,
             boot=runtime.boot,
             address=runtime.address,
-            zone=options.datacenter,
+            zone=options.zone or options.datacenter,
             group=options.group,
             config=config,
             rng=runtime.rng,
             now=now,
-            notary=_notary(options),
+            notary=self._notary(),
         )
         voter = None
         if self._votes is not None:
@@ -148,10 +148,28 @@ class MemberNode(Generic[PartEffect]):
             replay_guard=runtime.replay_guard,
             admission=runtime.admission,
         )
+        if self.member.announcer is not None:
+            self.member.announcer.region = options.region
 
     @property
     def failure(self) -> TalkaError | None:
         return self.runtime.failure
+
+    def _notary(self) -> Notary | None:
+        options, watch = self.options, self.runtime.certificates
+        if options.certs is None or watch is None:
+            return None
+        from talka.net.notary import CertificateNotary
+        from talka.net.tls import cert_files
+
+        files = cert_files(options.certs, options.name)
+        notary = CertificateNotary(files, cluster=options.cluster, environment=options.environment)
+        watch.on_renewed += [notary.use, self._certify_again]
+        return notary
+
+    def _certify_again(self, *_: object) -> None:
+        self._membership.certify_again(boottime_ns())
+        self.runtime.timer.follow()
 
     def _make_part(self, voter: Voter | None) -> JobsPart[PartEffect] | None:
         """What this node has to do with jobs: nothing, where it is a bare member."""
@@ -170,6 +188,7 @@ class MemberNode(Generic[PartEffect]):
     async def run(self) -> None:
         runtime = self.runtime
         await runtime.listen()
+        runtime.follow_certificates()
         runtime.tell(
             {"event": "ready", "name": self.options.name, "address": runtime.address, "boot": str(runtime.boot)}
         )
@@ -355,16 +374,6 @@ def _check_reachable(options: MemberOptions) -> None:
             f"--advertise {options.advertise} is not where others reach it: give the IP address of this machine and "
             "the port, since members never look up a name that another one says"
         )
-
-
-def _notary(options: MemberOptions) -> Notary | None:
-    if options.certs is None:
-        return None
-    from talka.net.notary import CertificateNotary
-    from talka.net.tls import cert_files
-
-    files = cert_files(options.certs, options.name)
-    return CertificateNotary(files, cluster=options.cluster, environment=options.environment)
 
 
 def _membership_config(options: MemberOptions) -> MembershipConfig:

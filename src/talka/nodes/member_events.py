@@ -57,6 +57,7 @@ WORDS: Final = {
     "keys": "keys in use: {keys}, sealing with {primary}",
     "key-change": "{who} ({source}) asked to {what} keys; in use: {keys}, sealing with {primary}",
     "version": "{name} speaks protocol {theirs}, this node {mine}: {agreed} is spoken with it",
+    "certificate": "{text}",
     "searching": "{text}",
     "stopped": "stopped",
 }

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Generic
+from typing import TYPE_CHECKING, Any, Final, Generic
 
 import msgspec
 
@@ -24,9 +24,10 @@ from talka.control.member.send_queue import Class
 from talka.errors import TalkaError
 from talka.net.datagrams import Datagrams
 from talka.net.listening import listening_sockets
-from talka.net.streams import OnGone, Security, Streams
+from talka.net.streams import OnGone, Streams
 from talka.nodes.member_events import Event
 from talka.nodes.member_keys import first_ring
+from talka.nodes.own_machine import disk_of
 from talka.store.files.folder import DataFolder
 from talka.store.files.keyring import KeyringFile
 from talka.units import MILLISECOND, NEVER, SECOND
@@ -39,6 +40,10 @@ from talka.wire.security.roles import Proven, Role
 from talka.wire.security.sealing import Seal
 from talka.wire.versions import VERSION as PROTOCOL_VERSION
 from talka.wire.versions import names_until
+
+if TYPE_CHECKING:
+    from talka.net.identity import Certified
+    from talka.nodes.certificate_watch import CertificateWatch
 
 CLOSE_S: Final = 3.0
 """For writes that are under way when a node ends."""
@@ -66,7 +71,10 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     data_dir: Path
     cluster: str = "default"
     environment: str = "default"
+    zone: str = ""
+    """Where in its datacenter it stands."""
     datacenter: str = ""
+    region: str = ""
     certs: Path | None = None
 
     @property
@@ -122,6 +130,8 @@ class NodeRuntime(Generic[PartEffect]):
         with self.opening():
             self.keys = KeyringFile(self.folder.path)
             security = _security(options, role)
+            self.certificates = _watched(security, options, self.tell)
+            """None where there are no certificates."""
             self.replay_guard = ReplayGuard(group=options.group, name=options.name, boot=self.boot)
             me = Self(
                 options.cluster,
@@ -180,6 +190,11 @@ class NodeRuntime(Generic[PartEffect]):
         if self._listener is not None and self.datagrams is not None:
             await self.streams.listen(self._listener)
             self.datagrams.start(asyncio.get_running_loop())
+
+    def follow_certificates(self) -> None:
+        """From now on replaced ones are taken, and people are warned in time."""
+        if self.certificates is not None:
+            self.spawn(self.certificates.follow())
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> bool:
         """Something that goes on beside until the node ends. A mistake in it ends the node. False: there are too
@@ -353,13 +368,20 @@ class NodeRuntime(Generic[PartEffect]):
 
     def counts(self) -> Counts:
         """Metrics of what every node has."""
-        streams = self.streams
+        streams, (disk_bytes, free_bytes) = self.streams, disk_of(self.folder.path)
+        certificates = (
+            {} if self.certificates is None else {"certificate_expires_seconds": self.certificates.expires_s()}
+        )
         return {
+            **certificates,
             "stream_frames_received_total": streams.frames_in,
             "stream_frames_sent_total": streams.frames_out,
             "stream_bytes_sent_total": streams.bytes_out,
             "stream_connections": streams.connections,
             "stream_problems_total": streams.counts,
+            "stream_breakers": streams.breakers(),
+            "disk_bytes": disk_bytes,
+            "disk_free_bytes": free_bytes,
             "process_cpu_seconds_total": cpu_ns() / SECOND,
         }
 
@@ -409,7 +431,24 @@ class Aside:
             self._is_told = False
 
 
-def _security(options: NodeOptions, role: Role) -> Security | None:
+def _watched(
+    security: "Certified | None", options: NodeOptions, tell: Callable[[Event], None]
+) -> "CertificateWatch | None":
+    if security is None or options.certs is None:
+        return None
+    from talka.nodes.certificate_watch import CertificateWatch
+
+    return CertificateWatch(
+        security,
+        options.certs,
+        name=options.name,
+        cluster=options.cluster,
+        environment=options.environment,
+        tell=tell,
+    )
+
+
+def _security(options: NodeOptions, role: Role) -> "Certified | None":
     if options.certs is None:
         return None
     from talka.net.identity import Certified

@@ -20,6 +20,7 @@ from talka.wire.security.roles import Role
 
 if TYPE_CHECKING:
     from talka.net.endorsing import Endorser
+    from talka.net.vouching import Authority, Voucher
 
 MANAGERS: Final = (Role.MANAGER,)
 WORKERS: Final = (Role.WORKER, Role.OUTSIDE_WORKER)
@@ -39,6 +40,12 @@ class ManagerTrust:
         doubt = None if self._endorser is None else self._doubt
         self.keys = WorkerKeys(options.group, lambda: os.urandom(KEY_BYTES), doubt)
 
+    def use(self, voucher: "Voucher", authority: "Authority") -> None:
+        """The certificate was replaced: what is signed from now on is vouched for by the new one."""
+        assert self._endorser is not None
+        self._endorser.use(voucher, authority)
+        self.signer.voucher = self._endorser.vouch(SIGNER_PURPOSE, self.signer.public)
+
     def _doubt(self, worker: str, statement: bytes, voucher: bytes) -> str:
         assert self._endorser is not None
         return self._endorser.doubt(SEALING_PURPOSE, statement, voucher, roles=WORKERS, name=worker)
@@ -48,15 +55,28 @@ class WorkerTrust:
     """The key pair that `variables` opens with is of this life alone, and nowhere on disk."""
 
     def __init__(self, options: NodeOptions, boot: int) -> None:
-        endorser = _endorser(options)
+        self._endorser = endorser = _endorser(options)
         opener = Opener(os.urandom(KEY_BYTES))
-        voucher = b""
-        if endorser is not None:
-            voucher = endorser.vouch(SEALING_PURPOSE, vouched_for(opener.public, boot))
-        self.sealing = SealingKey(opener.public, voucher).encode()
+        self._public, self._boot = opener.public, boot
         self.variables = WorkerVariables(opener, options.group, options.name, boot)
-        doubt = None if endorser is None else partial(endorser.doubt, SIGNER_PURPOSE, roles=MANAGERS)
+        doubt = None
+        if endorser is not None:
+            # Jobs and schedules outlive certificates. Who gives out work shows one that holds, whatever a word is of.
+            doubt = partial(endorser.doubt, SIGNER_PURPOSE, roles=MANAGERS, even_ended=True)
         self.signers = Signers(options.group, doubt)
+
+    @property
+    def sealing(self) -> bytes:
+        """What variables are sealed to, vouched for by the certificate of today."""
+        voucher = b""
+        if self._endorser is not None:
+            voucher = self._endorser.vouch(SEALING_PURPOSE, vouched_for(self._public, self._boot))
+        return SealingKey(self._public, voucher).encode()
+
+    def use(self, voucher: "Voucher", authority: "Authority") -> None:
+        """The certificate was replaced. Tell managers `sealing` anew."""
+        assert self._endorser is not None
+        self._endorser.use(voucher, authority)
 
 
 def _endorser(options: NodeOptions) -> "Endorser | None":

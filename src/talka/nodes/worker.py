@@ -17,6 +17,7 @@ from talka.cluster.effects import Lane, Persist, PersistBlob, Send, Transmit
 from talka.control.load.core_effects import KillCore, StartCore, TellCore
 from talka.control.member.admission import HelloDeclined, RingChanged, Welcomed
 from talka.control.member.composite import ClusterMember, MemberEffect, QuestionAsked, ToNeighbour
+from talka.control.member.manager_search import GreetManager
 from talka.control.member.metrics import metrics_text
 from talka.control.worker.composite import Worker
 from talka.control.worker.core_turns import TURN_LIMITS, TurnLimits
@@ -50,8 +51,8 @@ from talka.wire.jobs import WorkerFacts
 from talka.wire.machines import Tag
 from talka.wire.security.roles import Role
 
-GREET_EVERY_S: Final = 1.0
-SEARCH_EVERY_S: Final = 15.0
+LOOK_EVERY_S: Final = 1.0
+RESOLVE_EVERY_S: Final = 15.0
 ALONE_S: Final = 5.0
 ALONE_AGAIN_S: Final = 60.0
 DRAIN_S: Final = 30.0
@@ -96,8 +97,6 @@ class WorkerNode:
         self._hurry = asyncio.Event()
         self._drained = asyncio.Event()
         self._happened: dict[str, int] = {}
-        self._greeted: dict[str, str] = {}
-        """Address to name, of managers that welcomed this worker."""
         self.runtime: NodeRuntime[WorkerEffect] = NodeRuntime(
             options,
             Role.WORKER,
@@ -124,7 +123,9 @@ class WorkerNode:
             raise Invalid(f"cores = {cores} means that nothing would run: give at least 1")
         memory_bytes = psutil.virtual_memory().total
         share_bytes = int(memory_bytes * MEMORY_SHARE) // cores
-        trust = WorkerTrust(options, runtime.boot)
+        self._trust = trust = WorkerTrust(options, runtime.boot)
+        if runtime.certificates is not None:
+            runtime.certificates.on_renewed += [trust.use, self._seal_again]
         facts = WorkerFacts(
             cores=cores,
             memory_bytes=memory_bytes,
@@ -133,6 +134,8 @@ class WorkerNode:
             version=VERSION,
             folder=number,
             datacenter=options.datacenter,
+            zone=options.zone,
+            region=options.region,
             life=starts,
             sealing=trust.sealing,
             accepts_code=options.accepts_code,
@@ -160,7 +163,7 @@ class WorkerNode:
             replay_guard=runtime.replay_guard,
             admission=runtime.admission,
         )
-        self._candidates = Candidates(options.seeds, remembered=list, own=[])
+        self._candidates = Candidates(options.seeds)
         self._confinement: Confinement | None = None
         if options.core_env is not None:
             self._confinement = Confinement.of(options.core_user, options.core_env, handlers, number)
@@ -208,6 +211,7 @@ class WorkerNode:
             self.runtime.tell({"event": "alarm", "kind": "cores", "text": self._confinement.alarm})
         for chore in (self._cores.obey(), self._search(), self._measure(), self._find_machine()):
             self.runtime.spawn(chore)
+        self.runtime.follow_certificates()
         try:
             self.runtime.act(self.worker.start(boottime_ns()))
             await self.runtime.stopped()
@@ -256,6 +260,7 @@ class WorkerNode:
             "worker_messages_refused_total": dict(self.worker.refused),
             "worker_tasks_declined_total": self.worker.shards.declined,
             "worker_attempts_total": dict(self.worker.handlers.outcomes),
+            **self.worker.counts_of_peers(),
             "worker_task_messages_refused_total": dict(self.worker.handlers.refused),
             **self.runtime.counts(),
         }
@@ -266,46 +271,52 @@ class WorkerNode:
     # -- managers
 
     async def _search(self) -> None:
-        """Greet managers until they know this worker; look for others now and then."""
-        looked_at = 0.0
-        known: dict[str, None] = {}
-        loop = asyncio.get_running_loop()
-        alone_until = loop.time() + ALONE_S
+        """Look where managers may be, as long as none has given a lease; say so when nobody is found."""
+        search, loop = self.worker.search, asyncio.get_running_loop()
+        resolved_at, alone_until, searches = 0.0, loop.time() + ALONE_S, search.searches
         while True:
-            if not self._greeted and loop.time() >= alone_until:
-                alone_until = loop.time() + ALONE_AGAIN_S
-                where = ", ".join(known) or ", ".join(self._options.seeds)
-                text = (
-                    f"no manager answers at {where}: is one running there, is its TCP port open, and does it have the "
-                    f"same secret (key {self.runtime.admission.ring.primary_id}), or certificates as this worker has?"
-                )
-                self.runtime.tell({"event": "searching", "text": text})
-            if loop.time() - looked_at >= SEARCH_EVERY_S or not known:
-                looked_at = loop.time()
-                with contextlib.suppress(TalkaError):
-                    known |= dict.fromkeys(await self._candidates.resolve(boottime_ns()))
-            now = boottime_ns()
-            for address in known:
-                if address not in self._greeted:
-                    self.runtime.streams.renew(address)
-                    self.runtime.do(self.runtime.admission.hello(now, address))
-            await asyncio.sleep(GREET_EVERY_S)
+            if search.searches != searches:
+                searches, alone_until = search.searches, loop.time() + ALONE_S
+            if search.is_seeking:
+                if loop.time() - resolved_at >= RESOLVE_EVERY_S or not search.has_found:
+                    resolved_at = loop.time()
+                    with contextlib.suppress(TalkaError):
+                        # Name servers that are silent must not keep it from those it was given.
+                        if not search.has_found and (given := await self._candidates.at_once()):
+                            self._on_found(given)
+                        self._on_found(await self._candidates.resolve(boottime_ns()))
+                if search.is_alone and loop.time() >= alone_until:
+                    alone_until = loop.time() + ALONE_AGAIN_S
+                    self._tell_alone()
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    def _on_found(self, addresses: list[str]) -> None:
+        self.worker.search.found(boottime_ns(), addresses)
+        self.runtime.timer.follow()
+
+    def _tell_alone(self) -> None:
+        where = ", ".join(self.worker.search.addresses) or ", ".join(self._options.seeds)
+        text = (
+            f"no manager answers at {where}: is one running there, is its TCP port open, and does it have the "
+            f"same secret (key {self.runtime.admission.ring.primary_id}), or certificates as this worker has?"
+        )
+        self.runtime.tell({"event": "searching", "text": text})
+
+    def _greet(self, address: str) -> None:
+        self.runtime.streams.renew(address)
+        self.runtime.do(self.runtime.admission.hello(boottime_ns(), address))
 
     def _on_welcomed(self, address: str, name: str) -> None:
-        self._greeted[address] = name
         self.member.note_address(name, address)
-        if name not in self.worker.managers:
-            self.worker.set_managers((*self.worker.managers, name))
-            self.runtime.act(self.worker.beat_now(boottime_ns()))
+        self.runtime.act(self.worker.on_welcomed(boottime_ns(), address, name))
 
     def _on_managers(self, news: ManagersLearned) -> None:
         for manager in news.managers:
             self.member.note_address(manager.name, manager.address)
-            self._greeted.setdefault(manager.address, manager.name)
 
     def _on_refusing(self, address: str) -> None:
-        name = self._greeted.get(address)
-        if name is not None:
+        name = self.worker.search.name_at(address)
+        if name:
             self.runtime.act(self.worker.on_refused(boottime_ns(), name))
 
     # -- what is to be done
@@ -330,6 +341,8 @@ class WorkerNode:
                 self._handlers.do(effect)
             case StartCore() | TellCore() | KillCore():
                 self._cores.do(effect)
+            case GreetManager(address=address):
+                self._greet(address)
             case LookAtCore(process=process):
                 self._cores.supervisor.look(process, partial(self._on_core_look, process))
             case Welcomed(address=address, name=name):
@@ -405,6 +418,9 @@ class WorkerNode:
             self._handlers.supervisor.look()
             load = min(100, round(psutil.cpu_percent()))
             self.worker.set_facts(msgspec.structs.replace(self.worker.facts, load_percent=load))
+
+    def _seal_again(self, *_: object) -> None:
+        self.worker.set_facts(msgspec.structs.replace(self.worker.facts, sealing=self._trust.sealing))
 
     def _look_at_disk(self) -> None:
         self.worker.machine.look_at_disk(disk_of(self.runtime.folder.path)[1])

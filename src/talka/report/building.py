@@ -19,6 +19,7 @@ from talka.report.document import (
     Job,
     Lost,
     Metric,
+    MoreTimeGiven,
     ResultDocument,
     Step,
     Threshold,
@@ -42,6 +43,7 @@ from talka.stats.tally import (
 )
 from talka.units import SECOND
 from talka.wire.orders import Outlined
+from talka.work.deadlines import Deadline
 from talka.work.failures import of_requests, of_steps
 from talka.work.lifecycle import TaskState
 from talka.work.load import Plan
@@ -206,7 +208,18 @@ def workflow_of(job: LoadJob, run: ShardGroup, spec: Outlined, tally: Tally) -> 
         timeline=step_rows(run.timeline),
         interrupted_iterations=tally.interrupted_iterations,
         shares_cores_with=list(run.shares_with),
+        more_time=more_time_of(run.deadline),
+        was_warned=run.deadline is not None and run.deadline.is_warned,
     )
+
+
+def more_time_of(deadline: Deadline | None) -> list[MoreTimeGiven]:
+    return [
+        MoreTimeGiven(
+            round(given.at_ns / SECOND, 3), given.ns / SECOND, given.reason, round(given.estimate_ns / SECOND, 3)
+        )
+        for given in ([] if deadline is None else deadline.extensions)
+    ]
 
 
 def rows_of(spec: Outlined, tally: Tally) -> list[Node]:

@@ -148,6 +148,18 @@ class StepRow(msgspec.Struct, frozen=True):
     p99_ms: float | None = None
 
 
+class MoreTimeGiven(msgspec.Struct, frozen=True):
+    """A workflow was late, and got more time."""
+
+    at_s: float
+    """Since its plan began."""
+    given_s: float
+    reason: str
+    """Empty: it did not ask, but it advanced."""
+    estimate_s: float
+    """How much longer it thought to take; 0: it did not say."""
+
+
 class Workflow(msgspec.Struct, frozen=True):
     name: str
     status: str
@@ -175,6 +187,10 @@ class Workflow(msgspec.Struct, frozen=True):
     """How many users were in an iteration on average, pauses inside steps included; None: it was not measured."""
     shares_cores_with: list[str] = []
     """Workflows with shards on one of its cores at the same time: there were fewer cores than workflows."""
+    more_time: list[MoreTimeGiven] = []
+    """Each time that it was given more time than its timeout."""
+    was_warned: bool = False
+    """Its time was over: it was told to save what it had."""
 
 
 class Threshold(msgspec.Struct, frozen=True):

@@ -29,6 +29,8 @@ class WorkflowView(WorkflowTimes):
     def __init__(self, spec: WorkflowOrder) -> None:
         super().__init__(spec)
         self.cores = 0
+        self.late = ""
+        """What more time it was given, and whether it has none left; empty while it is not late."""
         self.vus = 0
         """Virtual users that are active now."""
         self.counted_at_ns = 0
@@ -79,7 +81,7 @@ def refresh(view: JobView, job: LoadJob) -> None:
         vus[run.spec.name] += attempt.vus
     for name, run in job.workflows.items():
         shown = view.workflows[name]
-        shown.state, shown.failure, shown.notes = run.state, run.failure, run.notes
+        shown.state, shown.failure, shown.notes, shown.late = run.state, run.failure, run.notes, run.late_text
         shown.origin_ns, shown.stopped_ns, shown.ended_ns = run.origin_ns, run.stopped_ns, run.ended_ns
         shown.cores, shown.vus, shown.counted_at_ns = run.cores, vus[name], run.counted_at_ns
         shown.tallies = {attempt.number: attempt.tally for shard in run.shards for attempt in shard.attempts}

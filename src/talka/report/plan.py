@@ -124,6 +124,8 @@ def plan_text(specs: Sequence[WorkflowSpec], cores: int, *, engines: Engines | N
             page.row("users", users)
         for node in spec.setups:
             page.row("setup", f"{node.name}, once on every core before the clock starts")
+        for node in spec.evictions:
+            page.row("evicted", f"{node.name}, once on every core when its time is over")
         for node in spec.teardowns:
             page.row("teardown", f"{node.name}, once on every core in the end")
         for name, feed in spec.feeds.items():

@@ -71,6 +71,14 @@ class CoreRun:
         self.sequence = 0
         self.acknowledged = 0
         self.windows: list[Window] = []
+        self.asks = 0
+        """Number of its latest ask for more time."""
+        self.is_asking = False
+        """It waits for the answer to that."""
+        self.given_ns: list[int] = []
+        """More time that it was told it has, in order."""
+        self.warned_at: list[int] = []
+        """True time of each warning that its time is over."""
 
     @property
     def shard(self) -> tuple[str, str, int, int]:

@@ -43,8 +43,11 @@ from talka.wire.shards import (
     FromCore,
     Go,
     Hello,
+    ShardAnswer,
     StepTotals,
     Stop,
+    TimeAsked,
+    TimeOver,
     Totals,
 )
 
@@ -54,6 +57,8 @@ TURN_NS: Final = SECOND
 """Between two words of a core process that its loop turns."""
 LOOK_NS: Final = 20 * MILLISECOND
 """After which a worker has the stack of one that does not."""
+ASKED_NS: Final = 2 * SECOND
+"""How much longer cores that ask for more time say that they take."""
 TOKEN: Final = "token"
 """What every simulated workflow provides by name."""
 CONTEXT: Final = CONTEXT_PREFIX + "left by "
@@ -280,6 +285,12 @@ class Cores(Observer):
             run.is_stopping = True
             if run.go is None:
                 self._end(run, "killed")
+        elif isinstance(message, ShardAnswer):
+            if run.is_asking and message.number == run.asks:
+                run.is_asking = False
+                run.given_ns += [message.answer.granted_ns] if message.answer else []
+        elif isinstance(message, TimeOver):
+            run.warned_at.append(self._world.now)
 
     def _begin(self, run: CoreRun) -> None:
         if not run.is_alive or self._is_blocked(run, self._begin):
@@ -379,6 +390,7 @@ class Cores(Observer):
             provided=provided_by(run) if run.final == "plan" else {},
             ended_at_ns=run.host.local(self._world.now) if run.final else 0,
             made_at_ns=run.host.local(self._world.now),
+            asked=_asked_by(run) if manner.asks and not run.final else None,
         )
         self._say(run, totals)
 
@@ -411,6 +423,13 @@ class Cores(Observer):
         process.runs.pop(run.number, None)
         if not process.runs and self._processes.get((run.host.name, process.number)) is process:
             del self._processes[run.host.name, process.number]
+
+
+def _asked_by(run: CoreRun) -> TimeAsked:
+    """More time, in every report until it is answered; then again."""
+    if not run.is_asking:
+        run.asks, run.is_asking = run.asks + 1, True
+    return TimeAsked(run.asks, ASKED_NS, "simulated")
 
 
 def provided_by(run: CoreRun) -> dict[str, bytes]:

@@ -39,11 +39,13 @@ class Manner(msgspec.Struct, frozen=True):
     has_many_names: bool
     has_failing_action: bool
     """Requests fail more often than steps. Otherwise it is the other way round."""
+    asks: bool = False
+    """They ask for more time, again and again."""
 
     @classmethod
     def of(cls, seed: int | None) -> "Manner":
         bits = seed or 0
-        return cls(bool(bits & 1), bool(bits & 2), bool(bits & 4), bool(bits & 8))
+        return cls(bool(bits & 1), bool(bits & 2), bool(bits & 4), bool(bits & 8), bool(bits & 16))
 
 
 class JourneyCounts(msgspec.Struct, frozen=True):

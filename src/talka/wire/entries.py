@@ -12,6 +12,7 @@ from talka.wire.channels import Codec
 from talka.wire.jobs import Fence
 from talka.wire.orders import JobOrder
 from talka.wire.shards import Gap, Refused
+from talka.work.deadlines import DeadlineRecord
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.thresholds import Verdict
 
@@ -112,6 +113,8 @@ class WorkflowEntry(msgspec.Struct, frozen=True, array_like=True):
     notes: tuple[str, ...] = ()
     shares_with: tuple[str, ...] = ()
     """Workflows that had shards on one of its cores at the same time."""
+    deadline: DeadlineRecord | None = None
+    """Once it was given more time, or warned."""
 
 
 class JobCheckpoint(msgspec.Struct, frozen=True):

@@ -23,7 +23,7 @@ from talka.wire.manager_calls import CallAnswer, ManagerCall
 from talka.wire.orders import BundleFacts, Digest
 from talka.wire.security.bundles import KEY_BYTES
 from talka.wire.security.envelopes import ENVELOPE_LIMIT_BYTES, SEALING_LIMIT_BYTES
-from talka.wire.shards import Gap, Settings
+from talka.wire.shards import Gap, Settings, ShardAnswer, TimeOver
 from talka.wire.tasks import TaskMessage
 from talka.work.load import Plan
 
@@ -89,6 +89,9 @@ class WorkerFacts(msgspec.Struct, frozen=True, array_like=True):
     """Its cores still load the files with its handlers: which there are is not known yet."""
     machine: WorkerMachine | None = None
     """Told until the leader has it, and again when it has changed; None: as it was told before."""
+    zone: Name = ""
+    """Where in its datacenter it stands."""
+    region: Name = ""
 
 
 class Running(msgspec.Struct, frozen=True, array_like=True):
@@ -146,11 +149,16 @@ class Beat(Message, frozen=True, tag=1):
     tasks: TaskLoad = TaskLoad()
     leaves: bool = False
     """It is draining because it is told to end, and will not take work again."""
+    seeks: bool = False
+    """It has no lease: whoever hears this and does not lead tells it where managers are."""
 
 
 class ManagerAt(msgspec.Struct, frozen=True, array_like=True):
     name: Name
     address: Annotated[str, msgspec.Meta(max_length=300)]
+    zone: Name = ""
+    datacenter: Name = ""
+    region: Name = ""
 
 
 class Renew(Message, frozen=True, tag=2):
@@ -184,6 +192,8 @@ class Elsewhere(Message, frozen=True, tag=3):
 
     leader: Name
     """Empty when none is known."""
+    managers: Annotated[tuple[ManagerAt, ...], msgspec.Meta(max_length=MANAGERS_LIMIT)] = ()
+    """Where managers are, for a worker that seeks them."""
 
 
 class Goodbye(Message, frozen=True, tag=4):
@@ -252,6 +262,10 @@ class Acknowledge(Message, frozen=True, tag=13):
     attempt: Count
     sequence: Count
     every_ms: Count = 0
+    answer: ShardAnswer | None = None
+    """To the latest ask for more time that its reports had."""
+    over: TimeOver | None = None
+    """Once its workflow was warned that its time is over."""
 
 
 class ResultAccepted(Message, frozen=True, tag=14):

@@ -7,7 +7,7 @@ import msgspec
 from talka.wire.leadership import Count
 from talka.wire.security.bundles import WORD_LIMIT_BYTES
 from talka.wire.shards import PLAIN_GET, Settings, UrlRequest
-from talka.work.dsl import Priority
+from talka.work.dsl import AtTimeout, Priority
 from talka.work.load import Plan
 from talka.work.specs import NodeOutline, WorkflowSpec
 from talka.work.thresholds import Threshold
@@ -51,6 +51,9 @@ class WorkflowOrder(msgspec.Struct, frozen=True):
     think_ns: int = 0
     is_teardown: bool = False
     """It cleans up after those it depends on, whatever became of them."""
+    on_timeout: AtTimeout = "kill"
+    saves: bool = False
+    """It has a method that is called when its time is over: only then there is a grace for it."""
 
 
 Outlined: TypeAlias = WorkflowSpec | WorkflowOrder

@@ -3,7 +3,8 @@
 Owner: Arm, then Go, then an Ack for every report, Stop when it must end early. Core: Hello, then Armed or Refused,
 then reports: any number of StepTotals and MetricTotals, and one Totals that closes them. Totals are cumulative, so the
 latest wins; windows are sent until they are acknowledged. A core sends its next report when the last one was
-acknowledged.
+acknowledged. A report may ask for more time; the owner answers with ShardAnswer, and says TimeOver before it ends what
+has no time left.
 
 A core process may run shards of several workflows: on its connection every message is in an envelope with the number of
 its attempt, and an empty one ends that conversation: said by the owner, it is to be broken off; by the core, it is
@@ -21,6 +22,7 @@ import msgspec
 from talka.stats.tally import MetricTally, StepTally, Tally
 from talka.stats.windows import Window
 from talka.wire.channels import BadMessage, Channel, Codec, Message
+from talka.work.deadlines import REASON_LIMIT, Allowance
 from talka.work.load import Shard
 
 PROTOCOL: Final = 1
@@ -146,6 +148,21 @@ class Ack(Message, frozen=True, tag=4):
     sequence: int
 
 
+class ShardAnswer(Message, frozen=True, tag=5):
+    """Answers a `TimeAsked`."""
+
+    number: int
+    """That of the ask."""
+    answer: Allowance
+
+
+class TimeOver(Message, frozen=True, tag=6):
+    """The workflow's time is over: save what is to be kept. Said again, it means the same warning."""
+
+    grace_ns: int
+    """How long there is for it."""
+
+
 class Hello(Message, frozen=True, tag=11):
     pid: int
     python: str
@@ -196,6 +213,16 @@ class MetricTotals(Message, frozen=True, tag=16):
     tally: MetricTally
 
 
+class TimeAsked(msgspec.Struct, frozen=True, array_like=True):
+    """The users' code asks for more time. In every report until it is answered."""
+
+    number: Annotated[int, msgspec.Meta(ge=1)]
+    """Grows with each ask of the attempt."""
+    estimate_ns: Annotated[int, msgspec.Meta(ge=0)]
+    """How much longer it thinks to take."""
+    reason: Annotated[str, msgspec.Meta(max_length=REASON_LIMIT)] = ""
+
+
 class Totals(Message, frozen=True, tag=15):
     """Everything else counted so far; closes the report `sequence`. Its windows are at most `WINDOWS_PER_REPORT`."""
 
@@ -207,6 +234,7 @@ class Totals(Message, frozen=True, tag=15):
     """When this attempt really started; 0 before it did."""
     final: bool = False
     provided: dict[str, bytes] = {}
+    """What it hands on. Before the end it is what it has saved after a warning."""
     failure: str | None = None
     """Why the shard ended early, when the user's code is the reason."""
     ended_at_ns: int = 0
@@ -227,6 +255,7 @@ class Totals(Message, frozen=True, tag=15):
     silent longest. 0: not told. When a report is read says nothing of when the load ran."""
     ended: tuple[int, ...] = ()
     """Of a task of several shards: places in it, from 0, of those that have ended. Nothing runs on their cores."""
+    asked: TimeAsked | None = None
 
 
 class UnreadStep(Message, frozen=True, tag=17):
@@ -249,7 +278,7 @@ class UnreadMetric(Message, frozen=True, tag=18):
     tally: bytes
 
 
-ToCore: TypeAlias = Arm | Go | Stop | Ack
+ToCore: TypeAlias = Arm | Go | Stop | Ack | ShardAnswer | TimeOver
 FromCore: TypeAlias = Hello | Armed | Refused | StepTotals | MetricTotals | Totals
 
 Unread: TypeAlias = Hello | Armed | Refused | UnreadStep | UnreadMetric | Totals

@@ -103,6 +103,8 @@ class TaskView(msgspec.Struct, frozen=True):
     failures: int | msgspec.UnsetType = msgspec.UNSET
     """Attempts that count against it since it was last run again: not those that were lost, refused or told to stop.
     Left out by managers that do not tell them."""
+    more_time: str = ""
+    """Of the attempt under way: how often it was given more time, how much and why."""
 
 
 class TasksPage(msgspec.Struct, frozen=True):
@@ -287,14 +289,28 @@ class DeadLettersPage(msgspec.Struct, frozen=True):
 
 
 class QueueView(msgspec.Struct, frozen=True):
-    """Ready tasks of one handler."""
+    """Tasks of one handler, of the jobs of this manager that have not ended."""
 
     handler: str
-    ready: int
-    running: int
+    """`(other)`: of all handlers beyond the first 1,000."""
+    waiting: int
+    """Ready to run."""
+    active: int
+    """Given to workers."""
     workers: int
     """That have the handler."""
     oldest_s: float = 0.0
+    """For how long the first of those that wait has been ready."""
+    delayed: int = 0
+    """They wait for their time, as after a failed attempt."""
+    blocked: int = 0
+    """They wait for other tasks, or their job is paused."""
+    completed: int = 0
+    """Since this manager started."""
+    failed: int = 0
+    """Given up since this manager started: dead letters, failures, time limits."""
+    rate_per_s: float = 0.0
+    """How many ended, over the last minute."""
 
 
 class LimitView(msgspec.Struct, frozen=True):

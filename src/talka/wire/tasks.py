@@ -30,6 +30,8 @@ ERROR_LIMIT: Final = 8192
 
 Number = Annotated[int, msgspec.Meta(ge=0)]
 Word = Annotated[str, msgspec.Meta(max_length=200)]
+Length = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
+"""Milliseconds: in nanoseconds too it is a number that a store can keep."""
 Outcome: TypeAlias = Literal["completed", "failed", "died", "timeout", "cancelled", "refused"]
 """`failed`: the handler raised, or its command ended badly. `died`: its process did; the task is tried again until the
 table of endings gives it up. `refused`: this worker cannot run it at all; another may, unless it is refused again and
@@ -130,12 +132,12 @@ class MoreTime(msgspec.Struct, frozen=True, array_like=True):
     fence: Number
     number: Number
     """Grows with all that is asked of one attempt. What comes again is answered as it was."""
-    ran_ms: Number
+    ran_ms: Length
     """How long it has run."""
     done: Number = 0
     """As in HandlerProgress."""
     reason: Word = ""
-    estimate_ms: Number = 0
+    estimate_ms: Length = 0
     """How much longer it thinks to take; 0: it does not say."""
     is_warned: bool = False
 
@@ -209,8 +211,9 @@ class TaskInputs(Message, frozen=True, tag=67):
 
 
 class TimeAnswers(Message, frozen=True, tag=68):
-    """To what was asked with MoreTime. Only said to workers that did, and so know it."""
+    """To what was asked with MoreTime."""
 
+    since = 1
     epoch: Number
     answers: Annotated[tuple[TimeAnswer, ...], msgspec.Meta(max_length=TASKS_LIMIT)]
     of: StoreLife = NOWHERE

@@ -62,11 +62,9 @@ class Capability(msgspec.Struct, frozen=True):
 
 CHALLENGE: Final = Capability("challenge", 0, "nothing: every side has it")
 KEYRING: Final = Capability("keyring", 0, "nothing: every side has it")
-ONE_LIFE: Final = Capability("one-life", 1, "nothing that only newer sides understand is said to it")
+ONE_LIFE: Final = Capability("one-life", 1, "what is said to it is for whichever life of it hears it")
 """It says its version when it proves that it lives, and does not hear what was meant for an earlier life of it."""
-CERTIFICATES: Final = Capability("certificates", 1, "its certificates are not asked for")
-"""It tells until when its certificates are valid."""
-CAPABILITIES: tuple[Capability, ...] = (CHALLENGE, KEYRING, ONE_LIFE, CERTIFICATES)
+CAPABILITIES: tuple[Capability, ...] = (CHALLENGE, KEYRING, ONE_LIFE)
 """Those of this release."""
 
 

@@ -68,6 +68,9 @@ class JobFacts(msgspec.Struct, frozen=True):
     expected_start: str = ""
     """When a queued job is expected to start, by the plans of those that run: RFC 3339, UTC. Empty: that is not
     known."""
+    late: list[str] = []
+    """Of a job that is asked for alone: of each workflow that is late, what more time it was given and why, and whether
+    it has none left."""
 
 
 class JobsPage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -141,6 +144,10 @@ class WorkerView(msgspec.Struct, frozen=True):
     handlers: list[str] = []
     """Names of what it can run; told of a worker that is asked for by its name, as its machine is."""
     machine: MachineView | None = None
+    zone: str = ""
+    """Where it stands, as far as it was said."""
+    datacenter: str = ""
+    region: str = ""
 
 
 class ManagerView(msgspec.Struct, frozen=True):
@@ -153,6 +160,10 @@ class ManagerView(msgspec.Struct, frozen=True):
     """It leads the cluster."""
     jobs: int = 0
     """That it leads."""
+    zone: str = ""
+    """Where it stands, as far as it was said."""
+    datacenter: str = ""
+    region: str = ""
 
 
 class LeaseView(msgspec.Struct, frozen=True):
@@ -165,6 +176,21 @@ class LeaseView(msgspec.Struct, frozen=True):
     """Until the new one holds: the longer of both is waited for."""
     by: str = ""
     """Where it comes from."""
+
+
+class CertificateView(msgspec.Struct, frozen=True):
+    """Of a node, as the manager that was asked knows it."""
+
+    name: str
+    """Of the node; of an authority, that of the manager that has it."""
+    role: str
+    """Of the node, or authority."""
+    until: str
+    """RFC 3339, in UTC."""
+    days: int
+    """That are left; below 0: it has ended."""
+    note: str = ""
+    """ends soon (within 30 days), ended."""
 
 
 class ClusterView(msgspec.Struct, frozen=True):
@@ -181,6 +207,8 @@ class ClusterView(msgspec.Struct, frozen=True):
     """Jobs that wait for cores."""
     cores_usable: int = 0
     """Cores of workers that may be given work: what shares by priority are shares of."""
+    certificates: list[CertificateView] = []
+    """Those that end first. Empty where there are none."""
 
 
 class WorkflowUpdate(msgspec.Struct, frozen=True):
@@ -204,6 +232,8 @@ class WorkflowUpdate(msgspec.Struct, frozen=True):
     recent: list[Window] = []
     counted_ns: int = 0
     """Since its plan began: for which instant `tally` holds, by the clocks of those who counted. 0: not known."""
+    late: str = ""
+    """What more time it was given and why, and whether it has none left, in words; empty while it is not late."""
 
 
 class LostPart(msgspec.Struct, frozen=True):

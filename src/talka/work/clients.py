@@ -5,6 +5,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from talka.stats.tally import MetricKind
 from talka.work.arguments import Scalar
+from talka.work.deadlines import Allowance
 from talka.work.responses import CustomResponse, HTTPResponse
 
 Value = TypeVar("Value")
@@ -58,10 +59,11 @@ class Custom(Protocol):
 
 
 class Hooks(Protocol):
-    """What `self.pause` and `self.metric` of a user reach."""
+    """What `self.pause`, `self.metric` and `self.extend` of a user reach."""
 
     def pause(self, low: str | float, high: str | float | None) -> Awaitable[None]: ...
     def metric(self, name: str, value: float, kind: MetricKind) -> None: ...
+    def extend(self, estimate: str | float, reason: str) -> Awaitable[Allowance]: ...
 
 
 class Clients(Protocol):

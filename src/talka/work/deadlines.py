@@ -18,13 +18,13 @@ from talka.work.durations import format_duration, tenths_text
 OnTimeout: TypeAlias = Literal["kill", "notify", "pause"]
 """What follows the warning. kill: the work is ended after the grace. notify: it goes on up to a later, last end. pause:
 after the grace it is put aside until a person resumes it."""
-ON_TIMEOUT: Final[tuple[OnTimeout, ...]] = ("kill", "notify", "pause")
 EXTENSION_BASE_NS: Final = 30 * SECOND
 EXTENSION_LEAST_NS: Final = SECOND
 EXTENSIONS_LIMIT: Final = 5
 GRACE_NS: Final = 10 * SECOND
 REASON_LIMIT: Final = 200
 """Characters of a reason that are kept."""
+NAME_LIMIT: Final = 64
 
 
 class DeadlineTerms(msgspec.Struct, frozen=True):
@@ -68,6 +68,8 @@ class Extension(msgspec.Struct, frozen=True, array_like=True):
     """When, since the work began."""
     estimate_ns: int = 0
     """How much longer it thought to take; 0: it did not say."""
+    name: Annotated[str, msgspec.Meta(max_length=NAME_LIMIT)] = ""
+    """Of the ask that it answers; empty: nobody asked."""
 
 
 class DeadlineRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -120,6 +122,38 @@ Turn: TypeAlias = Granted | Warned | Evict | PutAside
 """What the time brings."""
 
 
+class Allowance(msgspec.Struct, frozen=True, array_like=True):
+    """What work is told that asked for more time. True when it has more."""
+
+    granted_ns: int = 0
+    left: int = 0
+    """How many more extensions there are."""
+    ends_in_ns: int = 0
+    """From when the answer was given."""
+    why_not: str = ""
+    """Why it has no more time; empty when it has."""
+
+    def __bool__(self) -> bool:
+        return self.granted_ns > 0
+
+    @property
+    def granted_s(self) -> float:
+        return self.granted_ns / SECOND
+
+    @property
+    def ends_in_s(self) -> float:
+        return self.ends_in_ns / SECOND
+
+
+def more_time(now: int, answer: Granted | Denied) -> Allowance:
+    ends_in_ns = max(0, answer.until - now)
+    match answer:
+        case Granted(ns=ns, left=left):
+            return Allowance(ns, left, ends_in_ns)
+        case Denied(why=why, left=left):  # pragma: no branch - the type checker sees that no answer is left
+            return Allowance(0, left, ends_in_ns, why)
+
+
 class Deadline:
     """Call `ask` when the work asks for more time, and `tick` once `next_at` has come.
 
@@ -155,15 +189,20 @@ class Deadline:
         """By how much in all."""
         return sum(extension.ns for extension in self.extensions)
 
-    def ask(self, now: int, done: float, reason: str = "", *, estimate_ns: int = 0) -> Granted | Denied:
+    def ask(self, now: int, done: float, reason: str = "", *, estimate_ns: int = 0, name: str = "") -> Granted | Denied:
         """The work asks for more time, also long before its end. `estimate_ns`: how much longer it thinks to take, 0 if
-        it does not know."""
+        it does not know. `name`: of this ask; heard again before the warning, it is answered as before and given
+        nothing more."""
+        known = next((given for given in self.extensions if name and given.name == name), None)
+        if known is not None and not self.is_warned:
+            return Granted(known.ns, self.left, self.until)
         why = self._objection(now, done, estimate_ns)
         if why:
             self.denied = why[:REASON_LIMIT]
             return Denied(why, self.left, self.until)
         ns = self.terms.extension_ns(len(self.extensions))
-        self.extensions.append(Extension(ns, reason[:REASON_LIMIT], max(0, now - self._began_ns), estimate_ns))
+        at_ns = max(0, now - self._began_ns)
+        self.extensions.append(Extension(ns, reason[:REASON_LIMIT], at_ns, estimate_ns, name[:NAME_LIMIT]))
         self.denied, self._done = "", done
         self.until = max(now, self.until) + ns
         return Granted(ns, self.left, self.until)
@@ -216,11 +255,13 @@ class Deadline:
         return deadline
 
 
-def told(extensions: Sequence[Extension]) -> str:
-    """How often more time was given, by how much and why, for people; empty when none was."""
+def told(extensions: Sequence[Extension], *, is_warned: bool = False) -> str:
+    """How often more time was given, by how much and why, and whether it is over, for people; empty when neither."""
+    warned = "it was warned that its time is over" if is_warned else ""
     if not extensions:
-        return ""
+        return warned
     count, longer = len(extensions), format_duration(sum(extension.ns for extension in extensions))
     reasons = list(dict.fromkeys(extension.reason for extension in extensions if extension.reason))
     why = f": {'; '.join(reasons)}" if reasons else ""
-    return f"it was given {longer} more, in {count} extension{'s' if count > 1 else ''}{why}"
+    given = f"it was given {longer} more, in {count} extension{'s' if count > 1 else ''}{why}"
+    return f"{given}; {warned}" if warned else given

@@ -13,6 +13,7 @@ import msgspec
 from talka.errors import Invalid
 from talka.stats.tally import MetricKind
 from talka.work.clients import Clients, Hooks
+from talka.work.deadlines import Allowance
 from talka.work.feeds import Between
 from talka.work.shapes import LoadShape
 
@@ -24,6 +25,7 @@ Priority = Literal["low", "normal", "high", "exclusive", "auto"]
 Driver = Literal["auto", "direct", "task"]
 Users = Literal["auto", "fresh", "kept"]
 Connections = Literal["warm", "fresh"]
+AtTimeout = Literal["kill", "notify"]
 Expect: TypeAlias = int | range | Iterable[int | range]
 
 
@@ -174,6 +176,12 @@ class OnStop(Method[Result]):
     kind = "on_stop"
 
 
+class OnEvict(Method[Result]):
+    """Runs once on every core when the time of the workflow is over, before it is ended."""
+
+    kind = "on_evict"
+
+
 class Check(Method[Result]):
     kind = "check"
 
@@ -261,7 +269,11 @@ class Workflow(metaclass=WorkflowType):
     priority: Priority = "auto"
     """How large a part of the cores it may get: low, normal, high, exclusive (all of them, alone), or auto."""
     timeout: str | float | None = None
-    """The longest the workflow may run; by default the length of its plan and a minute."""
+    """The longest the workflow may run; by default the length of its plan and a minute. While it advances it gets more
+    time, up to five times, ever less of it."""
+    on_timeout: AtTimeout = "kill"
+    """What happens when its time is over and it gets no more. kill: `@on_evict` methods have 10 s, then it is ended.
+    notify: they are called, and it goes on for as long as its timeout again."""
     thresholds: Sequence[str] = ()
     """Rules that the job must keep, such as "failed < 1%" or "response_time.p99 < 250ms"."""
     think: Between | str | float | None = None
@@ -297,6 +309,14 @@ class Workflow(metaclass=WorkflowType):
     def metric(self, name: str, value: float, kind: MetricKind = "distribution") -> None:
         """Count `value` under the metric `name`, from anywhere in a step."""
         self._hooks.metric(name, value, kind)
+
+    def extend(self, estimate: str | float, reason: str = "") -> Awaitable[Allowance]:
+        """Ask for more time, because the work takes `estimate` from now: `self.extend("30s", "the index is built")`.
+
+        The answer can be awaited, and need not be: it is true if there is more time, and has `granted_s`, `left` (how
+        often it may be given more), `ends_in_s` and `why_not` (if there is none).
+        """
+        return self._hooks.extend(estimate, reason)
 
 
 RESERVED: Final = frozenset(
@@ -347,6 +367,12 @@ def on_start(*given: Any) -> Callable[[Callable[..., Any]], OnStart[Any]]:
 def on_stop(*given: Any) -> Callable[[Callable[..., Any]], OnStop[Any]]:
     """Decorator: the method runs when a user ends, after its last step, and is measured."""
     return Bare.found_in(given, "on_stop") or (lambda function: OnStop(function, given))
+
+
+def on_evict(*given: Any) -> Callable[[Callable[..., Any]], OnEvict[Any]]:
+    """Decorator: the method runs once on every core when the time of the workflow is over, and has 10 s to save what is
+    to be kept: in `self.context`, by `self.metric`, or wherever it likes."""
+    return Bare.found_in(given, "on_evict") or (lambda function: OnEvict(function, given))
 
 
 def check(*after: str | Declaration[Any]) -> Callable[[Callable[..., Any]], Check[Any]]:

@@ -16,6 +16,7 @@ from talka.work.calling import calls_client, makes_metrics
 from talka.work.clients import TYPED
 from talka.work.dsl import (
     RESERVED,
+    AtTimeout,
     Bare,
     Check,
     Connections,
@@ -24,6 +25,7 @@ from talka.work.dsl import (
     Flow,
     Function,
     Metric,
+    OnEvict,
     OnStart,
     OnStop,
     Priority,
@@ -218,7 +220,9 @@ class ClassReader:
             self.complain(text, workflow, function=found.function)
         states = {name: found for name, found in declared.items() if isinstance(found, State)}
         hooks = {
-            name: found for name, found in declared.items() if isinstance(found, Setup | Teardown | OnStart | OnStop)
+            name: found
+            for name, found in declared.items()
+            if isinstance(found, Setup | Teardown | OnStart | OnStop | OnEvict)
         }
         runs = {name: found for name, found in declared.items() if name not in states and name not in hooks}
         if not runs and not states:
@@ -244,9 +248,9 @@ class ClassReader:
         priority = self.choice(workflow, "priority", Priority, str(setting(workflow, "priority")).lower())
         driver = self.choice(workflow, "driver", Driver, setting(workflow, "driver"))
         # What is no text is an attribute of the test's own, such as a feed.
-        users, connections = (
+        users, connections, on_timeout = (
             self.choice(workflow, name, choices, value if isinstance(value, str) else getattr(Workflow, name))
-            for name, choices in (("users", Users), ("connections", Connections))
+            for name, choices in (("users", Users), ("connections", Connections), ("on_timeout", AtTimeout))
             for value in [setting(workflow, name)]
         )
         timeout_ns = self.timeout(workflow, shape)
@@ -277,6 +281,8 @@ class ClassReader:
             driver=driver,
             starts=hooks_of("on_start"),
             stops=hooks_of("on_stop"),
+            evictions=hooks_of("on_evict"),
+            on_timeout=on_timeout,
             users=users,
             connections=connections,
             share=setting(workflow, "share"),
@@ -288,6 +294,8 @@ class ClassReader:
         """A setting that is one of some words."""
         if value not in (words := typing.get_args(choices)):
             text = f"{workflow.__name__}: {name} = {value!r} is not one of {', '.join(words)}"
+            if value == "pause":
+                text += ": load that stands still is another load, and only tasks of pipelines can be paused"
             self.complain(text, workflow, attribute=name)
         return value
 

@@ -10,7 +10,7 @@ from talka.errors import Invalid
 from talka.stats.tally import MetricKind
 from talka.units import MINUTE
 from talka.work.arguments import ArgumentKind
-from talka.work.dsl import Connections, Driver, Priority, Users, Workflow
+from talka.work.dsl import AtTimeout, Connections, Driver, Priority, Users, Workflow
 from talka.work.feeds import Between, Feed
 from talka.work.load import Plan
 from talka.work.shapes import LoadShape
@@ -123,6 +123,9 @@ class WorkflowSpec:
     once_after: tuple[NodeSpec, ...] = ()
     clients: frozenset[str] = frozenset()
     """Names of the clients that its steps can call."""
+    evictions: tuple[NodeSpec, ...] = ()
+    """What runs when its time is over, one after the other."""
+    on_timeout: AtTimeout = "kill"
     is_teardown: bool = False
     """It cleans up after those it depends on, whatever became of them."""
 
@@ -149,7 +152,7 @@ class WorkflowSpec:
     @property
     def every_node(self) -> list[NodeSpec]:
         """Also those that run once, before and after."""
-        return [*self.setups, *self.nodes, *self.teardowns]
+        return [*self.setups, *self.nodes, *self.evictions, *self.teardowns]
 
     @property
     def is_test(self) -> bool:

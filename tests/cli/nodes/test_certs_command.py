@@ -102,6 +102,27 @@ def fleet(folder: Path) -> Path:
     return folder / "pki"
 
 
+def test_certificates_that_end_soon_are_renewed_in_place_and_others_when_they_are_named(
+    certs: Run, fleet: Path
+) -> None:
+    (fleet / "c.crt").unlink()
+    (key, former), b = ((fleet / f"a.{kind}").read_bytes() for kind in ("key", "crt")), (fleet / "b.crt").read_bytes()
+
+    assert certs("renew", "pki", "--days", "20") == (
+        0,
+        "pki/a.crt: valid until 2030-05-26\n",
+        "Put each in the place of the node's own: the key is the same, and the node takes it by itself.\n",
+    )
+    facts = describe(fleet / "a.crt", now=NOW)
+    assert (facts.name, facts.role, facts.problem) == ("a", "worker", "")
+    assert (fleet / "a.key").read_bytes() == key and (fleet / "a.crt").read_bytes() != former
+    assert (fleet / "b.crt").read_bytes() == b
+    none = certs("renew", "pki", "--within", "10")
+    assert none == (0, "no certificate in pki ends within 10 days: --name NAME renews one all the same\n", "")
+    named = certs("renew", "pki", "--name", "b", "--name", "b", "--days", "500")
+    assert (named.code, named.out) == (0, "pki/b.crt: valid until 2031-09-18\n")
+
+
 def test_folder_is_shown_as_a_table_with_what_is_wrong_below(certs: Run, fleet: Path) -> None:
     done = certs("show", "pki")
     assert (done.code, done.err) == (0, "")
@@ -175,6 +196,13 @@ def test_json_has_every_fact(certs: Run, fleet: Path, path: str) -> None:
         (["issue", "pki", "--name", "../d", "--role", "gate"], "name '../d' is not an id"),
         (["issue", "pki", "--name", "d", "--role", "gate", "--host", "a b"], "host 'a b' is neither a DNS name"),
         (["issue", "pki", "--name", "d", "--role", "gate", "--datacenter", "/"], "datacenter '/' is not an id"),
+        (["renew", "pki", "--name", "d"], "d.crt is not in pki: talka certs issue pki --name d --role … makes it"),
+        (["renew", "pki", "--name", "c"], "c.key"),
+        (["renew", "pki", "--name", "ca"], "the authority's own certificate cannot be renewed"),
+        (["renew", "pki", "--name", "../a"], "name '../a' is not an id"),
+        (["renew", "pki", "--days", "0"], "Invalid value for '--days'"),
+        (["renew", "empty"], "there is no certificate in empty"),
+        (["renew"], "Missing argument 'DIR'"),
         (["show", "new"], "new cannot be read: No such file"),
         (["show", "pki/b.key"], "pki/b.key holds a private key and no certificate"),
         (["show", "empty"], "there is no certificate in empty: talka certs init empty makes"),
@@ -202,7 +230,7 @@ def test_folder_that_cannot_be_read_is_named(certs: Run, fleet: Path, monkeypatc
     assert (done.code, done.err) == (2, "pki cannot be read: Permission denied\n")
 
 
-@pytest.mark.parametrize("command", [[], ["init"], ["issue"], ["show"]], ids=["certs", "init", "issue", "show"])
+@pytest.mark.parametrize("command", [[], ["init"], ["issue"], ["renew"], ["show"]], ids=str)
 def test_help_starts_with_examples_and_fits(certs: Run, command: list[str]) -> None:
     done = certs(*command, "--help")
     opening, usage, _ = done.out.partition("Usage:")

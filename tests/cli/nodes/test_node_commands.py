@@ -74,11 +74,16 @@ def test_manager_and_worker_find_each_other_and_let_in_who_has_a_token(
     seed, to = manager.until("ready")["address"], manager.until("api")["address"]
     worker = started(
         *("worker", "--name", "w", "--seed", seed, "--secret-file", "secret", "--data-dir", "worker"),
-        *("--cores", "2", "--capability", "ssd"),
+        *("--cores", "2", "--capability", "ssd", "--tag", "rack=7", "--tag", "spare"),
     )
     worker.until("lease")
     [found] = json.loads(command("workers", "--json", "--to", to, "--token-file", "token").out)["workers"]
     assert (found["name"], found["cores"], found["capabilities"]) == ("w", 2, ["ssd"])
+    shown: Any = None
+    while not shown:  # it looks at its machine while it begins to work
+        told = json.loads(command("workers", "show", "w", "--json", "--to", to, "--token-file", "token").out)
+        shown = told["machine"]
+    assert (shown["pid"], shown["tags"]) == (worker.process.pid, {"rack": "7", "spare": ""})
     assert command("workers", "--to", to).code == 7
     assert worker.stop() == 0 and manager.stop() == 0
 

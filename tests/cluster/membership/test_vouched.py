@@ -262,3 +262,72 @@ def test_another_life_of_its_own_name_is_no_alarm_when_nobody_signed_it() -> Non
 
     assert not [effect for out in told for effect in out if isinstance(effect, Namesake)]
     assert a.disbelieved == 2
+
+
+# -- certificates that are renewed
+
+
+class Renewable(Signs):
+    """A notary whose certificate can be replaced. Both are of the same key, and one of them may have ended."""
+
+    def __init__(self, name: str, ended: str = "") -> None:
+        super().__init__(name)
+        self.ended = ended.encode()
+
+    def renew(self, which: str) -> None:
+        self.certificate = f"certificate of {self._name}, {which}".encode()
+
+    def sign(self, purpose: str, statement: bytes) -> bytes:
+        return super().sign(purpose, statement + self.certificate)  # no two are the same, as with real ones
+
+    def has_signed(self, name: str, purpose: str, statement: bytes, signature: bytes, certificate: bytes) -> bool:
+        is_own = certificate.startswith(f"certificate of {name}".encode()) and certificate != self.ended
+        return is_own and signature == _signature(name, purpose, statement + certificate)
+
+
+def renewing() -> tuple[Membership, Renewable]:
+    notary = Renewable("b")
+    return member_of("b", notary=notary), notary
+
+
+def test_a_renewed_certificate_takes_the_place_of_the_first_and_its_states_are_believed() -> None:
+    a, (b, notary) = member_of("a", notary=Renewable("a", ended="certificate of b")), renewing()
+    other = member_of("c", notary=Renewable("c"))
+    b.set_state(0, b"first")
+    hear(other, b.me, Stated("b", 1, b._updates.state))  # type: ignore[arg-type]
+    assert other.get("b").certificate == b"certificate of b"  # type: ignore[union-attr]
+
+    notary.renew("second")
+    b.certify_again(0)
+
+    assert (b.me.incarnation, b.me.certificate) == (1, b"certificate of b, second")
+    state = b._updates.state
+    assert state is not None and (state.version, state.payload) == (2, b"first")
+    for one in (other, a):  # who knew the first one, and who comes when that has ended
+        hear(one, b.me, Stated("b", 1, state))
+        member = one.get("b")
+        assert member is not None and (member.certificate, member.version) == (b.me.certificate, 2)
+        assert one.disbelieved == 0
+
+
+def test_a_member_without_a_state_tells_its_renewed_certificate_all_the_same() -> None:
+    b, notary = renewing()
+    notary.renew("second")
+
+    b.certify_again(0)
+
+    assert b.me.certificate == b"certificate of b, second" and b._updates.state is None
+
+
+def test_nobody_puts_another_certificate_in_the_place_of_a_members_own() -> None:
+    a, (b, _) = member_of("a", notary=Renewable("a")), renewing()
+    hear(a, b.me)
+    forged = msgspec.structs.replace(b.me, incarnation=5, certificate=b"certificate of b, forged", signature=b"none")
+
+    hear(a, forged)
+
+    member = a.get("b")
+    assert member is not None and (member.certificate, member.incarnation) == (b.me.certificate, 0)
+    assert a.disbelieved == 1
+    hear(a, msgspec.structs.replace(forged, incarnation=0))
+    assert a.disbelieved == 1, "what is of no later incarnation changes nothing, and is not looked at"

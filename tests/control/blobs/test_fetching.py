@@ -1,7 +1,6 @@
 """One blob on its way, piece by piece."""
 
 from hashlib import sha256
-from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +17,7 @@ DIGEST = sha256(CONTENT).hexdigest()
 
 
 def fetch_of(*sources: str, size_bytes: int = len(CONTENT)) -> BlobFetch:
-    return BlobFetch(DIGEST, size_bytes, sources, Random(1))
+    return BlobFetch(DIGEST, size_bytes, sources)
 
 
 def asked(said: list[Send[JobMessage]]) -> tuple[str, int]:
@@ -47,10 +46,19 @@ def test_pieces_are_asked_for_one_after_the_other() -> None:
     assert fetch.on_piece(NOW, "m1", piece(0, 150)) == []
 
 
-def test_not_every_node_begins_with_the_same_source() -> None:
-    firsts = [BlobFetch(DIGEST, 9, ("m1", "m2", "m3"), Random(seed)).start(NOW)[0].to for seed in range(20)]
+def test_the_first_source_is_asked_first_and_awaited_until_it_answers() -> None:
+    fetch = fetch_of("m2", "m1", "m3")
+    assert fetch.awaited == ""
 
-    assert sorted(dict.fromkeys(firsts)) == ["m1", "m2", "m3"]
+    assert asked(fetch.start(NOW)) == ("m2", 0)
+    assert (fetch.awaited, fetch.asked_at) == ("m2", NOW)
+    fetch.on_piece(NOW + 1, "m1", piece(0, 50))
+    assert fetch.awaited == "m2", "another one's answer is not its"
+    fetch.on_piece(NOW + 1, "m2", piece(0, 50))
+    assert (fetch.awaited, fetch.asked_at) == ("m2", NOW + 1), "it is asked for the next piece"
+    for name in ("m2", "m1", "m3"):
+        fetch.on_piece(NOW + 1, name, NOTHING)
+    assert fetch.awaited == "", "all have answered, and the next round has not begun"
 
 
 def test_a_silent_source_gives_way_to_the_next_which_goes_on_where_it_was() -> None:

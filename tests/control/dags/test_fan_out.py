@@ -547,6 +547,8 @@ def test_another_may_have_the_partition_after_elements_went(play: Play) -> None:
     play.rerun(id, "extract")
     play.keeper.leave(play.now)
     assert play.keeper.dispatcher.ready == 0
+    rows = dict(play.keeper.turns.handlers.rows())
+    assert rows and all(row.ready + row.running + row.delayed + row.blocked == 0 for row in rows.values())
 
 
 def test_a_job_that_is_cancelled_ends_with_its_elements(play: Play) -> None:

@@ -101,6 +101,15 @@ def test_what_is_asked_again_is_answered_as_it_was(play: DagPlay) -> None:
     assert play.keeper.attempts.times == {"granted": 2}
 
 
+def test_who_is_told_once_more_that_it_gets_none_costs_no_write(play: DagPlay) -> None:
+    play.submit({"a": ""}, timeouts=HALF_A_MINUTE)
+    for number in range(1, 5):
+        ask(play, number, done=0)
+
+    assert [answer.why for answer in answers(play)] == ["it has not advanced"] * 4
+    assert len(play.changes(PutTime)) == 1
+
+
 def test_only_the_worker_that_has_an_attempt_asks_for_it(play: DagPlay) -> None:
     play.submit({"a": ""}, timeouts=HALF_A_MINUTE)
     ask(play, 1, done=1, worker="other")
@@ -165,6 +174,14 @@ def test_an_attempt_that_ends_is_forgotten_here_and_kept_in_the_store(play: DagP
     (row,) = play.records.times(1, 0, ALL)
     assert (row.fence, row.attempt) == (fence, 1)
     assert [one.reason for one in decoded_time(row.kept).record.extensions] == ["rows"]
+
+
+def test_what_an_attempt_that_failed_was_given_is_not_told_of_its_task(play: DagPlay) -> None:
+    id = play.submit({"a": ""}, timeouts=HALF_A_MINUTE, retry=Retry(max=1, backoff="1h"))
+    ask(play, 1, done=1)
+    play.result(play.fence("a"), "failed")
+
+    assert play.task("a").state is TaskState.PENDING and play.job(id).time_of(play.task("a")) is None
 
 
 def test_once_it_was_warned_it_gets_no_more(play: DagPlay) -> None:

@@ -68,7 +68,7 @@ def test_the_last_counts_of_a_lost_attempt_are_its_result() -> None:
     attempt = ShardAttempt(3, 0, "w1")
     attempt.tally, attempt.started_at_ns, attempt.reported_ns, attempt.life = Tally(started=5), 110, 170, 9
 
-    wanted = AttemptResults("b4k7").keep_counts(attempt, origin_ns=100)
+    wanted = AttemptResults("b4k7").keep_counts(attempt, {"at": b"7"}, origin_ns=100)
 
     result = decode_result(wanted.content)
     assert wanted.digest == sha256(wanted.content).hexdigest()

@@ -6,7 +6,8 @@ from talka.control.load.shard_run import ShardAttempt
 from talka.control.member.clock_offsets import ClockOffsets
 from talka.units import SECOND
 from talka.wire.jobs import CHANNEL, Acknowledge, Halt, Start
-from talka.wire.shards import Go
+from talka.wire.shards import Go, ShardAnswer, TimeOver
+from talka.work.deadlines import Allowance
 
 FENCE = (1, 1, 1)
 STOP = Halt("b4k7", FENCE, 1, "stop")
@@ -162,3 +163,22 @@ def test_clocks_are_asked_of_workers_that_wait_or_are_unknown_ten_times_a_second
     assert [said.to for said in asked] == ["w1", "w3"]
     assert told.ask_clocks(SYNC_EVERY_NS - 1, [waits]) == []
     assert told.ask_clocks(SYNC_EVERY_NS, []) == []
+
+
+# -- more time
+
+
+def test_what_an_attempt_is_told_of_its_time_is_said_with_each_acknowledgement_until_it_is_over() -> None:
+    told = commands()
+    attempt = ShardAttempt(1, 0, "w1")
+    attempt.sequence = 4
+    answer, over = ShardAnswer(2, Allowance(SECOND, 3, SECOND)), TimeOver(SECOND)
+
+    first = told.tell_time(attempt, answer)
+    second = told.tell_time(attempt, over)
+
+    assert first == Send(CHANNEL, "w1", Acknowledge("b4k7", FENCE, 1, 4, 0, answer), Lane.STREAM)
+    assert second == Send(CHANNEL, "w1", Acknowledge("b4k7", FENCE, 1, 4, 0, answer, over), Lane.STREAM)
+    assert told.acknowledge(1, "w1", 5, Lane.STATISTICS).message == Acknowledge("b4k7", FENCE, 1, 5, 0, answer, over)
+    told.drop(1)
+    assert told.acknowledge(1, "w1", 6, Lane.STATISTICS).message == Acknowledge("b4k7", FENCE, 1, 6)

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from talka.control.jobs.job_view import SETTLE_WINDOWS, UpdateLimits, facts_of, fitting, update_of
+from talka.control.jobs.job_checkpoint import checkpoint_of
+from talka.control.jobs.job_view import SETTLE_WINDOWS, UpdateLimits, facts_of, fitting, late_of, update_of
 from talka.stats.tally import MetricTally, StepTally, Tally
 from talka.stats.windows import WINDOW_NS, StepWindow, Window
 from talka.units import SECOND
-from talka.wire.entries import Grant, JobEntry
+from talka.wire.entries import Grant, JobEntry, encode_checkpoint
 from talka.wire.orders import BundleFacts, JobOrder
 from talka.wire.shards import Settings
 from talka.wire.views import JobFacts, JobUpdate, LostPart, WorkflowUpdate
@@ -258,6 +259,35 @@ def test_one_update_has_so_many_windows_and_the_next_goes_on(job_of: JobOf) -> N
 
     assert indexes(told(driven, windows=4).windows) == [0, 1, 2, 3]
     assert indexes(told(driven, after=3, windows=4).windows) == [4, 5, 6, 7]
+
+
+# -- who is late
+
+
+def test_a_workflow_that_is_late_says_what_it_was_given_and_told(job_of: JobOf) -> None:
+    driven = job_of({"Shop": {**ARRIVALS, "timeout_s": 4, "saves": True}}, places={"w1": 1})
+    driven.run()
+    assert told(driven).workflows[0].late == ""
+    driven.later(4.1).report(1)
+    driven.tick()
+    assert told(driven).workflows[0].late == "it was given 2s more, in 1 extension"
+    driven.later(2.1).tick()
+
+    late = "it was given 2s more, in 1 extension; it was warned that its time is over"
+    assert told(driven).workflows[0].late == late
+    checkpoint = encode_checkpoint(checkpoint_of(driven.job, {}, 0))
+    assert late_of(msgspec.structs.replace(ENTRY, checkpoint=checkpoint)) == [f"Shop: {late}"]
+
+
+def test_of_a_job_without_a_checkpoint_or_with_one_that_cannot_be_read_nobody_is_known_to_be_late(
+    job_of: JobOf,
+) -> None:
+    driven = job_of({"Shop": ARRIVALS}, places={"w1": 1})
+    driven.run()
+    in_time = encode_checkpoint(checkpoint_of(driven.job, {}, 0))
+
+    for checkpoint in (b"", b"?", in_time):
+        assert late_of(msgspec.structs.replace(ENTRY, checkpoint=checkpoint)) == []
 
 
 # -- what fits a frame

@@ -11,7 +11,15 @@ import pytest
 from talka.cluster.effects import Lane, Send
 from talka.control.jobs.checkpoints import UNTOLD_NS
 from talka.control.jobs.commands import SYNC_EVERY_NS
-from talka.control.jobs.effects import AttemptAccepted, BlobWanted, DocumentWanted, JobOver, KeepWanted, TaskLost
+from talka.control.jobs.effects import (
+    AttemptAccepted,
+    BlobWanted,
+    DocumentWanted,
+    JobLate,
+    JobOver,
+    KeepWanted,
+    TaskLost,
+)
 from talka.control.jobs.led_job import START_DELAY_NS, LedJob
 from talka.control.member.clock_offsets import ClockOffsets
 from talka.stats.tally import StepTally, Tally
@@ -39,10 +47,23 @@ from talka.wire.jobs import (
     Synced,
     TaskFacts,
     WorkerSnapshot,
+    decode_result,
     encode_result,
 )
 from talka.wire.orders import BundleFacts, JobOrder, WorkflowOrder
-from talka.wire.shards import Armed, FromCore, Hello, Refused, Settings, StepTotals, Totals, encode, encode_unread
+from talka.wire.shards import (
+    Armed,
+    FromCore,
+    Hello,
+    Refused,
+    Settings,
+    StepTotals,
+    TimeAsked,
+    TimeOver,
+    Totals,
+    encode,
+    encode_unread,
+)
 from talka.wire.views import LogLine
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.shapes import ConstantRate, IterationsPerVU, LoadShape
@@ -993,6 +1014,75 @@ def test_lines_are_kept_of_workers_that_have_a_part_of_the_job_and_of_nobody_els
     assert led.say("stranger", LogLines("b4k7", 1, 0, ("b",))) == []
 
     assert led.led.lines.all() == [LogLine(1, "w1", "a")]
+
+
+# -- more time
+
+ASKED = TimeAsked(1, 30 * SECOND, "the index is built")
+SLOW = {"shape": IterationsPerVU(1, 1000), "timeout_ns": 60 * SECOND, "saves": True}
+
+
+def test_more_time_is_told_once_a_checkpoint_with_it_is_stored() -> None:
+    led = Led(workflow("Shop", **SLOW)).started().later(50)
+
+    effects = led.totals("w1", 1, 1, 0, asked=ASKED)
+
+    assert [word.answer for word in said(effects, Acknowledge)] == [None]
+    assert (
+        JobLate("b4k7", "Shop", "given", "it asked for more time and was given 15s more: the index is built") in effects
+    )
+    (entry,) = decode_checkpoint(said(effects, StoreCheckpoint)[0].content).workflows
+    assert entry.deadline is not None
+    assert [given.name for given in entry.deadline.extensions] == ["1/1"]
+    (answer,) = said(led.stored(), Acknowledge)
+    assert answer.answer is not None and answer.answer.answer.granted_s == 15
+    (again,) = said(led.totals("w1", 1, 2, 0), Acknowledge)
+    assert (again.sequence, again.answer) == (2, answer.answer), "one may be lost"
+
+
+def test_that_there_is_no_more_time_is_told_at_once_and_stores_nothing() -> None:
+    led = Led(workflow("Shop", **SLOW)).started().later(5)
+
+    effects = led.totals("w1", 1, 1, 0, asked=ASKED)
+
+    denied, acknowledged = (word.answer for word in said(effects, Acknowledge)[::-1])
+    assert acknowledged is None or acknowledged == denied
+    assert denied is not None and not denied.answer
+    assert said(effects, StoreCheckpoint) == []
+
+
+def test_a_warning_is_told_once_it_is_stored_and_with_each_acknowledgement() -> None:
+    led = Led(workflow("Shop", **SLOW)).started().later(60.3)
+
+    effects = led.tick()
+
+    assert said(effects, Acknowledge) == []
+    (entry,) = decode_checkpoint(said(effects, StoreCheckpoint)[-1].content).workflows
+    assert entry.deadline is not None and entry.deadline.is_warned
+    assert {word.over for word in said(led.stored(), Acknowledge)} == {TimeOver(10 * SECOND)}
+    assert [word.over for word in said(led.totals("w1", 1, 1, 0), Acknowledge)] == [TimeOver(10 * SECOND)]
+
+
+def test_an_attempt_that_is_over_when_its_answer_is_stored_is_told_nothing() -> None:
+    led = Led(workflow("Shop", **SLOW)).started().later(50)
+    led.totals("w1", 1, 1, 0, asked=ASKED)
+    led.on_entry(cancel="enough")
+    led.later(40).tick()
+    assert led.led.job is not None and led.led.job.attempts == {}, "it did not stop in time"
+
+    assert [word for word in said(led.stored(), Acknowledge) if word.answer is not None] == []
+
+
+def test_what_a_lost_attempt_had_saved_is_in_its_result() -> None:
+    led = Led(workflow("Shop", **SLOW)).started().later(60.3)
+    led.tick()
+    led.stored()
+    led.totals("w1", 1, 1, 3, provided={"self.context/at": b"7"})
+
+    effects = led.on_entry(grants=(Grant("w1", 7, 1, lost="its lease is over"), Grant("w2", 7, 1)))
+
+    (kept,) = [effect for effect in effects if isinstance(effect, KeepWanted)]
+    assert decode_result(kept.content).provided == {"self.context/at": b"7"}
 
 
 # -- cores that come back

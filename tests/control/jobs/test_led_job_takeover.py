@@ -46,7 +46,8 @@ from talka.wire.jobs import (
     encode_result,
 )
 from talka.wire.orders import BundleFacts, JobOrder, WorkflowOrder
-from talka.wire.shards import Armed, Gap, Settings, Totals, encode
+from talka.wire.shards import Armed, Gap, Settings, TimeAsked, TimeOver, Totals, encode
+from talka.work.deadlines import Deadline, DeadlineRecord, Extension
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.shapes import ConstantRate
 from talka.work.thresholds import Verdict
@@ -101,18 +102,21 @@ def checkpoint_of(state: TaskState = TaskState.RUNNING, closed: Mapping[int, byt
     return JobCheckpoint(**{"attempts": 2, "workflows": (entry,), "origin_ms": origin_ms, **more})
 
 
-def entry_of(checkpoint: JobCheckpoint, grants: tuple[Grant, ...] = (W1, W2), **more: Any) -> JobEntry:
+def entry_of(
+    checkpoint: JobCheckpoint, grants: tuple[Grant, ...] = (W1, W2), *, timeout_s: int = 120, **more: Any
+) -> JobEntry:
     workflow = WorkflowOrder(
         name="Shop",
         plan=PLAN,
         priority="auto",
         is_test=True,
         depends_on=(),
-        timeout_ns=120 * SECOND,
+        timeout_ns=timeout_s * SECOND,
         thresholds=(),
         flows=(),
         load="100/s",
         nodes=(),
+        saves=True,
     )
     return JobEntry(
         job="b4k7",
@@ -728,3 +732,56 @@ def test_a_cancel_of_a_job_whose_last_result_was_accepted_stops_nothing() -> Non
     assert heir.led.job is not None
     assert (heir.state, heir.led.job.interrupted_by) == (TaskState.COMPLETED, None)
     assert heir.led.facts().state is JobState.CANCELLING
+
+
+# -- deadlines
+
+
+def late(record: DeadlineRecord) -> Heir:
+    """Of a workflow that may run for 20 seconds, and has run for two."""
+    (entry,) = checkpoint_of().workflows
+    heir = Heir(checkpoint_of(workflows=(msgspec.structs.replace(entry, deadline=record),)), timeout_s=20)
+    heir.found(runs(1), runs(2))
+    return heir
+
+
+def deadline_in(heir: Heir) -> Deadline:
+    assert heir.led.job is not None
+    deadline = heir.led.job.workflows["Shop"].deadline
+    assert deadline is not None
+    return deadline
+
+
+def test_extensions_that_the_manager_before_gave_are_not_given_again() -> None:
+    given = (Extension(10 * SECOND, "a large file", SECOND, 0, "1/1"), Extension(5 * SECOND, name="1/2"))
+    heir = late(DeadlineRecord(35 * SECOND, given, done=70))
+
+    deadline = deadline_in(heir)
+    assert (deadline.left, deadline.until) == (3, START_NS + 33 * SECOND)
+    heir.later(30).say("w1", Report("b4k7", 1, encode(Totals(9, Tally(), [], 1, 0, asked=TimeAsked(2, 30 * SECOND)))))
+    assert deadline.left == 3, "the manager before had given it, and the worker had not heard"
+    heir.say("w1", Report("b4k7", 1, encode(Totals(10, Tally(), [], 1, 0, asked=TimeAsked(3, 30 * SECOND)))))
+    assert [extension.ns / SECOND for extension in deadline.extensions] == [10, 5, 2.5]
+
+
+def test_a_warning_of_the_manager_before_is_told_again_as_nobody_may_have_heard_it_and_its_end_stays() -> None:
+    heir = late(DeadlineRecord(21 * SECOND, (), is_warned=True))
+    deadline = deadline_in(heir)
+    assert (deadline.is_warned, deadline.until) == (True, START_NS + 19 * SECOND)
+    heir.later(18.5).stored()
+
+    heir.tick()
+
+    assert TimeOver(SECOND // 2) in {word.over for word in said(heir.stored(), Acknowledge)}
+    assert said(heir.later(0.4).tick(), Halt) == []
+    assert [halt.how for halt in said(heir.later(0.1).tick(), Halt)] == ["stop", "stop"]
+
+
+def test_a_workflow_whose_start_is_decided_again_has_all_of_its_time() -> None:
+    (entry,) = checkpoint_of().workflows
+    record = DeadlineRecord(10 * SECOND, (), is_warned=True)
+    heir = Heir(checkpoint_of(workflows=(msgspec.structs.replace(entry, deadline=record),)))
+    heir.found(TaskFacts(1, "armed"), TaskFacts(2, "armed"))
+
+    assert heir.led.job is not None
+    assert heir.led.job.workflows["Shop"].deadline is None

@@ -61,7 +61,7 @@ def asked(member: ClusterMember, question: Question, now: int = 0, **more: Any) 
 
 def test_members_are_told_with_all_that_programs_want_to_know() -> None:
     member = member_of()
-    standing = msgspec.msgpack.encode(Announcement("digest", "gate", "1.0", "west", "0.2"))
+    standing = msgspec.msgpack.encode(Announcement("digest", "gate", "1.0", "west", "0.2", region="r9"))
     hear(
         member,
         Alive("c", 3, 2, "10.0.0.2:7", "z2"),
@@ -89,6 +89,7 @@ def test_members_are_told_with_all_that_programs_want_to_know() -> None:
                 "datagrams": True,
                 "self": False,
                 "protocol": "1.0",
+                "region": "",
             },
             {
                 "name": "b",
@@ -105,6 +106,7 @@ def test_members_are_told_with_all_that_programs_want_to_know() -> None:
                 "datagrams": True,
                 "self": True,
                 "protocol": "1.0",
+                "region": "",
             },
             {
                 "name": "c",
@@ -121,6 +123,7 @@ def test_members_are_told_with_all_that_programs_want_to_know() -> None:
                 "datagrams": True,
                 "self": False,
                 "protocol": "1.0",
+                "region": "r9",
             },
         ],
         "next": "",

@@ -134,7 +134,7 @@ def test_a_task_that_is_ready_alone_waits_for_room_and_is_shown_meanwhile() -> N
     lone = tasks_of(new_job(2), 1)
     dispatcher.put(0, lone)
     assert dispatcher.assign(0) == [] and dispatcher.ready == 1
-    assert dispatcher.queues(0).queues[0].ready == 1 and dispatcher.position(lone[0].job) == 0
+    assert dispatcher.queues(0).queues[0].waiting == 1 and dispatcher.position(lone[0].job) == 0
     dispatcher.ended(1, first, SECOND)
     assert ids(dispatcher.assign(1)) == ["2.0"]
 
@@ -713,7 +713,7 @@ def test_what_is_remembered_of_handlers_and_pools_is_bounded() -> None:
             dispatcher.ended(0, task, MILLISECOND)
     assert len(dispatcher.workers._pools) <= 4
     assert len(dispatcher.workers.handlers) <= 4
-    assert [view.running for view in dispatcher.queues(0).queues if view.running] == [1]
+    assert [view.active for view in dispatcher.queues(0).queues if view.active] == [1]
 
 
 def test_workers_that_got_room_are_remembered_in_bounds_and_nobody_misses_it() -> None:
@@ -895,8 +895,8 @@ def test_whatever_happens_credits_and_limits_are_exact(moves: list[tuple[str, in
         holding = [given for given in flying if given.needs is not None and given.needs.limits]
         view = dispatcher.queues(now)
         assert sum(limit.held for limit in view.limits) == len(holding)
-        assert sum(queue.ready for queue in view.queues) == len(ready)
-        assert sum(queue.running for queue in view.queues) == len(flying)
+        assert sum(queue.waiting for queue in view.queues) == len(ready)
+        assert sum(queue.active for queue in view.queues) == len(flying)
         on_db = [given.needs for given in holding if given.needs in (ONE_AT_A_TIME, kinds[5])]
         assert len(on_db) <= (1 if ONE_AT_A_TIME in on_db else 2)
         for one in workers:

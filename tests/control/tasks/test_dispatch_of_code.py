@@ -52,7 +52,7 @@ def test_queues_name_a_handler_once_whoever_brings_it() -> None:
     dispatcher.put(0, [*tasks_of(new_job(1), 1, needs=brought(ONE)), *tasks_of(new_job(2), 1)])
     assert len(dispatcher.assign(0)) == 2
     (queue,) = dispatcher.queues(0).queues
-    assert (queue.handler, queue.running, queue.workers) == ("resize", 2, 1)
+    assert (queue.handler, queue.active, queue.workers) == ("resize", 2, 1)
 
 
 def test_a_worker_that_takes_no_code_is_given_none() -> None:

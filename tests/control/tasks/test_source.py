@@ -263,11 +263,11 @@ def test_what_a_source_has_is_seen_like_any_other() -> None:
     dispatcher.put(2 * MINUTE, tasks_of(dag, 3, at=2 * MINUTE))
     dispatcher.assign(2 * MINUTE, limit=0)
     (queue,) = dispatcher.queues(2 * MINUTE).queues
-    assert (queue.handler, queue.ready, queue.running, queue.oldest_s) == ("resize", 5_003, 0, 120)
+    assert (queue.handler, queue.waiting, queue.active, queue.oldest_s) == ("resize", 5_003, 0, 120)
     assert dispatcher.position(dag) == 5_000 and dispatcher.position("job") == 0
     dispatcher.assign(2 * MINUTE)
     (queue,) = dispatcher.queues(2 * MINUTE).queues
-    assert queue.running == dispatcher.workers.running("w0") == UNKNOWN_PER_CORE
+    assert queue.active == dispatcher.workers.running("w0") == UNKNOWN_PER_CORE
     assert [reason.constraint for reason in dispatcher.reasons(SAME, 0)] == ["slots"]
 
 
@@ -340,7 +340,7 @@ def test_a_source_may_lose_what_it_had_ready() -> None:
     assert empty.draw(0, 9) == (3, 4)
     dispatcher.offer(0, empty)
     set_worker(dispatcher, "w0", 1)
-    assert drawn(dispatcher) == [] and dispatcher.queues(0).queues[0].ready == 0
+    assert drawn(dispatcher) == [] and dispatcher.queues(0).queues[0].waiting == 0
 
 
 def test_one_that_gives_more_than_it_was_asked_for_is_told() -> None:

@@ -165,8 +165,9 @@ def test_an_answer_counts_once_and_for_what_was_asked_last() -> None:
     rig = rig_with(30)
     say(rig, wanted=(TimeWanted(FENCE, 1, 1),))
     rig.later(FLUSH_NS)
-    for number in (2, 1, 1):
-        grant(rig, number, 15_000)
+    grant(rig, 2, 300_000)
+    grant(rig, 1, 15_000)
+    grant(rig, 1, 15_000)
     rig.hear(TimeAnswers(EPOCH, (TimeAnswer(FIRST + 9, 1, 15_000),)))
 
     assert len(rig.all(TellTime)) == 1

@@ -11,6 +11,7 @@ import pytest
 
 from talka.cluster.effects import Lane, Persist, PersistBlob, Send
 from talka.control.load.core_effects import KillCore, StartCore, TellCore
+from talka.control.member.manager_search import GreetManager
 from talka.control.member.signers import Signers
 from talka.control.tasks.parts import in_parts
 from talka.control.worker import held_shards
@@ -48,6 +49,7 @@ from talka.units import MILLISECOND, SECOND
 from talka.wire.attempts import ObeyedLife, StoreLife
 from talka.wire.jobs import (
     CHANNEL,
+    MANAGERS_LIMIT,
     PIECE_LIMIT_BYTES,
     REPORT_LIMIT_BYTES,
     Acknowledge,
@@ -95,8 +97,11 @@ from talka.wire.shards import (
     Hello,
     Refused,
     Settings,
+    ShardAnswer,
     StepTotals,
     Stop,
+    TimeAsked,
+    TimeOver,
     Totals,
     Unread,
     UnreadStep,
@@ -124,6 +129,7 @@ from talka.wire.tasks import (
     TaskProgress,
     TaskResult,
 )
+from talka.work.deadlines import Allowance
 from talka.work.shapes import ConstantVUs
 from tests.sim.variants import without
 
@@ -310,6 +316,9 @@ class Rig:
 
     def shards(self, what: str) -> list[ShardsNews]:
         return [news for news in self.all(ShardsNews) if news.what == what]
+
+    def spoken(self) -> list[tuple[str, JobMessage]]:
+        return [(speak.to, speak.message) for speak in self.said]
 
     def told(self) -> list[tuple[str, Unread, Lane]]:
         """What was reported to whom."""
@@ -625,12 +634,114 @@ def test_managers_that_are_learned_are_told_once() -> None:
     assert rig.all(ManagersLearned) == [ManagersLearned(managers)]
 
 
+def test_managers_that_were_named_are_greeted_by_the_next_life() -> None:
+    rig = Rig()
+    rig.renew(managers=(ManagerAt("m1", "a:1"), ManagerAt("m3", "c:1")))
+
+    again = Rig(rig.disk, managers=(), lease=False)
+
+    assert sorted(effect.address for effect in again.all(GreetManager)) == ["a:1", "c:1"]
+
+
+def test_a_worker_without_a_lease_says_so_and_asks_again_whoever_it_knows() -> None:
+    rig = Rig()
+    rig.renew(managers=(ManagerAt("m1", "a:1"),))
+    rig.later(SECOND)
+    assert not rig.all(Beat)[-1].seeks
+    assert rig.all(GreetManager) == []
+
+    rig.later(20 * SECOND, renew=False)
+
+    assert rig.all(LeaseEnded) and rig.all(Beat)[-1].seeks
+    assert {effect.address for effect in rig.all(GreetManager)} == {"a:1"}
+    rig.renew()
+    rig.forget()
+    rig.later(20 * SECOND)
+    assert rig.all(GreetManager) == []
+
+
+def test_a_manager_that_does_not_lead_tells_where_the_others_are() -> None:
+    rig = Rig(managers=("m2",), lease=False)
+    named = (ManagerAt("m1", "a:1"), ManagerAt("m3", "c:1"))
+    rig.later(SECOND // 2, renew=False)
+    rig.forget()
+    rig.disk_waits = True
+
+    rig.hear(Elsewhere("m1", named), "m2")
+    rig.take(rig.worker.tick(rig.now))
+
+    assert rig.all(ManagersLearned) == [ManagersLearned(named)]
+    assert [to for to, message in rig.spoken() if isinstance(message, Beat)] == ["m2", "m1", "m3"]
+    rig.forget()
+    rig.hear(Elsewhere("m1", named), "m2")
+    assert rig.news == [], "it knows that already"
+    rig.write()
+    assert Rig(rig.disk, managers=(), lease=False).worker.search.remembered == named
+
+
+def test_with_a_lease_only_the_leader_names_managers() -> None:
+    rig = Rig()
+    rig.hear(Elsewhere("m7", (ManagerAt("m7", "x:1"),)), "m2")
+    rig.take(rig.worker.on_welcomed(rig.now, "y:1", "m8"))
+    assert (rig.worker.managers, rig.all(ManagersLearned)) == (("m1", "m2"), [])
+
+
+def test_of_too_many_managers_it_beats_to_those_it_was_told_of_last() -> None:
+    rig = Rig(managers=(), lease=False)
+    for number in range(MANAGERS_LIMIT + 1):
+        rig.take(rig.worker.on_welcomed(rig.now, f"a{number}:1", f"m{number}"))
+    assert rig.worker.managers == tuple(f"m{number}" for number in range(1, MANAGERS_LIMIT + 1))
+
+
+def test_a_bundle_is_fetched_from_a_near_manager_and_from_a_far_one_when_that_is_silent() -> None:
+    facts = msgspec.structs.replace(FACTS, zone="z1", datacenter="d1")
+    rig = Rig(bundles=(), facts=facts)
+    managers = [ManagerAt(f"m{number}", f"{number}:1", "z2" if number < 4 else "z1", "d1") for number in range(1, 5)]
+    rig.renew(managers=tuple(managers))
+    rig.forget()
+
+    rig.hear(assign(), "m1")
+    asked = [to for to, message in rig.spoken() if isinstance(message, WantBlob)]
+    assert asked == ["m4"]
+    rig.later(3 * SECOND // 2)
+
+    assert [to for to, message in rig.spoken() if isinstance(message, WantBlob)][1] != "m4"
+    counts = rig.worker.counts_of_peers()
+    assert (counts["worker_bundle_sources"], counts["worker_bundle_source_failures_total"]) == (4, 1)
+
+
+def test_managers_that_do_not_have_a_bundle_yet_have_not_failed() -> None:
+    rig = Rig(bundles=())
+    rig.renew(managers=(ManagerAt("m1", "a:1"), ManagerAt("m2", "b:1")))
+    rig.hear(assign())
+    for _ in range(2):
+        rig.hear(
+            Piece(DIGEST, 0, 0, b""), next(to for to, said in reversed(rig.spoken()) if isinstance(said, WantBlob))
+        )
+    rig.forget()
+
+    rig.later(3 * SECOND // 2)
+
+    assert rig.all(WantBlob), "they are asked again"
+    assert rig.worker.counts_of_peers()["worker_bundle_source_failures_total"] == 0
+
+
+def test_a_source_of_bundles_that_answers_is_kept_to() -> None:
+    rig = Rig(bundles=())
+    rig.renew(managers=(ManagerAt("m1", "a:1"), ManagerAt("m2", "b:1")))
+    rig.hear(assign())
+    (source,) = [to for to, message in rig.spoken() if isinstance(message, WantBlob)]
+    rig.now += 5 * MILLISECOND
+    rig.hear(Piece(DIGEST, 0, len(BUNDLE), BUNDLE), source)
+    assert rig.worker.counts_of_peers()["worker_bundle_source_latency_seconds"] == 0.005
+    assert rig.worker.shards.bundles.pool.order(rig.now)[0] == source
+
+
 def test_managers_the_shell_has_met_are_told_at_once() -> None:
     rig = Rig(managers=(), lease=False)
     rig.later(SECOND // 2, renew=False)
 
-    rig.worker.set_managers(("m7",))
-    rig.take(rig.worker.beat_now(rig.now))
+    rig.take(rig.worker.on_welcomed(rig.now, "g:1", "m7"))
 
     assert [(speak.to, type(speak.message)) for speak in rig.said] == [("m7", Beat)]
     assert rig.worker.on_news(rig.now, Drained()) == []
@@ -1227,6 +1338,35 @@ def test_each_report_of_a_core_is_acknowledged() -> None:
     rig.count(first)
 
     assert rig.all(TellCore) == [TellCore(first, Ack(1))]
+
+
+def test_what_the_manager_says_of_time_with_an_acknowledgement_reaches_the_cores_once() -> None:
+    rig = Rig()
+    first, second = rig.running()
+    rig.count(first, asked=TimeAsked(3, SECOND))
+    rig.later(50 * MILLISECOND)
+    rig.forget()
+    answer, over = ShardAnswer(1, Allowance(SECOND, 4, SECOND)), TimeOver(10 * SECOND)
+
+    rig.hear(Acknowledge("job", FENCE, 1, 1, answer=answer, over=over))
+    rig.hear(Acknowledge("job", FENCE, 1, 1, answer=answer, over=over))
+
+    told = [
+        TellCore(first, ShardAnswer(3, Allowance(SECOND, 4, SECOND))),
+        TellCore(first, over),
+        TellCore(second, over),
+    ]
+    assert rig.all(TellCore) == told
+
+
+def test_what_the_manager_says_of_time_after_the_end_reaches_nobody() -> None:
+    rig = Rig()
+    rig.ended()
+    rig.forget()
+
+    rig.hear(Acknowledge("job", FENCE, 1, 1, over=TimeOver(10 * SECOND)))
+
+    assert rig.all(TellCore) == []
 
 
 def test_a_manager_under_load_asks_for_fewer_reports() -> None:
@@ -2101,7 +2241,7 @@ def test_code_that_no_manager_gives_sends_its_task_elsewhere() -> None:
 
 def test_code_that_nobody_could_have_is_not_waited_for() -> None:
     rig = taking(bundles=())
-    rig.worker.set_managers(())
+    rig.worker.shards.bundles.pool.set_peers(())
     rig.hear(code())
     (result,) = [result for done in rig.all(Done) for result in done.results]
     assert result.error == "worker w1 could not get the code of its job: no node is known that could have it"

@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 from talka.cluster.effects import PersistBlob, Send
+from talka.control.member.peer_pool import PooledPeer
 from talka.control.member.signers import Signers
 from talka.control.worker.bundles import FETCHES_LIMIT, WorkerBundles
 from talka.control.worker.effects import EndHandlers, HandlersBroken, HandlersLoaded, NeedBundle, StartHandlers
@@ -52,7 +53,8 @@ class CodeRig(Rig):
         names: bool = True,
     ) -> None:
         writes = WorkerWrites()
-        self.bundles = WorkerBundles([one.digest for one in here], ("m1",), Random(1), writes)
+        self.bundles = WorkerBundles([one.digest for one in here], PooledPeer("w1"), Random(1), writes)
+        self.bundles.pool.set_peers([PooledPeer("m1")])
         self.signers = Signers(GROUP)
         if names:
             self.signers.name([SIGNER.public])

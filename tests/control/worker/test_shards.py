@@ -31,10 +31,14 @@ from talka.wire.shards import (
     MetricTotals,
     Refused,
     Settings,
+    ShardAnswer,
     StepTotals,
     Stop,
+    TimeAsked,
+    TimeOver,
     Totals,
 )
+from talka.work.deadlines import Allowance
 from talka.work.load import Plan
 from talka.work.shapes import ConstantRate, ConstantVUs, LoadShape, SharedIterations
 
@@ -792,3 +796,79 @@ def test_a_blurred_report_has_the_same_windows_with_fewer_counters_and_the_resul
 
     assert [one.response_time for one in told.windows] == [sharp.response_time.blurred()]
     assert driven.totals().windows == [sharp]
+
+
+# More time.
+
+ASK = TimeAsked(4, 30 * SECOND, "the index is built")
+MORE = Allowance(15 * SECOND, 4, 20 * SECOND)
+
+
+def test_what_a_core_asks_is_told_in_every_report_until_it_is_answered() -> None:
+    driven = Driven(vus()).run()
+    assert driven.totals().asked is None
+
+    driven.report(1, asked=ASK)
+
+    assert driven.totals().asked == TimeAsked(1, 30 * SECOND, "the index is built")
+    assert driven.totals().asked == TimeAsked(1, 30 * SECOND, "the index is built")
+    assert driven.take(driven.task.on_answer(ShardAnswer(1, MORE))) == [TellCore(1, ShardAnswer(4, MORE))]
+    assert driven.totals().asked is None
+    assert driven.report(1, asked=ASK) == [TellCore(1, Ack(2))], "it had not heard the answer yet"
+    assert driven.task.on_answer(ShardAnswer(1, MORE)) == [], "said again"
+
+
+def test_cores_that_ask_meanwhile_get_the_same_answer() -> None:
+    driven = Driven(vus()).run()
+    driven.report(1, asked=ASK)
+    driven.totals()
+    driven.report(2, asked=TimeAsked(9, SECOND))
+
+    effects = driven.take(driven.task.on_answer(ShardAnswer(1, MORE)))
+
+    assert effects == [TellCore(1, ShardAnswer(4, MORE)), TellCore(2, ShardAnswer(9, MORE))]
+    driven.report(2, asked=TimeAsked(10, SECOND))
+    assert driven.totals().asked == TimeAsked(2, SECOND)
+    assert driven.task.on_answer(ShardAnswer(1, MORE)) == [], "to the one before"
+
+
+def test_a_core_that_died_after_it_asked_is_told_nothing() -> None:
+    driven = Driven(vus()).run()
+    driven.report(1, asked=ASK)
+    driven.exit(1)
+
+    assert driven.task.on_answer(ShardAnswer(1, MORE)) == []
+
+
+def test_a_warning_reaches_each_core_once_and_what_takes_the_place_of_a_lost_one() -> None:
+    driven = Driven(vus()).run()
+    over = TimeOver(10 * SECOND)
+
+    assert driven.take(driven.task.warn(over)) == [TellCore(1, over), TellCore(2, over)]
+
+    assert driven.task.warn(TimeOver(9 * SECOND)) == []
+    driven.exit(2)
+    assert TellCore(3, over) in driven.arm(3)
+
+
+def test_what_cores_save_after_a_warning_is_told_until_a_report_with_it_was_acknowledged() -> None:
+    driven = Driven(vus()).run()
+    driven.report(1, provided={"self.context/at": b"1"})
+    assert driven.totals().provided == {}, "before a warning nobody saves"
+    driven.task.warn(TimeOver(10 * SECOND))
+    driven.report(1, provided={"self.context/at": b"2"})
+
+    first = driven.totals()
+
+    assert first.provided == driven.totals().provided == {"self.context/at": b"2"}
+    driven.task.reports.acknowledged(first.sequence)
+    assert driven.totals().provided == {}
+    driven.task.reports.reset()
+    assert driven.totals().provided == {"self.context/at": b"2"}, "another manager has nothing of it"
+
+
+def test_without_anything_saved_a_warning_adds_nothing_to_reports() -> None:
+    driven = Driven(vus()).run()
+    driven.task.warn(TimeOver(10 * SECOND))
+
+    assert driven.totals().provided == {}

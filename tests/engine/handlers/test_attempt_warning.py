@@ -360,3 +360,18 @@ def test_inline_one_that_is_only_notified_goes_on() -> None:
 
     run = inline(hang, on_timeout="notify")
     assert (run.tasks["a"].cause, run.took_s) == ("timeout", 300.0)
+
+
+def test_inline_a_job_that_is_paused_for_a_task_is_given_back_as_it_is() -> None:
+    async def hang(task: HandlerTask) -> None:
+        await asyncio.sleep(3600 if task.id == "a" else 50)
+
+    dag = Dag("late", timeouts={"attempt": "30s"}, on_timeout="pause")
+    first = dag.task("a", "h")
+    dag.task("b", "h", timeouts={"attempt": "60s"})
+    dag.task("c", "h", after=first)
+    run = run_dag_inline(dag, {"h": hang})
+
+    assert (run.state, run.took_s) == ("paused", 50.0)
+    assert run.states == {"a": "pending", "b": "completed", "c": "pending"}
+    assert "resume the job to run the task again" in run.reason and run.tasks["a"].attempts == 1

@@ -14,6 +14,7 @@ from talka.engine.clients.table import CLIENTS
 from talka.engine.load.executor import Executor
 from talka.engine.load.recorder import Recorder
 from talka.engine.load.steps import Iterations, VirtualUser
+from talka.engine.load.time_asks import TimeAsks
 from talka.engine.load.users import (
     NOTES_LIMIT,
     PAUSES_KEPT,
@@ -368,7 +369,7 @@ def test_lengths_of_pauses_that_are_computed_anew_do_not_fill_memory() -> None:
         async def go(self) -> Answer: ...
 
     (spec,) = inspect_workflows([Lonely])
-    hooks = ShardHooks(Recorder(spec), cast(Any, lambda pause_ns: None), Random(1))
+    hooks = ShardHooks(Recorder(spec), cast(Any, lambda pause_ns: None), Random(1), TimeAsks())
     kept: list[int] = []
     for number in range(PAUSES_KEPT + 1):
         hooks.pause(1 + number)

@@ -5,9 +5,9 @@ import pytest
 from talka.client.requests import NoSuchAttempt, NoSuchTask
 from talka.nodes.dags.dag_views import stream_text
 from talka.wire.output_tail import StreamTail, Wrote
-from talka.wire.task_views import StreamText, StreamView
-from talka.wire.tasks import TaskProgress
-from talka.work.dags.dag import DagSettings, Retry
+from talka.wire.task_views import ExtensionView, StreamText, StreamView
+from talka.wire.tasks import MoreTime, TaskProgress
+from talka.work.dags.dag import DagSettings, Retry, Timeouts
 from talka.work.dags.records import StreamRow
 from talka.work.lifecycle import TaskState
 from tests.nodes.dags import test_dag_service
@@ -114,3 +114,28 @@ def test_the_end_of_a_stream_begins_with_a_whole_character(content: bytes, writt
         job=1, index=0, attempt=1, fence=1, stream="stdout", written=written, kept=len(content), content=content
     )
     assert stream_text(row).text == text
+
+
+async def test_more_time_that_attempts_were_given_is_shown_with_them_and_with_dead_letters(node: Node) -> None:
+    node.beat()
+    settings = DagSettings(retry=Retry(max=1, backoff=0.0), on_failure="continue", timeouts=Timeouts(attempt="30s"))
+    facts = await node.jobs.submit_dag(dag({"a": ""}, settings), "", "")
+    of = node.keeper.floor.life
+    first = await node.handed("a", 1)
+    asked = MoreTime(first.fence, 1, 20_000, 1, "rows", 60_000), MoreTime(first.fence, 2, 25_000, 1)
+    node.hear(TaskProgress(more_time=(*asked, MoreTime(first.fence, 3, 45_000, is_warned=True)), of=of))
+    await node.until(lambda: node.records.times(1, 0))
+    (running,) = (await node.jobs.task_attempts(facts.id, "a", "", 9)).items
+    assert running.extensions == [ExtensionView(20.0, 15.0, "rows", 60.0)]
+    assert (running.denied, running.warned) == ("it has not advanced since it was given more", True)
+    assert (await node.jobs.dag_task(facts.id, "a")).more_time == "it was given 15s more, in 1 extension: rows"
+    assert "it was given 15s more, in 1 extension: rows" in (await node.jobs.why(facts.id, "a")).text
+    metrics = node.jobs.metrics()
+    assert metrics["dag_more_time_total"] == {"granted": 1, "denied": 1, "warned": 1}
+
+    await node.finish("a", "timeout")
+    await node.finish("a", "timeout", count=2)
+    await node.ended(facts.id)
+    (letter,) = (await node.jobs.dead_letters("", 9)).items
+    assert [len(one.extensions) for one in letter.attempts] == [1, 0]
+    assert (await node.jobs.dag_task(facts.id, "a")).more_time == ""

@@ -870,7 +870,7 @@ async def test_why_and_queues(node: Node) -> None:
     why = await node.jobs.why(facts.id, "a")
     assert (why.text, [reason.constraint for reason in why.workers]) == ("it is ready to run", ["offline"])
     queues = await node.jobs.queues()
-    assert [(queue.handler, queue.ready) for queue in queues.queues] == [("h", 1)]
+    assert [(queue.handler, queue.waiting) for queue in queues.queues] == [("h", 1)]
     assert [(limit.key, limit.waiting) for limit in queues.limits] == [("db", 1)]
 
 

@@ -260,7 +260,8 @@ class Composer:
             parts: list[Part] = [(padded(name, names), "bold"), "  ", (state, STATE_STYLES.get(run.state, "dim"))]
             if run.failure:
                 return styled(width, *parts, (f"  {run.failure}", "red"))
-            return styled(width, *parts, *self._load(run, counts[name], now))
+            late: list[Part] = [(f"  {run.late}", "yellow")] if run.late and run.is_under_way else []
+            return styled(width, *parts, *self._load(run, counts[name], now), *late)
 
         return Section(4, 1, len(runs), lambda room: chosen(runs, room, urgency, line))
 

@@ -22,6 +22,7 @@ GAP: Final = 2
 COMMANDS: Final = {
     "init": CommandEntry("Commands", "nodes.certs:init", "make the authority of a cluster"),
     "issue": CommandEntry("Commands", "nodes.certs:issue_command", "make the certificate and key of a node"),
+    "renew": CommandEntry("Commands", "nodes.certs:renew_command", "certificates that end soon, for the same keys"),
     "show": CommandEntry("Commands", "nodes.certs:show", "what certificates say, until when, and what is wrong"),
 }
 days_option = click.IntRange(1, MOST_DAYS)
@@ -33,10 +34,11 @@ class NoCertificates(Invalid):
 
 certs = LazyGroup(
     "certs",
-    "Certificates with which the nodes of a cluster know each other: make an authority, issue and show them.",
+    "Certificates with which the nodes of a cluster know each other: make an authority, issue, renew and show them.",
     COMMANDS,
     ("talka certs init certs --cluster shop", "an authority, once for each cluster"),
     ("talka certs issue certs --name a --role manager", "a certificate for every node"),
+    ("talka certs renew certs", "those that end within 30 days"),
     ("talka certs show certs", "all of them, and how long each is valid"),
 )
 
@@ -91,6 +93,38 @@ def issue_command(
     place = f"cluster {facts.cluster}, environment {facts.environment}"
     say(f"{files.certificate}: {facts.role} {facts.name} of {place}, until {facts.not_after:%Y-%m-%d}")
     tell(f"The node needs {files.ca.name}, {files.certificate.name} and {files.key.name} in a folder of its own.")
+    return 0
+
+
+@command(
+    "renew",
+    "Renew certificates in place: same key, name, role and hosts, another end. The authority in DIR signs them. A node"
+    " that runs takes its NAME.crt by itself once it is replaced, without a restart.",
+    ("talka certs renew certs", "all that end within 30 days"),
+    ("talka certs renew certs --name a --name w1", "these, whenever they end"),
+    ("talka certs renew certs --within 90 --days 180", "all that end within 90 days, for 180 days"),
+)
+@click.argument("folder", metavar="DIR")
+@click.option("--name", "names", multiple=True, metavar="NAME", help="A node, however long its certificate is valid.")
+@click.option("--within", type=days_option, default=30, metavar="N", help="Those that end within N days (30).")
+@click.option("--days", type=days_option, default=365, metavar="N", help="How many days they are valid (365).")
+def renew_command(folder: str, names: tuple[str, ...], within: int, days: int) -> int:
+    from datetime import timedelta
+
+    from talka.net.certificates import describe, renew
+
+    now = utc_now()
+    if not names:
+        found = {file.stem: describe(file, now=now) for file in certificates_in(Path(folder))}
+        ending = now + timedelta(days=within)
+        names = tuple(name for name, facts in found.items() if not facts.is_authority and facts.not_after <= ending)
+        if not names:
+            say(f"no certificate in {folder} ends within {within} days: --name NAME renews one all the same")
+            return 0
+    for name in dict.fromkeys(names):
+        file = renew(folder, name, days=days, now=now).certificate
+        say(f"{file}: valid until {describe(file, now=now).not_after:%Y-%m-%d}")
+    tell("Put each in the place of the node's own: the key is the same, and the node takes it by itself.")
     return 0
 
 

@@ -9,12 +9,16 @@ import click
 from talka.cli.command import CommandEntry, LazyGroup, command, options
 from talka.cli.connection import api_options, asked, json_option
 from talka.cli.nodes.secret import Seconds, checked_id, cluster_option, environment_option, read_secrets
-from talka.cli.output import facts_rows, json_of, say, table, tell
+from talka.cli.output import PLACE, facts_rows, json_of, place_of, say, table, tell
 from talka.errors import Invalid
+from talka.units import MILLISECOND
 
 if TYPE_CHECKING:
+    from talka.client.client import Client
+    from talka.client.manager_book import BookCounts
     from talka.net.asker import NodeAsker
     from talka.wire.asking import Question
+    from talka.wire.views import ClusterView
 
 COMMANDS = {
     "status": CommandEntry("Commands", "nodes.cluster:status", "managers, workers, cores and the queue, over the API"),
@@ -58,7 +62,7 @@ asking_options = options(to_option(required=True), more_asking_options)
 @json_option
 @api_options
 def status(as_json: bool, **where: Any) -> int:
-    view = asked(where, lambda client: client.cluster())
+    view, peers = asked(where, _cluster_and_who_answered)
     if as_json:
         say(json_of(view))
         return 0
@@ -68,15 +72,29 @@ def status(as_json: bool, **where: Any) -> int:
         ("workers", str(view.workers)),
         ("cores", f"{view.cores_free} of {view.cores} are free"),
         ("queue", f"{view.queue} waiting" if view.queue else "empty"),
+        ("answered", answered_text(peers)),
     ]
     say(facts_rows(rows))
     if view.managers:
         managers = [
-            (one.name, one.state, one.api, str(one.jobs), "leads" if one.leads else "")
+            (one.name, one.state, *place_of(one), one.api, str(one.jobs), "leads" if one.leads else "")
             for one in sorted(view.managers, key=lambda one: one.name)
         ]
-        say("\n" + table(("MANAGER", "STATE", "API", "JOBS", "NOTE"), managers))
+        say("\n" + table(("MANAGER", "STATE", *PLACE, "API", "JOBS", "NOTE"), managers))
+    if view.certificates:
+        ends = [(one.name, one.role, one.until, str(one.days), one.note) for one in view.certificates]
+        say("\n" + table(("CERTIFICATE", "ROLE", "UNTIL", "DAYS", "NOTE"), ends))
     return 0
+
+
+async def _cluster_and_who_answered(client: "Client") -> "tuple[ClusterView, BookCounts]":
+    return await client.cluster(), client.peers()
+
+
+def answered_text(peers: "BookCounts") -> str:
+    """By whom, how quickly, and how many that were asked before did not."""
+    in_vain = f"; {peers.failures} asked in vain" if peers.failures else ""
+    return f"by {peers.address} after {peers.latency_ns / MILLISECOND:.0f} ms{in_vain}"
 
 
 @command("members", "Who is there, as this member sees it.")
@@ -100,10 +118,10 @@ def members(as_json: bool, **where: Any) -> int:
 
     found = ask(where, collect)
     rows = [
-        (each.name, each.state, each.address, each.role, each.datacenter, each.protocol, note_of(each))
+        (each.name, each.state, each.address, each.role, *place_of(each), each.protocol, note_of(each))
         for each in sorted(found, key=lambda each: each.name)
     ]
-    headings = ("NAME", "STATE", "ADDRESS", "ROLE", "DATACENTER", "PROTOCOL", "NOTE")
+    headings = ("NAME", "STATE", "ADDRESS", "ROLE", *PLACE, "PROTOCOL", "NOTE")
     say(json_of(found) if as_json else table(headings, rows))
     return 0
 

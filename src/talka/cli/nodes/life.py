@@ -108,6 +108,8 @@ class Life:
         control: Control = node.control
         if worker is not None:
             control = cast(Control, ReadyWithWorker(node.control, worker))
+        if api.tls is not None and node.runtime.certificates is not None:
+            node.runtime.certificates.shown_by(api.tls)
         audit = ApiAudit(node.folder / "audit.log")
         self._audits.append(audit)
         node.put_down = audit.note

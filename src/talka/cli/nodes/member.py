@@ -53,7 +53,9 @@ DEFAULT_FOLDER = "~/.local/state/talka"
 @click.option("--data-dir", metavar="FOLDER", help=f"Where it keeps its files ({DEFAULT_FOLDER}/NAME).")
 @cluster_option
 @environment_option
-@click.option("--datacenter", default="", metavar="ID", help="Where it stands.")
+@click.option("--datacenter", default="", metavar="ID", help="The datacenter in which it stands.")
+@click.option("--zone", default="", metavar="ID", help="The zone of its datacenter.")
+@click.option("--region", default="", metavar="ID", help="The region of its datacenter.")
 @click.option("--voters", metavar="A,B,C", help="The names of the voters, which elect a leader: 1, 3 or 5 of them.")
 @click.option(
     "--preset", type=click.Choice(PRESET_NAMES), default="default", help="How fast failures are detected (default)."
@@ -76,6 +78,8 @@ def member(
     cluster_id: str,
     environment: str,
     datacenter: str,
+    zone: str,
+    region: str,
     voters: str | None,
     preset: str,
     certs: str | None,
@@ -90,8 +94,9 @@ def member(
     checked_id("name", name)
     checked_id("cluster", cluster_id)
     checked_id("environment", environment)
-    if datacenter:
-        checked_id("datacenter", datacenter)
+    for what, text in (("datacenter", datacenter), ("zone", zone), ("region", region)):
+        if text:
+            checked_id(what, text)
     if advertise:
         parse_address(advertise)
     Candidates(seeds)  # says what is wrong with them
@@ -104,7 +109,9 @@ def member(
         data_dir=Path(data_dir or f"{DEFAULT_FOLDER}/{name}").expanduser(),
         cluster=cluster_id,
         environment=environment,
+        zone=zone,
         datacenter=datacenter,
+        region=region,
         voters=voter_names(voters),
         preset=preset,
         certs=None if certs is None else Path(certs),

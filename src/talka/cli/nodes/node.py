@@ -28,7 +28,9 @@ NAME = option(WHO, "--name", "NAME", "Its name, unique in the cluster (the name 
 WHERE = options(
     option(WHO, "--cluster", "ID", "The cluster's id (default)."),
     option(WHO, "--environment", "ID", "The environment's id, such as production (default)."),
-    option(WHO, "--datacenter", "ID", "Where it stands."),
+    option(WHO, "--datacenter", "ID", "The datacenter in which it stands."),
+    option(WHO, "--zone", "ID", "The zone of its datacenter: peers of the same zone are asked first."),
+    option(WHO, "--region", "ID", "The region of its datacenter: peers of the same one come before others."),
     option(WHO, "--data-dir", "FOLDER", f"Where it keeps its files ({STATE_FOLDER}/NAME)."),
 )
 SEED = option(
@@ -255,7 +257,9 @@ def manager(as_json: bool, store: str | None, **flags: Any) -> int:
         data_dir=data_dir(settings, name),
         cluster=settings.id("cluster", "default"),
         environment=settings.id("environment", "default"),
+        zone=settings.id("zone"),
         datacenter=settings.id("datacenter"),
+        region=settings.id("region"),
         voters=voters,
         preset=preset,
         certs=as_path(certs),
@@ -391,7 +395,9 @@ def worker(as_json: bool, handlers: tuple[str, ...], **flags: Any) -> int:
         data_dir=data_dir(settings, name),
         cluster=settings.id("cluster", "default"),
         environment=settings.id("environment", "default"),
+        zone=settings.id("zone"),
         datacenter=settings.id("datacenter"),
+        region=settings.id("region"),
         certs=as_path(settings.path("certs")),
         cores=settings.cores(),
         capabilities=settings.texts("capabilities"),

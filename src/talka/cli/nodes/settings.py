@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from talka.cluster.leadership.lease_terms import OwnLease
     from talka.wire.machines import Tag
 
-WHERE: Final = ("cluster", "environment", "datacenter", "secret_file", "certs", "data_dir")
+WHERE: Final = ("cluster", "environment", "zone", "datacenter", "region", "secret_file", "certs", "data_dir")
 NOTIFY: Final = ("notify_secret", "allow_private_notify")
 KEEPS: Final = ("keep_jobs", "keep_failed_jobs", "keep_logs", "keep_failed_logs", "keep_blobs")
 KNOWN: Final = {

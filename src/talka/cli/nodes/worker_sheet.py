@@ -7,7 +7,7 @@ import click
 from talka.cli.cluster_jobs import GIBIBYTE, note_text, quiet_core_text, tasks_text
 from talka.cli.command import command
 from talka.cli.connection import api_options, asked, json_option
-from talka.cli.output import facts_rows, json_of, say
+from talka.cli.output import facts_rows, json_of, place_of, say
 
 if TYPE_CHECKING:
     from talka.wire.machines import GpuView
@@ -51,6 +51,7 @@ def worker_text(worker: "WorkerView") -> str:
         ("handlers", ", ".join(worker.handlers)),
         ("can", ", ".join(worker.capabilities)),
         ("tags", ", ".join(f"{key}={value}" if value else key for key, value in machine.tags.items())),
+        ("stands", ", ".join(filter(None, place_of(worker)))),
         ("host", machine.hostname),
         ("pid", str(machine.pid or "")),
         ("system", ", ".join(part for part in (machine.system, machine.architecture) if part)),

@@ -207,6 +207,15 @@ class Membership:
             updates.tell_of_my_state()
             self._schedule(now)
 
+    def certify_again(self, now: int) -> None:
+        """The notary has another certificate from now on: tell all what it says of this member and of its state."""
+        updates = self._updates
+        updates.me = self._vouched.signed(msgspec.structs.replace(updates.me, incarnation=updates.me.incarnation + 1))
+        updates.tell_of_myself(Priority.JOINED_OR_LEFT)
+        if updates.state is not None:
+            self.set_state(now, updates.state.payload, spread=True)
+        self._schedule(now)
+
     def on_message(
         self,
         now: int,

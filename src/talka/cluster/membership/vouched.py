@@ -1,7 +1,8 @@
 """What a member says of itself, signed with the key of its certificate: others may pass it on and cannot change it.
 
 An address is signed once for a life of a member, a state once for each version. News of a life whose address is known
-already is no more than a sign of life and needs no signature: liveness does not depend on certificates.
+already is no more than a sign of life and needs no signature: liveness does not depend on certificates. A certificate
+that was renewed is told to all with the next incarnation.
 
 docs/decisions/0030-keys-and-addresses-have-owners.md.
 """
@@ -60,7 +61,9 @@ class Vouched:
 
     def believes(self, alive: Alive, member: Member | None) -> bool:
         """Whether the member itself says so. `member`: what is known of it."""
-        if self._notary is None or (member is not None and _is_known(alive, member)):
+        if self._notary is None:
+            return True
+        if member is not None and _is_known(alive, member) and not _brings_certificate(alive, member):
             return True
         return self._holds(alive.name, ADDRESS, _address(alive), alive.signature, alive.certificate)
 
@@ -102,6 +105,12 @@ def _is_known(alive: Alive, member: Member) -> bool:
         member.zone,
         member.meta,
     )
+
+
+def _brings_certificate(alive: Alive, member: Member) -> bool:
+    """Whether it would put another certificate or signature in the place of those that are known."""
+    is_newer = alive.signature != b"" and alive.incarnation > member.incarnation
+    return is_newer and (alive.certificate, alive.signature) != (member.certificate, member.signature)
 
 
 def _address(alive: Alive) -> bytes:

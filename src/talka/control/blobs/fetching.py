@@ -5,7 +5,6 @@ docs/decisions/0019-results-are-blobs-on-a-majority.md.
 
 from collections.abc import Sequence
 from hashlib import sha256
-from random import Random
 from typing import Final
 
 from talka.cluster.effects import Lane, Send
@@ -23,8 +22,9 @@ class BlobFetch:
     digest names, or `problem` says why not.
     """
 
-    def __init__(self, digest: str, size_bytes: int, sources: Sequence[str], rng: Random) -> None:
-        """A size of 0 means that it is not known: whoever gives the first piece says it."""
+    def __init__(self, digest: str, size_bytes: int, sources: Sequence[str]) -> None:
+        """The first of the sources is asked first. A size of 0 means that it is not known: whoever gives the first
+        piece says it."""
         self.digest = digest
         self.size_bytes = size_bytes
         self._is_size_known = size_bytes > 0
@@ -32,7 +32,9 @@ class BlobFetch:
         self.problem = ""
         self.next_tick_at = NEVER
         self._sources = list(sources)
-        self._rng = rng
+        self.awaited = ""
+        """Who was asked and has not answered yet."""
+        self.asked_at = 0
         self._have = bytearray()
         self._position = 0
         self._without = 0
@@ -49,7 +51,6 @@ class BlobFetch:
         if not self._sources:
             return self._give_up("no node is known that could have it")
         self._end_ns = now + LIMIT_NS
-        self._position = self._rng.randrange(len(self._sources))  # so that not all ask the same one
         return self._ask(now)
 
     def also(self, now: int, sources: Sequence[str]) -> None:
@@ -60,6 +61,7 @@ class BlobFetch:
     def on_piece(self, now: int, sender: str, piece: Piece) -> list[Send[JobMessage]]:
         if self.is_over or sender != self._asked or piece.digest != self.digest:
             return []  # an answer to what was asked before
+        self.awaited = ""
         if not self.size_bytes and piece.size_bytes <= BLOB_LIMIT_BYTES:
             self.size_bytes = piece.size_bytes
         if not self.size_bytes or piece.size_bytes != self.size_bytes:
@@ -105,6 +107,7 @@ class BlobFetch:
 
     def _ask(self, now: int) -> list[Send[JobMessage]]:
         self.next_tick_at = now + RETRY_NS
+        self.awaited, self.asked_at = self._asked, now
         return [Send(CHANNEL, self._asked, WantBlob(self.digest, len(self._have)), Lane.STREAM)]
 
     def _give_up(self, problem: str) -> list[Send[JobMessage]]:

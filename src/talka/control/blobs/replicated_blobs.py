@@ -260,7 +260,8 @@ class ReplicatedBlobs:
             # Whoever was asked first may have forgotten it since.
             self._fetches[digest].also(now, sources)
             return []
-        fetch = self._fetches[digest] = BlobFetch(digest, size_bytes, sources, self._rng)
+        first = self._rng.randrange(len(sources)) if sources else 0  # so that not all ask the same one
+        fetch = self._fetches[digest] = BlobFetch(digest, size_bytes, (*sources[first:], *sources[:first]))
         return [*fetch.start(now), *self._over(digest, fetch)]
 
     def on_loaded(self, now: int, digest: str, content: bytes | None) -> list[BlobEffect]:

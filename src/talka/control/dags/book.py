@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, cast
 
 from talka.control.dags.graph import NO_DEPENDENTS, Dependents
+from talka.control.dags.handler_counts import HandlerCounts
 from talka.control.dags.kept_output import KeptOutput
 from talka.control.dags.kept_times import KeptTimes
 from talka.control.tasks.attempt_time import KeptTime
@@ -53,9 +54,10 @@ class DagBook(ABC):
         clock: Callable[[int], int],
         partition: int = 0,
         output_bytes: int = OUTPUT_BYTES,
+        handlers: HandlerCounts | None = None,
     ) -> None:
         """`clock` tells the wall clock's milliseconds at an instant of the local one. `output_bytes`: so much of what
-        attempts write is kept."""
+        attempts write is kept. `handlers`: where its tasks are counted beside those of other jobs."""
         self.row = row
         """As it was submitted or read. What has changed since is in `state` and `reason`."""
         self.settings = settings
@@ -68,6 +70,9 @@ class DagBook(ABC):
         self._clock = clock
         self._terms = Terms(settings, partition, row.id)
         self._counts = NONE_YET.copy()
+        self._handlers = HandlerCounts() if handlers is None else handlers
+        self._delayed: dict[int, None] = {}
+        """Indexes of pending tasks that wait for their time alone."""
         self._kept = KeptOutput(row.number, row.output_bytes, output_bytes)
         self._times = KeptTimes(row.number)
         self._open = 0
@@ -88,6 +93,7 @@ class DagBook(ABC):
             task.waits_for = len(before)
             task.spec = spec
             learn(task, spec)
+            self._handlers.row(task.handler).states[_PENDING] += 1
             added.append(task)
             if known is not None:
                 known[spec.id] = index
@@ -124,6 +130,8 @@ class DagBook(ABC):
             handler = handlers.setdefault(one.handler, one.handler)
             task = DagTask(self, one.index, one.id, state, handler, one.priority, one.depends_on)
             counts[state] += 1
+            if state not in ENDED:
+                self._handlers.row(handler).states[state] += 1
             task.attempts, task.failures, task.deaths = one.attempts, one.failures, one.deaths
             if state in ENDED:
                 task.is_settled = True
@@ -169,9 +177,36 @@ class DagBook(ABC):
     def let_go(self) -> None:
         """Nobody looks at it any more. Job and tasks name each other: without this only the collector would find them,
         after thousands of others like them."""
+        self.uncount()
         self.tasks.clear()
 
+    def uncount(self) -> None:
+        """Another process looks after it, or nobody: its tasks are none of those that wait and run here."""
+        if self._open:
+            for task in self.tasks:
+                self._uncount_one(task)
+        self._handlers = HandlerCounts()
+
+    def _uncount_one(self, task: DagTask) -> None:
+        if task is not GONE and task.state not in ENDED:
+            self._delays_no_more(task)
+            self._handlers.row(task.handler).states[task.state] -= 1
+
     # -- what people may know
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing is left to be done, and what must be durable before its end is."""
+        return not self._open and self.state is not JobState.SUBMITTED
+
+    @property
+    def is_running(self) -> bool:
+        """Something of it was given out."""
+        return bool(self._counts[_ASSIGNED] or self._counts[_RUNNING])
+
+    @property
+    def has_ended(self) -> bool:
+        return is_final(self.state)
 
     @property
     def size(self) -> int:
@@ -212,10 +247,26 @@ class DagBook(ABC):
     # -- changes
 
     def _move(self, task: DagTask, state: TaskState) -> None:
-        counts = self._counts
-        counts[task.state] -= 1
+        counts, own = self._counts, self._handlers.row(task.handler).states
+        if self._delayed:
+            self._delays_no_more(task)
+        former = task.state
+        counts[former] -= 1
         counts[state] += 1
-        task.state = move(task.state, state)
+        own[former] -= 1
+        own[state] += 1
+        task.state = move(former, state)
+
+    def _delays(self, task: DagTask) -> None:
+        """A pending one waits for its time."""
+        if task.index not in self._delayed:
+            self._delayed[task.index] = None
+            self._handlers.row(task.handler).delayed += 1
+
+    def _delays_no_more(self, task: DagTask) -> None:
+        if task.index in self._delayed:
+            del self._delayed[task.index]
+            self._handlers.row(task.handler).delayed -= 1
 
     def began(self, now: int, task: DagTask) -> None:
         if task.state is _ASSIGNED:
@@ -243,7 +294,8 @@ class DagBook(ABC):
         """What an attempt wrote that has just ended: instead of what was kept while it ran."""
         return self._kept.wrote(task, result)
 
-    def _settle(self, task: DagTask, state: TaskState) -> None:
+    def _settle(self, now: int, task: DagTask, state: TaskState) -> None:
+        self._handlers.row(task.handler).ended(now)
         self._move(task, state)
         task.is_settled = True
         self._open -= 1
@@ -264,9 +316,11 @@ class DagBook(ABC):
             change = Reset(self.row.number, task.index, b"" if spec is None else encode_spec(spec))
         if task.is_settled:
             self._open += 1
+        self._delays_no_more(task)
         if task.state in ENDED:
             self._counts[task.state] -= 1
             self._counts[_PENDING] += 1
+            self._handlers.row(task.handler).states[_PENDING] += 1
             task.state = begin_again(task.state)
         elif task.state is not _PENDING:
             self._move(task, _PENDING)

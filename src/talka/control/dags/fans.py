@@ -15,6 +15,7 @@ import msgspec
 
 from talka.control.dags.book import ENDED, GONE, OUTPUT_BYTES, STOPPING, DagBook
 from talka.control.dags.graph import downstream
+from talka.control.dags.handler_counts import HandlerCounts
 from talka.control.tasks.task import DagTask, packed, unpacked
 from talka.errors import Invalid, Unavailable
 from talka.work.dags.dag import DagSettings, TaskSpec, source_of
@@ -66,8 +67,9 @@ class FanBook(DagBook):
         clock: Callable[[int], int],
         partition: int = 0,
         output_bytes: int = OUTPUT_BYTES,
+        handlers: HandlerCounts | None = None,
     ) -> None:
-        super().__init__(row, settings, clock, partition, output_bytes)
+        super().__init__(row, settings, clock, partition, output_bytes, handlers)
         self._fans: dict[int, Fan] = {}
         """By the index of the task."""
         self._asks = 0
@@ -148,6 +150,8 @@ class FanBook(DagBook):
         fan.first, fan.count, fan.asked = len(self.tasks), len(elements), 0
         self.tasks += elements
         self._counts[_PENDING] += fan.count
+        for one in elements:
+            self._handlers.row(one.handler).states[_PENDING] += 1
         self._open += fan.count
         task.waits_for = fan.count
         return FanOut(self.row.number, task.index, fan.first, fan.count, self.size)
@@ -160,6 +164,7 @@ class FanBook(DagBook):
         first, gone = fan.first, self.tasks[fan.first : fan.first + fan.count]
         for one in gone:
             self._counts[one.state] -= 1
+            self._uncount_one(one)
             self._open -= not one.is_settled
             self.tasks[one.index] = GONE
             one.is_settled, one.waits_for = True, 1  # whoever still has it does nothing with it

@@ -13,6 +13,7 @@ import msgspec
 
 from talka.control.dags.book import ENDED, FAILED, OUTPUT_BYTES, STOPPING
 from talka.control.dags.fans import Fan, FanBook
+from talka.control.dags.handler_counts import HandlerCounts
 from talka.control.dags.rows import (
     again_text,
     attempt_of,
@@ -73,9 +74,10 @@ class DagFlow(FanBook):
         partition: int = 0,
         at_once: int = AT_ONCE,
         output_bytes: int = OUTPUT_BYTES,
+        handlers: HandlerCounts | None = None,
     ) -> None:
         """`partition`: the number of that which the job is in."""
-        super().__init__(row, settings, clock, partition, output_bytes)
+        super().__init__(row, settings, clock, partition, output_bytes, handlers)
         self.next_tick_at = NEVER
         self._number = row.number
         self._rng = rng
@@ -98,6 +100,7 @@ class DagFlow(FanBook):
         step = DagStep()
         for kind, task in self._timers.due(now):
             if kind == WAKE:
+                self._delays_no_more(task)
                 self._backlog.append(task)
             elif kind == QUEUE:
                 self._overdue(now, step, task, queue_timeout_text(task, in_the_way(task)))
@@ -169,9 +172,14 @@ class DagFlow(FanBook):
     def _wait(self, now: int, step: DagStep, task: DagTask, wait_ns: int) -> None:
         """Kept in the store: a restart does not begin the wait again."""
         task.ready_at = now + wait_ns
-        self._timers.wake(task)
+        self._wake(task)
         ready_ms = self._clock(task.ready_at)
         step.changes.append(Release(self._number, task.index, 0, ready_ms, task.attempts))
+
+    def _wake(self, task: DagTask) -> None:
+        """A pending task waits until its `ready_at`."""
+        self._timers.wake(task)
+        self._delays(task)
 
     def _release_all(self, dependents: Sequence[int]) -> None:
         tasks, backlog = self.tasks, self._backlog
@@ -196,7 +204,7 @@ class DagFlow(FanBook):
                 given_up(self._number, task, verdict.state, verdict, started_ms, at_ms, result.memory_bytes)
             )
             task.worker = task.recall = ""
-            self._settle(task, verdict.state)
+            self._settle(now, task, verdict.state)
             if verdict.state in FAILED:
                 self._gave_up(now, step, task, verdict.error)
         return self._go_on(now, step)
@@ -209,7 +217,7 @@ class DagFlow(FanBook):
         task.worker = ""
         self._move(task, _PENDING)
         if verdict.wait_ns:
-            self._timers.wake(task)
+            self._wake(task)
         else:
             self._backlog.appendleft(task)  # it has waited its turn already
         if verdict.pauses:
@@ -244,7 +252,7 @@ class DagFlow(FanBook):
         at_ms = self._clock(now)
         change = Complete(self._number, task.index, 0, state, at_ms, error=error, cause=cause, attempts=task.attempts)
         step.changes.append(change)
-        self._settle(task, state)
+        self._settle(now, task, state)
 
     def _gave_up(self, now: int, step: DagStep, task: DagTask, error: str) -> None:
         """A task failed for good: what the job's policy says of the others."""

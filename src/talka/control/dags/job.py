@@ -25,7 +25,7 @@ from talka.wire.tasks import TaskResult
 from talka.work.dags.dag import TaskSpec
 from talka.work.dags.endings import TOLD_TO_STOP
 from talka.work.dags.records import Change, ClaimTask, MoveJob
-from talka.work.lifecycle import JobState, TaskState, begin_again, is_final, move
+from talka.work.lifecycle import JobState, TaskState, begin_again, move
 
 _PENDING, _READY, _ASSIGNED, _RUNNING = TaskState.PENDING, TaskState.READY, TaskState.ASSIGNED, TaskState.RUNNING
 
@@ -55,7 +55,7 @@ class DagJob(DagFlow):
             if task.worker:
                 step.load.append(task)
             elif task.ready_at > now:
-                self._timers.wake(task)
+                self._wake(task)
                 if task.ready_at - now > STOPPED.cap_ns:
                     step.load.append(task)  # its spec tells whether that can be, or a clock was wrong
             else:
@@ -79,26 +79,12 @@ class DagJob(DagFlow):
         latest = now + longest_wait_ns(task.policy or self._terms.usual)
         if task.state is _PENDING and task.ready_at > latest:
             task.ready_at = latest
-            self._timers.wake(task)
+            self._wake(task)
         if task.state is _READY:
             self._move(task, _PENDING)
             self._enter(now, step, task)
         self._set_next_tick(now)
         return step
-
-    @property
-    def is_over(self) -> bool:
-        """Nothing is left to be done, and what must be durable before its end is."""
-        return not self._open and self.state is not JobState.SUBMITTED
-
-    @property
-    def is_running(self) -> bool:
-        """Something of it was given out."""
-        return bool(self._counts[_ASSIGNED] or self._counts[_RUNNING])
-
-    @property
-    def has_ended(self) -> bool:
-        return is_final(self.state)
 
     def end(self, now: int) -> list[Change]:
         """The last of its changes, once `is_over`."""
@@ -133,6 +119,7 @@ class DagJob(DagFlow):
         if task.worker:
             fence, started_ms = task.fence, at_ms - took_us // 1000
         change = done(self._number, task, fence, (started_ms, at_ms), output, blob, memory_bytes)
+        self._handlers.row(task.handler).ended(now)
         self._move(task, TaskState.COMPLETED)
         self._times.over(task.fence)
         task.worker = task.recall = ""
@@ -273,7 +260,7 @@ class DagJob(DagFlow):
         """There is no room for its elements now."""
         self._fans[task.index].asked = 0
         task.ready_at = now + wait_ns
-        self._timers.wake(task)
+        self._wake(task)
         return self._go_on(now, DagStep())
 
 

@@ -101,7 +101,7 @@ class DagKeeper(KeeperEnd[DagEffect]):
         self.turns = turns or DagTurns(rng)
         self.dispatcher = self.turns.dispatcher
         self.attempts = Attempts(self.floor, taken_limit=limits.taken, recalls_limit=limits.recalls)
-        self.shelf = DagShelf(next_number, rng, self._wall_ms, self.partition, limits)
+        self.shelf = DagShelf(next_number, rng, self._wall_ms, self.partition, limits, self.turns.handlers)
         self.jobs: Mapping[int, DagJob] = self.shelf.jobs
         """By number, also drafts and those whose end is being kept."""
         self.stale_results = 0
@@ -133,6 +133,7 @@ class DagKeeper(KeeperEnd[DagEffect]):
         """Another has the partition, or will: nothing of it is given out here any more."""
         tasks = (task for job in self.jobs.values() for task in job.tasks)
         self.turns.leave(now, self.partition.number, tasks)
+        self.shelf.uncount()
 
     # -- restart
 
@@ -530,8 +531,7 @@ class DagKeeper(KeeperEnd[DagEffect]):
         self._timers.set(job)
 
     def _lost(self, now: int, task: DagTask, cause: str) -> None:
-        job = self._gone(now, task)
-        self._follow(now, job, job.lost(now, task, cause))
+        self._follow(now, job := self._gone(now, task), job.lost(now, task, cause))
 
     def _gone(self, now: int, task: DagTask) -> DagJob:
         """Its attempt is over without a result: the job that has to know."""

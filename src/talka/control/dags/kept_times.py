@@ -42,11 +42,13 @@ class KeptTimes:
         if policy is None or (kept is not None and asked.number < kept.number):
             return None
         if kept is None or asked.number > kept.number:
-            kept = self._of[task.fence] = decided(kept, asked, policy.attempt_ns, policy.on_timeout)
-            row = TimeRow(
-                job=self._number, index=task.index, attempt=task.attempts, fence=task.fence, kept=encoded(kept)
-            )
-            changes.append(PutTime(row))
+            known = kept
+            kept = self._of[task.fence] = decided(known, asked, policy.attempt_ns, policy.on_timeout)
+            if known is None or known.record != kept.record:  # else it is told once more that it gets none
+                row = TimeRow(
+                    job=self._number, index=task.index, attempt=task.attempts, fence=task.fence, kept=encoded(kept)
+                )
+                changes.append(PutTime(row))
             kind, text = "", ""
             if asked.is_warned:
                 kind, text = "warned", warned_text(task, kept)

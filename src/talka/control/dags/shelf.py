@@ -8,6 +8,7 @@ from random import Random
 
 import msgspec
 
+from talka.control.dags.handler_counts import HandlerCounts
 from talka.control.dags.job import DagJob
 from talka.control.dags.keeper_limits import KEEPER_LIMITS, KeeperLimits
 from talka.control.tasks.partition import WHOLE, Partition
@@ -40,6 +41,7 @@ class DagShelf:
         wall_ms: Callable[[int], int],
         partition: Partition = WHOLE,
         limits: KeeperLimits = KEEPER_LIMITS,
+        handlers: HandlerCounts | None = None,
     ) -> None:
         """`wall_ms` tells what the clock of the day shows at an instant. All jobs here are of the `partition`."""
         self._limits = limits
@@ -48,6 +50,7 @@ class DagShelf:
         """Of the next new job. None is given twice, here or in another partition."""
         self._rng = rng
         self._wall_ms = wall_ms
+        self._handlers = handlers
         self.jobs: dict[int, DagJob] = {}
         self.drafts: dict[str, DagJob] = {}
         """By the id of the job to be; they are among `jobs` too."""
@@ -103,6 +106,7 @@ class DagShelf:
             self.partition.number,
             limits.tasks_at_once,
             limits.job_output_bytes,
+            self._handlers,
         )
         self.jobs[row.number] = self._by_id[row.id] = job
         if row.key:
@@ -115,6 +119,11 @@ class DagShelf:
         if job.row.key:
             del self._by_key[job.row.key]
         self.tasks -= job.size
+
+    def uncount(self) -> None:
+        """Another process has them all now."""
+        for job in self.jobs.values():
+            job.uncount()
 
     @property
     def bundles(self) -> set[str]:

@@ -11,9 +11,13 @@ from collections.abc import Iterable
 from random import Random
 from typing import Protocol
 
+import msgspec
+
+from talka.control.dags.handler_counts import HandlerCounts
 from talka.control.tasks.dispatch import Dispatcher
 from talka.control.tasks.store_effects import DagEffect
 from talka.control.tasks.task import DagTask
+from talka.wire.task_views import QueuesView, QueueView
 
 
 class Claimer(Protocol):
@@ -35,8 +39,28 @@ class DagTurns:
 
     def __init__(self, rng: Random) -> None:
         self.dispatcher = Dispatcher(rng)
+        self.handlers = HandlerCounts()
+        """Of the tasks of all of them."""
         self._keepers: dict[int, Claimer] = {}
         """By the number of their partition."""
+
+    def queues(self, now: int) -> QueuesView:
+        """What people are shown of them."""
+        view = self.dispatcher.queues(now)
+        found = {queue.handler: queue for queue in view.queues}
+        for handler, row in self.handlers.rows():
+            known = found.get(handler) or QueueView(handler, 0, 0, 0)
+            found[handler] = msgspec.structs.replace(
+                known,
+                waiting=row.ready,
+                active=row.running,
+                delayed=row.delayed,
+                blocked=row.blocked,
+                completed=row.completed,
+                failed=row.failed,
+                rate_per_s=row.rate_per_s(now),
+            )
+        return QueuesView([found[handler] for handler in sorted(found)], view.limits)
 
     def join(self, number: int, keeper: Claimer) -> None:
         self._keepers[number] = keeper

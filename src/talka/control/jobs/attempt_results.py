@@ -48,8 +48,9 @@ class AttemptResults:
         self._keeping[digest] = result
         return KeepWanted(self._job, digest, content)
 
-    def keep_counts(self, lost: ShardAttempt, origin_ns: int) -> KeepWanted:
-        """What a lost attempt had told last is its result. `origin_ns`: when the load of the job began."""
+    def keep_counts(self, lost: ShardAttempt, saved: dict[str, bytes], origin_ns: int) -> KeepWanted:
+        """What a lost attempt had told last is its result, with what it had saved when it was warned. `origin_ns`: when
+        the load of the job began."""
         result = AttemptResult(
             job=self._job,
             attempt=lost.number,
@@ -59,6 +60,7 @@ class AttemptResults:
             started_at_ns=lost.started_at_ns - origin_ns if lost.started_at_ns else 0,
             ended_at_ns=lost.reported_ns - origin_ns,
             spread_ns=lost.spread_ns,
+            provided=saved,
             gaps=lost.gaps,
             is_lost=True,
             worker=lost.place,

@@ -20,7 +20,7 @@ from talka.wire.jobs import (
     SpareCores,
     StoreCheckpoint,
 )
-from talka.wire.shards import Go
+from talka.wire.shards import Go, ShardAnswer, TimeOver
 from talka.work.lifecycle import JobState
 
 AGAIN_NS: Final = SECOND // 2
@@ -44,6 +44,14 @@ class StartAttempt(msgspec.Struct, frozen=True):
     go: Go
 
 
+class TellAttempt(msgspec.Struct, frozen=True):
+    """Tell this attempt that it has more time or none, once the checkpoint says so: the next manager must neither take
+    back what was given nor give it twice."""
+
+    attempt: int
+    told: ShardAnswer | TimeOver
+
+
 class CountResult(msgspec.Struct, frozen=True):
     """Count this result, once the checkpoint names it."""
 
@@ -51,7 +59,7 @@ class CountResult(msgspec.Struct, frozen=True):
     result: AttemptResult
 
 
-Held: TypeAlias = AssignAttempt | StartAttempt | CountResult
+Held: TypeAlias = AssignAttempt | StartAttempt | TellAttempt | CountResult
 """What is done once a checkpoint is stored."""
 
 

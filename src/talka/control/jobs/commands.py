@@ -18,7 +18,7 @@ from talka.units import SECOND
 from talka.wire.entries import JobEntry
 from talka.wire.jobs import CHANNEL, Acknowledge, Assign, Fence, Halt, JobMessage, Start, Sync
 from talka.wire.orders import BundleFacts
-from talka.wire.shards import Go
+from talka.wire.shards import Go, ShardAnswer, TimeOver
 
 AGAIN_NS: Final = SECOND
 """After which a command that nobody answered is given again."""
@@ -50,6 +50,9 @@ class Commands:
         self._starts: dict[int, tuple[str, Go]] = {}
         """Worker and start, per attempt that waits until the clock of its worker is known."""
         self._heard: dict[int, int] = {}
+        self._answers: dict[int, ShardAnswer] = {}
+        """To its latest ask for more time, per attempt: said with each acknowledgement, as one may be lost."""
+        self._warnings: dict[int, TimeOver] = {}
         self._sync_at = 0
 
     def give(self, now: int, attempt: int, to: str, message: JobMessage, lane: Lane = Lane.STREAM) -> Send[JobMessage]:
@@ -71,8 +74,17 @@ class Commands:
 
     def acknowledge(self, attempt: int, worker: str, sequence: int, lane: Lane) -> Send[JobMessage]:
         """Say which report of the attempt arrived last; not said again, the next report is acknowledged too."""
-        every_ms = self._report_every_ms()
-        return Send(CHANNEL, worker, Acknowledge(self._job, self._fence, attempt, sequence, every_ms), lane)
+        every_ms, answer, over = self._report_every_ms(), self._answers.get(attempt), self._warnings.get(attempt)
+        message = Acknowledge(self._job, self._fence, attempt, sequence, every_ms, answer, over)
+        return Send(CHANNEL, worker, message, lane)
+
+    def tell_time(self, attempt: ShardAttempt, told: ShardAnswer | TimeOver) -> Send[JobMessage]:
+        """Say that it has more time, or none: at once, and from now on with each acknowledgement."""
+        if isinstance(told, ShardAnswer):
+            self._answers[attempt.number] = told
+        else:
+            self._warnings[attempt.number] = told
+        return self.acknowledge(attempt.number, attempt.place, attempt.sequence, Lane.STREAM)
 
     def pending(self, attempt: int) -> JobMessage | None:
         """What has not been answered."""
@@ -85,8 +97,8 @@ class Commands:
 
     def drop(self, attempt: int) -> None:
         """The attempt is over: nothing more is said to it."""
-        self._open.pop(attempt, None)
-        self._starts.pop(attempt, None)
+        for known in (self._open, self._starts, self._answers, self._warnings):
+            known.pop(attempt, None)
 
     def heard(self, now: int, attempt: int) -> None:
         self._heard[attempt] = now

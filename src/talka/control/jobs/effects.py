@@ -8,6 +8,7 @@ from typing import TypeAlias
 import msgspec
 
 from talka.cluster.effects import Send
+from talka.control.load.core_effects import LateNews
 from talka.control.member.leader_calls import CallEnded
 from talka.control.member.voter import VoterEffect
 from talka.wire.jobs import JobMessage
@@ -54,6 +55,15 @@ class TaskLost(msgspec.Struct, frozen=True):
     attempt: int
     worker: str
     cause: str
+
+
+class JobLate(msgspec.Struct, frozen=True):
+    """A workflow of a job was given more time, or was warned that it has none left."""
+
+    job: str
+    workflow: str
+    what: LateNews
+    text: str
 
 
 class AttemptAccepted(msgspec.Struct, frozen=True):
@@ -204,6 +214,7 @@ class WatchFailed(msgspec.Struct, frozen=True):
 
 JobsNews: TypeAlias = (
     TaskLost
+    | JobLate
     | AttemptAccepted
     | DocumentWanted
     | JobAcceptedNews

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from talka.control.load.load_job import ENDED, JobSpec, LoadJob
+from talka.control.load.more_time import terms_of
 from talka.control.load.shard_group import ShardGroup
 from talka.control.load.shard_run import LostShard, ShardAttempt, ShardRun
 from talka.units import MILLISECOND
@@ -14,6 +15,7 @@ from talka.wire.entries import AttemptEntry, JobCheckpoint, JobEntry, ShardEntry
 from talka.wire.jobs import AttemptResult
 from talka.wire.orders import JobOrder
 from talka.wire.shards import BundleSource, Source, UrlSource
+from talka.work.deadlines import Deadline, DeadlineRecord
 from talka.work.lifecycle import TaskState
 from talka.work.load import PlanSlice
 
@@ -67,7 +69,15 @@ def _workflow_entry(
         refused=run.refused,
         notes=tuple(run.notes),
         shares_with=tuple(run.shares_with),
+        deadline=_deadline_record(run.deadline),
     )
+
+
+def _deadline_record(deadline: Deadline | None) -> DeadlineRecord | None:
+    """None where it stands as it would if it were made anew. Why more time was denied last is not worth a write."""
+    if deadline is None or not (deadline.extensions or deadline.is_warned):
+        return None
+    return msgspec.structs.replace(deadline.record(), denied="")
 
 
 def _shard_entry(shard: ShardRun, closed: Mapping[int, str], numbers: Mapping[int, int]) -> ShardEntry:
@@ -145,6 +155,9 @@ def resume(
         run.stopped_ns = origin_ns + entry.stopped_ns if entry.stopped_ns >= 0 else 0
         run.has_timed_out, run.failure, run.refused = entry.has_timed_out, entry.failure, entry.refused
         run.notes = list(entry.notes)
+        if entry.deadline is not None:
+            run.deadline = Deadline.restored(entry.deadline, run.origin_ns, terms_of(run.spec))
+            run.reports = round(entry.deadline.done)  # of its reports so far: what comes now is an advance
         run.shares_with = dict.fromkeys(entry.shares_with)
         # What the manager before told to stop, this one counts as told before it tells it again.
         run.is_told_to_stop = run.state is TaskState.RUNNING and (job.is_stopping or run.has_timed_out)
@@ -180,8 +193,7 @@ def _restored(
         for window in attempt.on_result(now, result, job.origin_ns):
             run.timeline.add(window)
             job.timeline.add(window)
-        if not result.is_lost:
-            shard.provided = result.provided
+        shard.provided = result.provided or shard.provided
     for attempt in shard.attempts[-1:]:
         attempt.ended = entry.ended
     return shard

@@ -9,9 +9,11 @@ from talka.control.load.load_job import ENDED, LoadJob
 from talka.control.load.shard_group import ShardGroup
 from talka.stats.tally import Tally
 from talka.stats.windows import WINDOW_NS, Window
-from talka.wire.entries import JobEntry
+from talka.wire.channels import BadMessage
+from talka.wire.entries import JobEntry, decode_checkpoint
 from talka.wire.jobs import VIEW_LIMIT_BYTES
 from talka.wire.views import JobFacts, JobUpdate, LogLine, LostPart, WorkflowUpdate, instant_text
+from talka.work.deadlines import told
 from talka.work.lifecycle import is_final
 
 SETTLE_WINDOWS: Final = 10
@@ -54,6 +56,20 @@ def facts_of(entry: JobEntry, position: int | None = None, waits_for: str = "", 
         datacenter=entry.datacenter,
         expected_start=expected_start,
     )
+
+
+def late_of(entry: JobEntry) -> list[str]:
+    """Of each workflow that is late, what it was given and told, as the entry has it."""
+    try:
+        workflows = decode_checkpoint(entry.checkpoint).workflows if entry.checkpoint else ()
+    except BadMessage:
+        return []  # whoever takes the job over will say so
+    records = [(workflow.name, workflow.deadline) for workflow in workflows]
+    return [
+        f"{name}: {told(record.extensions, is_warned=record.is_warned)}"
+        for name, record in records
+        if record is not None
+    ]
 
 
 def update_of(
@@ -215,4 +231,5 @@ def _workflow(run: ShardGroup, now: int, steps: Mapping[str, Tally] | None, told
         windows=told.of_steps.get(run.spec.name, []),
         recent=told.recent_of_steps.get(run.spec.name, []),
         counted_ns=max(0, run.counted_at_ns - run.origin_ns) if run.origin_ns else 0,
+        late=run.late_text,
     )

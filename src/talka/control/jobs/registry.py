@@ -30,7 +30,7 @@ from talka.control.jobs.entries import EntryBook
 from talka.control.jobs.forwarding import forwarded
 from talka.control.jobs.granting import DECLINED, GRANTS_LIMIT, Granting
 from talka.control.jobs.job_checkpoint import open_workflows
-from talka.control.jobs.job_view import facts_of
+from talka.control.jobs.job_view import facts_of, late_of
 from talka.control.jobs.orders import check_order
 from talka.control.jobs.queue import QUEUE_LIMIT, JobQueue, QueueFull, no_workers_text
 from talka.control.jobs.workers.fleet import Fleet, Leaves
@@ -241,7 +241,8 @@ class Registry:
             case calls.GetResult():
                 return _answer(sender, call, calls.ResultTold(entry.result))
             case _:
-                return _answer(sender, call, calls.JobTold(self.facts(now, entry)))
+                facts = msgspec.structs.replace(self.facts(now, entry), late=late_of(entry))
+                return _answer(sender, call, calls.JobTold(facts))
 
     def _submit(self, now: int, sender: str, call: calls.ManagerCall, asked: calls.SubmitJob) -> list[JobsEffect]:
         order, key = asked.order, asked.key

@@ -13,15 +13,15 @@ import msgspec
 
 from talka.cluster.effects import Lane, Send
 from talka.control.jobs.attempt_results import AttemptResults
-from talka.control.jobs.checkpoints import AssignAttempt, Checkpoints, CountResult, Held, StartAttempt
+from talka.control.jobs.checkpoints import AssignAttempt, Checkpoints, CountResult, Held, StartAttempt, TellAttempt
 from talka.control.jobs.commands import Assignments, Commands
-from talka.control.jobs.effects import AttemptAccepted, DocumentWanted, JobsEffect, TaskLost
+from talka.control.jobs.effects import AttemptAccepted, DocumentWanted, JobLate, JobsEffect, TaskLost
 from talka.control.jobs.job_checkpoint import checkpoint_of
 from talka.control.jobs.losses import Losses
 from talka.control.jobs.take_over import TakeOver
 from talka.control.jobs.workers.granted_workers import GrantedWorkers
 from talka.control.jobs.workers.worker_keys import CannotSeal, WorkerKeys
-from talka.control.load.core_effects import JobEnded, KillCore, LoadEffect, StartCore, TellCore
+from talka.control.load.core_effects import JobEnded, KillCore, LoadEffect, StartCore, TellCore, WorkflowLate
 from talka.control.load.cores_back import cores_back, spare_cores
 from talka.control.load.load_job import LoadJob
 from talka.control.load.shard_run import ShardAttempt
@@ -41,7 +41,7 @@ from talka.wire.jobs import (
     Start,
     TaskDeclined,
 )
-from talka.wire.shards import Ack, Armed, Go, Refused, Stop, ToCore, Totals, decode_unread
+from talka.wire.shards import Ack, Armed, Go, Refused, ShardAnswer, Stop, TimeOver, ToCore, Totals, decode_unread
 from talka.work.lifecycle import JobState, TaskState
 
 
@@ -139,7 +139,7 @@ class RemoteLoad:
             if not result.is_lost:
                 return self._count(now, self._results.kept[number], result)
             attempt.on_result(now, result, self.job.origin_ns)
-            attempt.go_at_ns = run.origin_ns
+            attempt.go_at_ns, shard.provided = run.origin_ns, result.provided
             self.losses.add(now, number, f"was lost with its worker {worker}", is_stored=True)
             return []
         if worker not in self._workers.cores():
@@ -216,10 +216,7 @@ class RemoteLoad:
         assert known is not None, "whoever is over is not asked"
         ended = known.ended
         asked = self.job.on_message(now, attempt, message)
-        if known.ended == ended and all(
-            isinstance(effect, TellCore) and isinstance(effect.message, Ack) for effect in asked
-        ):
-            # Most reports change nothing that must survive; making the checkpoint of a large job takes a while.
+        if known.ended == ended and not any(map(_is_decision, asked)):
             return self._act(now, asked)
         return self._carry_out(now, asked)
 
@@ -327,8 +324,12 @@ class RemoteLoad:
                     effects += self.do(now, self._checkpoints.hold(AssignAttempt(attempt)))
                 case TellCore(attempt=attempt, message=Go() as go):
                     effects += self.do(now, self._checkpoints.hold(StartAttempt(attempt, go)))
+                case TellCore(attempt=attempt, message=ShardAnswer() | TimeOver() as told) if _is_decision(effect):
+                    effects += self.do(now, self._checkpoints.hold(TellAttempt(attempt, told)))
                 case TellCore(attempt=attempt, message=message):
                     effects += self._tell(now, attempt, message)
+                case WorkflowLate(workflow=workflow, what=what, text=text):
+                    effects.append(JobLate(self.entry.job, workflow, what, text))
                 case KillCore(attempt=attempt):
                     effects.append(self._commands.kill(attempt, self.job.place_of(attempt)))
                 case JobEnded():
@@ -347,6 +348,8 @@ class RemoteLoad:
                     effects += self._assign(now, attempt)
                 case StartAttempt(attempt=attempt, go=go):
                     effects += self._start(now, attempt, go)
+                case TellAttempt(attempt=attempt, told=told):
+                    effects += self._tell(now, attempt, told)
                 case CountResult(digest=digest, result=result):
                     effects += self._count(now, digest, result)
                 case _:
@@ -377,6 +380,9 @@ class RemoteLoad:
         if attempt in self.losses:
             return []  # its worker is gone, and a command to it would be repeated for ever
         worker = self.job.place_of(attempt)
+        known = self._running(attempt)
+        if isinstance(message, ShardAnswer | TimeOver):
+            return [] if known is None else [self._commands.tell_time(known, message)]
         if isinstance(message, Ack):
             return [self._commands.acknowledge(attempt, worker, message.sequence, Lane.STATISTICS)]
         assert isinstance(message, Stop)  # what arms a core is told by StartCore, and a start waits for the checkpoint
@@ -407,7 +413,8 @@ class RemoteLoad:
         news = TaskLost(self.entry.job, number, worker, cause)
         if not has_counts:
             return [news, *self._settle_losses(now)]
-        return [news, self._results.keep_counts(attempt, self.job.origin_ns)]
+        saved = self.job.attempts[number][1].provided
+        return [news, self._results.keep_counts(attempt, saved, self.job.origin_ns)]
 
     def _settle_losses(self, now: int) -> list[JobsEffect]:
         """Let the load job replace what was lost, once there are cores for it; without it after a while."""
@@ -437,6 +444,18 @@ class RemoteLoad:
         if self._workers.give_back(spare_cores(self.job)):
             self.job.workers = self._workers.cores()
             self._checkpoints.touch()
+
+
+def _is_decision(effect: LoadEffect) -> bool:
+    """Whether something was decided that must survive this manager. Most reports change nothing that does, and to deny
+    more time changes nothing either; making the checkpoint of a large job takes a while."""
+    match effect:
+        case TellCore(message=Ack()):
+            return False
+        case TellCore(message=ShardAnswer(answer=answer)):
+            return bool(answer)
+        case _:
+            return True
 
 
 def _is_other(known: ShardAttempt, told: Report | Finished | AttemptResult) -> bool:

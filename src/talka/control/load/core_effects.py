@@ -3,7 +3,7 @@
 See docs/decisions/0017-a-worker-is-a-core-to-its-manager.md.
 """
 
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -38,5 +38,17 @@ class JobEnded(msgspec.Struct, frozen=True):
     """Every workflow of the job has ended. Nothing follows."""
 
 
+LateNews: TypeAlias = Literal["given", "warned"]
+
+
+class WorkflowLate(msgspec.Struct, frozen=True):
+    """News: a workflow was given more time, or was warned that it has none left."""
+
+    workflow: str
+    what: LateNews
+    text: str
+    """A clause that begins with what the workflow did or has: "it was late and ..."."""
+
+
 CoreEffect: TypeAlias = StartCore | TellCore | KillCore
-LoadEffect: TypeAlias = CoreEffect | JobEnded
+LoadEffect: TypeAlias = CoreEffect | WorkflowLate | JobEnded

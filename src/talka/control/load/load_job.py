@@ -10,8 +10,9 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from talka.control.load import more_time
 from talka.control.load.allocation import Seat, allocate, by_room, claim_of
-from talka.control.load.core_effects import CoreEffect, JobEnded, LoadEffect
+from talka.control.load.core_effects import CoreEffect, JobEnded, LoadEffect, WorkflowLate
 from talka.control.load.shard_group import ShardGroup
 from talka.control.load.shard_run import LostShard, Seats, ShardAttempt, ShardRun
 from talka.control.load.times import JobTimes
@@ -30,10 +31,10 @@ from talka.wire.shards import (
     Refused,
     Settings,
     Source,
+    TimeAsked,
     Unread,
     engines_of,
 )
-from talka.work.deadlines import Deadline, Granted
 from talka.work.lifecycle import TaskState, move
 from talka.work.load import PlanSlice, Shard
 from talka.work.thresholds import Threshold, Verdict, judge, scoped, should_abort
@@ -100,6 +101,8 @@ class LoadJob(JobTimes[ShardGroup]):
         self._is_hurried = False
         self._has_just_ended = False
         """Its last workflow has, and nobody was told."""
+        self._news: list[WorkflowLate] = []
+        """Of which nobody was told."""
 
     # What happens to the job.
 
@@ -142,7 +145,7 @@ class LoadJob(JobTimes[ShardGroup]):
             effects += self._check_thresholds(now)
         for run in self.workflows.values():
             if run.state is TaskState.RUNNING and not run.stopped_ns:
-                effects += self._check_timeout(now, run)
+                effects += more_time.look(now, run, self._news)
             effects += run.tick(now)
         return self._settled(effects)
 
@@ -164,9 +167,10 @@ class LoadJob(JobTimes[ShardGroup]):
         return self._settled(self._stop_all(now))
 
     def _settled(self, effects: list[CoreEffect]) -> list[LoadEffect]:
-        """What is to be done; the end of the job comes last, and once."""
+        """What is to be done and told; the end of the job comes last, and once."""
         has_ended, self._has_just_ended = self._has_just_ended, False
-        return [*effects, JobEnded()] if has_ended else [*effects]
+        news, self._news = self._news, []
+        return [*effects, *news, JobEnded()] if has_ended else [*effects, *news]
 
     # What is known of it.
 
@@ -206,7 +210,7 @@ class LoadJob(JobTimes[ShardGroup]):
 
     def start_anew(self, run: ShardGroup) -> None:
         """Its start was decided, and no core was told of it or ever will be: it is decided again."""
-        run.state, run.origin_ns = move(run.state, TaskState.ASSIGNED), 0
+        run.state, run.origin_ns, run.deadline = move(run.state, TaskState.ASSIGNED), 0, None
         if not any(other.origin_ns for other in self.workflows.values()):
             self.origin_ns = 0
 
@@ -432,6 +436,9 @@ class LoadJob(JobTimes[ShardGroup]):
             group.timeline.add(window)
             self.timeline.add(window)
 
+    def on_asked(self, now: int, group: ShardGroup, attempt: int, asked: TimeAsked) -> list[CoreEffect]:
+        return more_time.on_asked(now, group, attempt, asked, self._news)
+
     def on_armed(self, now: int, group: ShardGroup) -> list[CoreEffect]:
         """Those that get ready on cores in common start together: getting ready would disturb the first that runs."""
         together = self._arming_beside(group)
@@ -481,27 +488,6 @@ class LoadJob(JobTimes[ShardGroup]):
         return values
 
     # Running.
-
-    def _check_timeout(self, now: int, run: ShardGroup) -> list[CoreEffect]:
-        if now - run.origin_ns <= run.spec.timeout_ns or self._is_given_more_time(now, run):
-            return []
-        run.has_timed_out = True
-        run.failure = f"it ran longer than its timeout of {run.spec.timeout_ns / SECOND:g} s"
-        return run.stop(now)
-
-    def _is_given_more_time(self, now: int, run: ShardGroup) -> bool:
-        """On a cluster others may have made it late: while its cores turn their event loops, and so report, it gets
-        more time, ever less of it."""
-        if self.workers is None:
-            return False
-        if run.deadline is None:
-            run.deadline = Deadline(run.origin_ns + run.spec.timeout_ns)
-        if now < run.deadline.until:
-            return True
-        answer = run.deadline.ask(now, run.reports)
-        if isinstance(answer, Granted):
-            run.note(f"it was late and its cores worked, so it was given {answer.ns / SECOND:g} s more")
-        return isinstance(answer, Granted)
 
     def _check_thresholds(self, now: int) -> list[CoreEffect]:
         if now < self._judge_at_ns or not any(rule.abort for rule in self._rules()):

@@ -170,6 +170,8 @@ def _workflow_order(spec: WorkflowSpec, by_name: dict[str, WorkflowSpec]) -> Wor
         announcements=spec.announcements,
         think_ns=spec.think_ns,
         is_teardown=spec.is_teardown,
+        on_timeout=spec.on_timeout,
+        saves=bool(spec.evictions),
     )
 
 

@@ -25,15 +25,18 @@ from talka.wire.shards import (
     Hello,
     MetricTotals,
     Refused,
+    ShardAnswer,
     StepTotals,
     Stop,
+    TimeAsked,
+    TimeOver,
     Totals,
     Unread,
     UnreadMetric,
     UnreadStep,
     engines_of,
 )
-from talka.work.deadlines import Deadline
+from talka.work.deadlines import Deadline, told
 from talka.work.lifecycle import TaskState, move
 from talka.work.load import Shard
 
@@ -72,6 +75,9 @@ class GroupOwner(Protocol):
 
     def on_windows(self, attempt: int, windows: Sequence[Window]) -> None: ...
 
+    def on_asked(self, now: int, group: "ShardGroup", attempt: int, asked: TimeAsked) -> list[CoreEffect]:
+        """An attempt asks for more time, and was not answered yet. What it is told goes by `answer`."""
+
     def on_armed(self, now: int, group: "ShardGroup") -> list[CoreEffect]:
         """Every shard is ready to start."""
 
@@ -102,7 +108,11 @@ class ShardGroup(WorkflowTimes):
         self.provided: dict[str, bytes] = {}
         self.engine = ""
         self.deadline: Deadline | None = None
-        """Once it has run longer than its timeout."""
+        """Once it has asked for more time, or has run longer than its timeout."""
+        self.reports = 0
+        """Heard of its attempts so far. A core reports while its event loop turns, also where its users only wait."""
+        self.warning: TimeOver | None = None
+        """What its attempts were told when its time was over."""
         self.timeline = Timeline()
         self.shares_with: dict[str, None] = {}
         """Workflows that had shards on one of its cores at the same time."""
@@ -113,6 +123,12 @@ class ShardGroup(WorkflowTimes):
         """By shard: how the last core went that died before the start."""
 
     # What is known of it.
+
+    @property
+    def late_text(self) -> str:
+        """What more time it was given, and whether it has none left, in words; empty while it is not late."""
+        deadline = self.deadline
+        return "" if deadline is None else told(deadline.extensions, is_warned=deadline.is_warned)
 
     @property
     def is_armed(self) -> bool:
@@ -158,11 +174,6 @@ class ShardGroup(WorkflowTimes):
             whole.interrupted_iterations += tally.interrupted_iterations
             whole.exchanges.merge(tally.exchanges)
         return whole
-
-    @property
-    def reports(self) -> int:
-        """Heard of its attempts so far. A core reports while its event loop turns, also where its users only wait."""
-        return sum(attempt.sequence for shard in self.shards for attempt in shard.attempts)
 
     @property
     def counted_at_ns(self) -> int:
@@ -231,6 +242,20 @@ class ShardGroup(WorkflowTimes):
         shard.current.go_at_ns = start_ns
         return TellCore(shard.current.number, Go(start_ns, self.origin_ns, self._owner.job_origin_ns))
 
+    def warn(self, warning: TimeOver) -> list[CoreEffect]:
+        """Its time is over: those that have begun are told once."""
+        if self.warning is not None:
+            return []
+        self.warning = warning
+        return [TellCore(number, warning) for number, _, attempt in self.attempts() if attempt.go_at_ns]
+
+    def answer(self, number: int, answer: ShardAnswer) -> list[CoreEffect]:
+        """An attempt that asked for more time is told what it has."""
+        if number not in self._owner.attempts:
+            return []
+        self._owner.attempts[number][2].answered = answer.number
+        return [TellCore(number, answer)]
+
     def _on_armed(self, now: int, shard: ShardRun) -> list[CoreEffect]:
         if self.state is TaskState.RUNNING:
             if shard.current.go_at_ns:
@@ -240,7 +265,8 @@ class ShardGroup(WorkflowTimes):
             if shard.gap is None and start_ns > self.origin_ns:
                 self._open_gap(now, shard, "was told to start late: its manager was lost")
             self._close_gap(shard, start_ns)
-            return [self._send_off(shard, start_ns)]
+            warnings = [] if self.warning is None else [TellCore(shard.current.number, self.warning)]
+            return [self._send_off(shard, start_ns), *warnings]
         return self._owner.on_armed(now, self) if self.is_armed else []
 
     # What happens to it.
@@ -265,14 +291,18 @@ class ShardGroup(WorkflowTimes):
                 return self._on_totals(now, number, message)
 
     def _on_totals(self, now: int, number: int, message: Totals) -> list[CoreEffect]:
-        _, _, attempt = self._owner.attempts[number]
+        _, shard, attempt = self._owner.attempts[number]
         if message.sequence > attempt.sequence:
             if not attempt.is_whole(message):
                 return []  # a part of it was shed on the way: the next report has everything
+            self.reports += 1
             self._owner.on_windows(number, attempt.on_totals(now, message))
+            shard.provided = message.provided or shard.provided
         effects: list[CoreEffect] = [TellCore(number, Ack(message.sequence))]
         if message.final:
             effects += self.on_final(now, number, message.provided, message.notes, message.failure)
+        elif message.asked is not None and message.asked.number > attempt.answered:
+            effects += self._owner.on_asked(now, self, number, message.asked)
         return effects
 
     def on_final(

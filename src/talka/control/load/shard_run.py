@@ -75,6 +75,8 @@ class ShardAttempt:
         """Cores the worker lost and replaced by itself."""
         self.ended: tuple[int, ...] = ()
         """Of an attempt of several shards: places of those that have ended, while others of it run."""
+        self.answered = 0
+        """Number of its latest ask for more time that was answered."""
         self._newest_window = -1
         self._tally = Tally()
         self._unread: dict[Part, bytes] = {}

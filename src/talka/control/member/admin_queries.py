@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from talka.cluster.membership.members import Status
-from talka.control.member.announcement import standing_of
+from talka.control.member.announcement import standing_of, zone_of
 from talka.control.member.composite import ClusterMember
 from talka.control.member.key_distribution import KeyDistribution, KeyEffect
 from talka.control.member.metrics import Counted, metrics_text
@@ -54,6 +54,7 @@ class MemberFacts(msgspec.Struct, frozen=True):
     """Whether it is the member that answers."""
     protocol: str = ""
     """The version that the member that answers speaks with it; of itself, its own. Empty: it is not there."""
+    region: str = ""
 
 
 class MembersPage(msgspec.Struct, frozen=True):
@@ -156,12 +157,13 @@ def _members(member: ClusterMember[Any], after: str, page_limit: int) -> Members
             me.address,
             str(me.boot),
             me.incarnation,
-            me.zone,
+            zone_of(me.zone, mine.datacenter if mine else ""),
             mine.role if mine else "",
             mine.datacenter if mine else "",
             mine.software if mine else "",
             self=True,
             protocol=str(member.agreements.mine.version),
+            region=member.announcer.region if member.announcer else "",
         )
     ]
     for other in membership.members():
@@ -174,7 +176,7 @@ def _members(member: ClusterMember[Any], after: str, page_limit: int) -> Members
                 other.address,
                 str(other.boot),
                 other.incarnation,
-                other.zone,
+                zone_of(other.zone, standing.datacenter if standing else ""),
                 standing.role if standing else "",
                 standing.datacenter if standing else "",
                 standing.software if standing else "",
@@ -182,6 +184,7 @@ def _members(member: ClusterMember[Any], after: str, page_limit: int) -> Members
                 other.reason if is_accused else "",
                 not other.blocked,
                 protocol="" if other.status > Status.SUSPECT else str(member.agreements.of(other.name).version),
+                region=standing.region if standing else "",
             )
         )
     later = sorted((fact for fact in facts if fact.name > after), key=lambda fact: fact.name)

@@ -21,6 +21,7 @@ class Announcement(msgspec.Struct, frozen=True, array_like=True):
     """The term it leads in; 0 when it does not. A hint: who must be sure asks the voters."""
     api: Annotated[str, Meta(max_length=300)] = ""
     """Where clients reach its API."""
+    region: Annotated[str, Meta(max_length=64)] = ""
 
 
 _decoder = msgspec.msgpack.Decoder(Announcement)
@@ -36,6 +37,11 @@ def standing_of(member: Member) -> Announcement | None:
         return None
 
 
+def zone_of(zone: str, datacenter: str) -> str:
+    """What a member said of its zone, by what membership has: the datacenter counts as one where no zone was said."""
+    return "" if zone == datacenter else zone
+
+
 class Announcer:
     """Keeps what this member says of itself up to date."""
 
@@ -44,12 +50,20 @@ class Announcer:
         self._membership = membership
         self._leads = 0
         self.api = ""
+        self.region = ""
 
     def tell(self, now: int, *, spread: bool) -> None:
         """Others learn it with probes and syncs; with `spread` at once."""
         me = self._admission.me
         standing = Announcement(
-            self._admission.ring.digest, me.role, me.version, me.datacenter, me.software, self._leads, self.api
+            self._admission.ring.digest,
+            me.role,
+            me.version,
+            me.datacenter,
+            me.software,
+            self._leads,
+            self.api,
+            self.region,
         )
         self._membership.set_state(now, msgspec.msgpack.encode(standing), spread=spread)
 

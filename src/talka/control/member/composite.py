@@ -42,6 +42,7 @@ from talka.wire.security.keys import decode_ring
 from talka.wire.security.permissions import name_of
 from talka.wire.security.roles import NOBODY, Proven, Role
 from talka.wire.tasks import TaskMessage
+from talka.wire.versions import ONE_LIFE
 
 ADDRESSES_LIMIT: Final = 16_384
 VOTER: Final = 0
@@ -457,7 +458,8 @@ class ClusterMember(Generic[PartEffect]):
             frame = self._wrap(now, send.channel.number, body, send.updates, key_id=key_id)
             return Transmit(send.to, frame, send.lane)
         # What only newer sides understand is for the life that was found to be one.
-        life = self.agreements.life_of(send.to) if send.message.needs else 0
+        is_meant = send.message.needs > 0 and self.agreements.of(send.to).knows(ONE_LIFE)
+        life = self.agreements.life_of(send.to) if is_meant else 0
         frame = self._wrap(now, send.channel.number, body, to=send.to, life=life)
         return Transmit(self.address_of(send.to), frame, send.lane)
 

@@ -56,7 +56,9 @@ def _counts_of(member: ClusterMember[Any], now: int) -> dict[str, Counted]:
         counted |= {
             "term": election.term,
             "is_leader": int(election.is_leading(now)),
+            "voters": len(election.config.names()),
             "voters_answering": len(election.electorate.answering(now)),
+            "quorum_breaker_open": int(member.voter.is_breaker_open),
         }
     if member.admission is not None:
         rings = member.admission.rings

@@ -64,6 +64,8 @@ GROUPS: Final = (
         (
             _gauge("term", "The term of leadership that this voter knows."),
             _gauge("is_leader", "1 on the voter that leads."),
+            _gauge("voters", "Voters that there are."),
+            _gauge("quorum_breaker_open", "1 while writes are refused, because no majority answered again and again."),
             _gauge("voters_answering", "Voters heard from lately, this one included."),
         ),
     ),
@@ -73,6 +75,7 @@ GROUPS: Final = (
             _counter("frames_admitted_total", "Frames of other nodes that were let in."),
             _counter("frames_refused_total", "Frames that were turned away, by reason.", "reason"),
             _counter("frames_refused_by_role_total", "Messages that the role of their sender may not say.", "message"),
+            _gauge("certificate_expires_seconds", "Until its own certificate and its authority's end.", "certificate"),
             _gauge("peers", "Nodes that it speaks with, by the version of the protocol agreed on.", "version"),
             _counter("messages_unsaid_total", "Messages not said, as the peer is older than they.", "message"),
             _counter("challenges_total", "Lives of nodes that were asked to prove that they live."),
@@ -84,6 +87,9 @@ GROUPS: Final = (
             _counter("stream_bytes_sent_total", "Bytes that were sent over streams."),
             _gauge("stream_connections", "Streams that are open."),
             _counter("stream_problems_total", "Streams that failed or were refused, by reason.", "reason"),
+            _gauge("stream_breakers", "Peers that are dialled, by the state of their breaker.", "state"),
+            _gauge("disk_bytes", "Size of the disk that the data folder is on."),
+            _gauge("disk_free_bytes", "What is free on the disk that the data folder is on."),
             _counter("process_cpu_seconds_total", "Processor time that this process has used, in seconds."),
         ),
     ),
@@ -93,6 +99,14 @@ GROUPS: Final = (
             _gauge("jobs_led", "Jobs that this manager leads."),
             _gauge("overload_level", "0 well, 1 busy, 2 stressed, 3 overloaded."),
             _counter("worker_evictions_total", "Workers that this manager heard were given up."),
+            _counter("clock_jumps_total", "Times the clock of the day was set while this manager ran."),
+            _gauge("api_clients", "Clients of the API whose requests are counted."),
+            _counter("api_rate_limited_total", "Requests of the API that were beyond a client's limit."),
+            _counter(
+                "workflows_late_total",
+                "Times that a workflow was given more time or warned, by which of the two.",
+                "what",
+            ),
             _counter("calls_total", "Questions that this manager asked the leader."),
             _counter("calls_refused_total", "Questions and requests that were refused, by reason.", "reason"),
         ),
@@ -102,6 +116,12 @@ GROUPS: Final = (
         (
             _gauge("jobs_queued", "Jobs that wait for cores."),
             _gauge("workers", "Workers that the leader knows."),
+            _gauge("workers_by_state", "Workers that the leader knows, by state.", "state"),
+            _gauge("workers_silent", "Workers that have a lease and are silent."),
+            _gauge(
+                "worker_breakers", "Workers, by the state of their breaker: an open one is given no load test.", "state"
+            ),
+            _gauge("worker_lease_seconds", "The lease of workers: who is silent for longer is given up."),
             _gauge("cores", "Cores of workers that are there."),
             _gauge("cores_free", "Cores that no job has."),
             _gauge("cores_usable", "Cores that a job could be given."),
@@ -132,6 +152,19 @@ GROUPS: Final = (
         ),
     ),
     MetricGroup(
+        "Managers with a store: tasks by handler",
+        (
+            _gauge("queue_waiting", "Tasks that are ready to run, by handler.", "handler"),
+            _gauge("queue_active", "Tasks that workers have, by handler.", "handler"),
+            _gauge("queue_delayed", "Tasks that wait for their time, by handler.", "handler"),
+            _gauge("queue_blocked", "Tasks that wait for others, or whose job is paused, by handler.", "handler"),
+            _gauge("queue_oldest_seconds", "For how long the first in line has been ready, by handler.", "handler"),
+            _counter("queue_completed_total", "Tasks completed since this manager started, by handler.", "handler"),
+            _counter("queue_failed_total", "Tasks given up since this manager started, by handler.", "handler"),
+            _counter("queue_dead_total", "Those of them that became dead letters, by handler.", "handler"),
+        ),
+    ),
+    MetricGroup(
         "Workers",
         (
             _gauge("worker_cores", "Cores that this worker offers."),
@@ -143,6 +176,18 @@ GROUPS: Final = (
             _gauge("worker_tasks_armed", "Parts of load jobs that wait for the instant to start at."),
             _gauge("worker_tasks_running", "Parts of load jobs that run."),
             _gauge("worker_tasks_ended", "Parts of load jobs that ended and whose result was not taken yet."),
+            _gauge("worker_manager_addresses", "Addresses at which managers may be, remembered and configured."),
+            _counter("worker_manager_searches_total", "Times this worker began to look for managers."),
+            _counter("worker_manager_greetings_total", "Greetings to addresses at which managers may be."),
+            _counter("worker_manager_greetings_failed_total", "Greetings that were not answered in time."),
+            _gauge("worker_bundle_sources", "Managers that bundles can be fetched from."),
+            _counter("worker_bundle_source_failures_total", "Managers that were silent when a bundle was fetched."),
+            _counter("worker_bundle_source_slow_total", "Managers that were left for being slow beside another."),
+            _counter("worker_bundle_source_switches_total", "Times bundles came from another manager than before."),
+            _gauge(
+                "worker_bundle_source_latency_seconds",
+                "Mean time until the manager that bundles come from has answered.",
+            ),
             _counter("worker_attempts_total", "Attempts of tasks that ended here, by outcome.", "outcome"),
             _counter(
                 "worker_task_messages_refused_total",

@@ -20,7 +20,7 @@ from talka.cluster.leadership.quorum import breaker_text, majority
 from talka.cluster.leadership.timings import LAN, LeadershipConfig
 from talka.cluster.leadership.voters import CONFIG_KEY, LEADER_KEY
 from talka.cluster.leases import Busy, Ended, GrantedNow, HeldLease, LeaseExpired, LeasesFull, LeaseTable, Write
-from talka.control.member.breaker import Breaker
+from talka.control.member.breaker import Breaker, BreakerState
 from talka.errors import Invalid
 from talka.wire.leadership import LeadershipMessage
 from talka.wire.leases import (
@@ -84,6 +84,11 @@ class Voter:
         self._ref = OWN_REFS
         self._writes: dict[int, int] = {}  # callers' references; bounded like the grants
         self._grants: dict[int, Write] = {}  # bounded by the writes a term may have under way
+
+    @property
+    def is_breaker_open(self) -> bool:
+        """No majority answered again and again: writes are refused until a probe succeeds."""
+        return self._breaker.state is not BreakerState.CLOSED
 
     @property
     def next_tick_at(self) -> int:

@@ -9,6 +9,7 @@ from typing import Final
 
 from talka.cluster.effects import PersistBlob, Send
 from talka.control.blobs.fetching import BlobFetch
+from talka.control.member.peer_pool import PeerPool, PooledPeer
 from talka.control.worker.writes import WorkerWrites
 from talka.units import NEVER
 from talka.wire.jobs import JobMessage, Piece
@@ -24,12 +25,11 @@ class WorkerBundles:
     After each, `take_problems` says what cannot be had.
     """
 
-    def __init__(self, here: Iterable[str], sources: tuple[str, ...], rng: Random, writes: WorkerWrites) -> None:
-        self.sources = sources
-        """Managers, who keep bundles."""
+    def __init__(self, here: Iterable[str], own: PooledPeer, rng: Random, writes: WorkerWrites) -> None:
+        self.pool = PeerPool(own, "bundles", rng)
+        """Managers, who keep bundles: a near one is asked first, and the next one where it does not answer."""
         self._here = dict.fromkeys(here)
         """By digest, least recently used first."""
-        self._rng = rng
         self._writes = writes
         self._fetches: dict[str, BlobFetch] = {}
         self._on_way: dict[int, str] = {}
@@ -58,7 +58,7 @@ class WorkerBundles:
         if self.is_busy:
             self._problems[digest] = f"{FETCHES_LIMIT} others are on their way"
             return []
-        fetch = self._fetches[digest] = BlobFetch(digest, size_bytes, self.sources, self._rng)
+        fetch = self._fetches[digest] = BlobFetch(digest, size_bytes, self.pool.order(now))
         return self._after(fetch, fetch.start(now), ())
 
     def on_piece(
@@ -66,13 +66,19 @@ class WorkerBundles:
     ) -> list[Send[JobMessage] | PersistBlob]:
         """`wanted` are the digests of bundles that shards run from or wait for."""
         fetch = self._fetches.get(piece.digest)
-        return [] if fetch is None else self._after(fetch, fetch.on_piece(now, sender, piece), wanted)
+        if fetch is None:
+            return []
+        if sender == fetch.awaited:
+            self.pool.succeeded(now, sender, fetch.asked_at)
+        return self._after(fetch, fetch.on_piece(now, sender, piece), wanted)
 
     def tick(self, now: int, wanted: Collection[str]) -> list[Send[JobMessage] | PersistBlob]:
         effects: list[Send[JobMessage] | PersistBlob] = []
         for digest, fetch in list(self._fetches.items()):
             if now < fetch.next_tick_at:
                 continue
+            if fetch.awaited:
+                self.pool.failed(now, fetch.awaited, fetch.asked_at)
             if digest in wanted:
                 effects += self._after(fetch, fetch.tick(now), wanted)
             else:  # whoever waited for it is gone

@@ -16,6 +16,8 @@ import msgspec
 
 from talka.cluster.effects import Lane, Send
 from talka.cluster.fencing import Apply, Fence, PersistFirst, Refuse, Token
+from talka.control.member.manager_search import ManagerSearch, place_of
+from talka.control.member.peer_pool import PooledPeer
 from talka.control.member.signers import Signers
 from talka.control.tasks.frame_link import FRAMES
 from talka.control.tasks.worker_link import ToKeeper
@@ -41,8 +43,10 @@ from talka.control.worker.machine_told import MachineTold
 from talka.control.worker.reporter import ShardReporter
 from talka.control.worker.variables import WorkerVariables
 from talka.control.worker.writes import WorkerWrites
+from talka.units import SECOND
 from talka.wire.jobs import (
     CHANNEL,
+    MANAGERS_LIMIT,
     Acknowledge,
     Assign,
     Beat,
@@ -50,6 +54,7 @@ from talka.wire.jobs import (
     Goodbye,
     Halt,
     JobMessage,
+    ManagerAt,
     NoTask,
     Piece,
     Reconcile,
@@ -68,6 +73,7 @@ from talka.wire.shards import FromCore
 from talka.wire.tasks import AskHeld, AssignTasks, FromHandlers, Recall, ResultsStored, TaskInputs, TimeAnswers
 
 FENCE_KEY: Final = "fence"
+MANAGERS_KEY: Final = "managers"
 WAITING_LIMIT: Final = 1024
 REASON_LIMIT: Final = 4096
 
@@ -101,6 +107,7 @@ class Worker:
         self.name = name
         self.boot = boot
         self.facts = msgspec.structs.replace(facts, is_loading=bool(handlers))
+        self.search = ManagerSearch(name, place_of(facts), stored.get(MANAGERS_KEY), rng, now)
         self.managers = managers
         self.refused: dict[str, int] = {}
         """Messages that were not obeyed, by reason."""
@@ -114,7 +121,7 @@ class Worker:
         self.shards = HeldShards(
             name,
             facts.cores,
-            WorkerBundles(bundles, managers, rng, self._writes),
+            WorkerBundles(bundles, PooledPeer(name, place_of(facts)), rng, self._writes),
             signers=signers,
             variables=variables,
             writes=self._writes,
@@ -133,6 +140,7 @@ class Worker:
             code=CodeSource(self.shards.bundles, signers) if facts.accepts_code else None,
         )
         self.machine = MachineTold()
+        self._go_by(managers)
         self.shards.others_want = lambda: self.handlers.room.bundles
         self._problem = ""
         """Of the handlers, as the last beat told it."""
@@ -160,7 +168,7 @@ class Worker:
     @property
     def next_tick_at(self) -> int:
         at = min(self._beat_at, self._lease.next_check_at, self._fences.next_sweep_at)
-        at = min(at, self.shards.next_tick_at, self.handlers.next_tick_at)
+        at = min(at, self.shards.next_tick_at, self.handlers.next_tick_at, self.search.next_tick_at)
         return min([at, *(held.next_at for held in self.shards)])
 
     # What happens.
@@ -174,6 +182,7 @@ class Worker:
 
     def tick(self, now: int) -> list[WorkerEffect]:
         effects = self._check_lease(now)
+        effects += self.search.tick(now)
         if now >= self._beat_at:
             effects += self._beat(now)
         if now >= self._fences.next_sweep_at:
@@ -205,8 +214,8 @@ class Worker:
                 effects += self.shards.on_piece(now, sender, message)
             case Sync(number=number):
                 effects.append(Send(CHANNEL, sender, Synced(number, now), Lane.CONTROL))
-            case Elsewhere():
-                pass  # the leader hears the same beats
+            case Elsewhere(managers=managers):
+                effects += self._on_elsewhere(now, managers)
             case _:
                 self._count("unexpected")
         return self._done(now, effects)
@@ -267,12 +276,15 @@ class Worker:
         """Every core has ended, and this worker with them."""
         return [Send(CHANNEL, manager, Goodbye(), Lane.CONTROL) for manager in self.managers]
 
-    def set_managers(self, names: tuple[str, ...]) -> None:
-        """Managers the shell has met; the leader may name others."""
-        self.managers = self.shards.bundles.sources = names
+    def on_welcomed(self, now: int, address: str, manager: str) -> list[WorkerEffect]:
+        """The manager at this address lets this worker in: it need not wait for the next beat."""
+        self.search.welcomed(now, address, manager)
+        if self._lease.is_held:
+            return []  # the leader names all
+        self._go_by((*self.managers, manager))
+        return self.beat_now(now)
 
     def beat_now(self, now: int) -> list[WorkerEffect]:
-        """A manager was met: it need not wait for the next beat."""
         self._beat_at = now
         return self.tick(now)
 
@@ -280,6 +292,21 @@ class Worker:
         """What the next beat says of this worker."""
         self.facts = facts
         self.shards.pool.cores = facts.cores
+
+    def counts_of_peers(self) -> dict[str, float]:
+        """Of whom it asks: managers that may be there, and those that bundles come from."""
+        search, pool = self.search, self.shards.bundles.pool
+        return {
+            "worker_manager_addresses": len(search.addresses),
+            "worker_manager_searches_total": search.searches,
+            "worker_manager_greetings_total": search.greetings,
+            "worker_manager_greetings_failed_total": search.failures,
+            "worker_bundle_sources": len(pool),
+            "worker_bundle_source_failures_total": pool.failures,
+            "worker_bundle_source_slow_total": pool.slow,
+            "worker_bundle_source_switches_total": pool.switches,
+            "worker_bundle_source_latency_seconds": pool.latency_ns(pool.current) / SECOND,
+        }
 
     # The lease.
 
@@ -301,6 +328,7 @@ class Worker:
             quiet,
             tasks,
             self.is_leaving,
+            not self._lease.is_held,
         )
         return [Send(CHANNEL, manager, beat, Lane.CONTROL) for manager in self.managers]
 
@@ -340,10 +368,10 @@ class Worker:
             effects.append(WorkerLeaseGranted(sender))
             self.handlers.lease_granted(renew.number)
         self._signers.name(renew.signers)
+        self.search.rest()
         names = tuple(manager.name for manager in renew.managers)
-        if names and names != self.managers:
-            self.managers = self.shards.bundles.sources = names
-            effects.append(ManagersLearned(renew.managers))
+        if names:
+            effects += self._learned(now, renew.managers, names)
         effects += self._ordered_to_drain(now, renew)
         for held in self.shards:
             if held.job in renew.orphans:
@@ -351,6 +379,33 @@ class Worker:
             elif held.job in renew.cancelled and held.stage != "ended":
                 effects += self.shards.stop(now, held, is_cancelled=True)
         return effects
+
+    def _on_elsewhere(self, now: int, managers: tuple[ManagerAt, ...]) -> list[WorkerEffect]:
+        """A manager that does not lead says where others are. Once there is a lease, the leader does."""
+        self.search.heard()
+        if self._lease.is_held or not managers:
+            return []
+        names = dict.fromkeys((*self.managers, *(manager.name for manager in managers)))
+        effects = self._learned(now, managers, tuple(names))
+        if effects:
+            self._beat_at = now  # the leader need not wait for the next beat
+        return effects
+
+    def _learned(self, now: int, managers: tuple[ManagerAt, ...], names: tuple[str, ...]) -> list[WorkerEffect]:
+        """These were told of; from now on it goes by managers of these names."""
+        content = self.search.told(now, managers)
+        effects: list[WorkerEffect] = []
+        if content is not None:
+            effects.append(self._writes.persist(((MANAGERS_KEY, content),)))
+        if content is not None or names[-MANAGERS_LIMIT:] != self.managers:
+            self._go_by(names)
+            effects.append(ManagersLearned(managers))
+        return effects
+
+    def _go_by(self, names: tuple[str, ...]) -> None:
+        """It beats to these, and fetches bundles from them."""
+        self.managers = tuple(dict.fromkeys(names))[-MANAGERS_LIMIT:]
+        self.shards.bundles.pool.set_peers(self.search.peer(name) for name in self.managers)
 
     def _ordered_to_drain(self, now: int, renew: Renew) -> list[WorkerEffect]:
         """It stays as it was ordered until it is ordered otherwise, or started anew: the next leader knows of it by its
@@ -373,6 +428,7 @@ class Worker:
     def _check_lease(self, now: int) -> list[WorkerEffect]:
         if not self._lease.has_ended(now):
             return []
+        self.search.seek(now)
         reason = "no manager renewed the lease in time"
         self.machine.tell_anew()
         effects: list[WorkerEffect] = [LeaseEnded(reason)]
@@ -431,9 +487,9 @@ class Worker:
             case Halt():
                 killed = self.shards.kill(now, held, "its manager said so")
                 return [*killed, *self._no_task(sender, message)]
-            case Acknowledge(sequence=sequence, every_ms=every_ms):
+            case Acknowledge(sequence=sequence, every_ms=every_ms, answer=answer, over=over):
                 held.acknowledged(now, sequence, every_ms)
-                return []
+                return [*self.shards.on_time_told(now, held, answer, over)]
             case ResultAccepted():  # pragma: no branch - the type checker sees that no message is left
                 return [*self.shards.kill(now, held, "its manager no longer needs it")]
 

@@ -6,6 +6,7 @@ import msgspec
 
 from talka.cluster.effects import Persist, PersistBlob, Send
 from talka.control.load.core_effects import CoreEffect
+from talka.control.member.manager_search import GreetManager
 from talka.control.tasks.worker_link import ToKeeper
 from talka.wire.attempts import Dropped
 from talka.wire.jobs import JobMessage, ManagerAt, QuietState
@@ -178,5 +179,13 @@ ShardsEffect: TypeAlias = (
 )
 """Of what a worker holds of load jobs."""
 WorkerEffect: TypeAlias = (
-    ShardsEffect | CoresEffect | CoresUntil | ManagersLearned | WorkerLeaseGranted | LeaseEnded | Drained | Undrained
+    ShardsEffect
+    | CoresEffect
+    | CoresUntil
+    | ManagersLearned
+    | GreetManager
+    | WorkerLeaseGranted
+    | LeaseEnded
+    | Drained
+    | Undrained
 )

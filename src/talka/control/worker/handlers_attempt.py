@@ -68,8 +68,8 @@ class AttemptTime:
         self._wanted_limit = wanted_limit
         limit_ns = attempt.limit_ms * MILLISECOND
         # What it gets is decided elsewhere: here there is none to be given.
-        self._terms = msgspec.structs.replace(terms_of(limit_ns, attempt.on_timeout), extensions=0)
-        self._deadline = Deadline(began_at + limit_ns if limit_ns else NEVER, self._terms)
+        terms = msgspec.structs.replace(terms_of(limit_ns, attempt.on_timeout), extensions=0)
+        self._deadline = Deadline(began_at + limit_ns if limit_ns else NEVER, terms)
         self._ahead_ns = min(ASK_AHEAD_NS, limit_ns // 6)
         self.heeds = False
         """Its code does something when it is warned."""
@@ -142,9 +142,9 @@ class AttemptTime:
         return look
 
     def _tick(self, now: int) -> Turn | None:
-        deadline, terms = self._deadline, self._terms
-        if not (self.heeds or terms.on_timeout == "notify"):
-            deadline.terms = msgspec.structs.replace(terms, grace_ns=0)  # nobody would use it
+        deadline = self._deadline
+        if not self.heeds:
+            deadline.terms = msgspec.structs.replace(deadline.terms, grace_ns=0)  # nobody would use it
         turn = deadline.tick(now, 0)
         return deadline.tick(now, 0) if deadline.until <= now and isinstance(turn, Warned) else turn
 

@@ -44,7 +44,19 @@ from talka.wire.jobs import (
     WantBlob,
 )
 from talka.wire.security.envelopes import BadEnvelope
-from talka.wire.shards import Arm, BundleSource, FromCore, Hello, Refused, Source, Totals, UrlSource, digest_of_url
+from talka.wire.shards import (
+    Arm,
+    BundleSource,
+    FromCore,
+    Hello,
+    Refused,
+    ShardAnswer,
+    Source,
+    TimeOver,
+    Totals,
+    UrlSource,
+    digest_of_url,
+)
 
 RESULT_PREFIX: Final = "result/"
 HELD_LIMIT: Final = 512
@@ -270,6 +282,16 @@ class HeldShards:
 
     def go(self, now: int, held: ShardReporter, start: Start) -> list[ShardsEffect]:
         return [] if held.shards is None else self._settle(now, held, held.shards.go(now, start))
+
+    def on_time_told(
+        self, now: int, held: ShardReporter, answer: ShardAnswer | None, over: TimeOver | None
+    ) -> list[ShardsEffect]:
+        """What its manager says of its time, and says again with each acknowledgement."""
+        if held.shards is None:
+            return []
+        answered = [] if answer is None else held.shards.on_answer(answer)
+        warned = [] if over is None else held.shards.warn(over)
+        return self._settle(now, held, [*answered, *warned])
 
     def stop(self, now: int, held: ShardReporter, *, is_cancelled: bool = False) -> list[ShardsEffect]:
         """`is_cancelled`: not by order of the manager that leads its job."""

@@ -34,6 +34,8 @@ class ShardsReport:
         self._values: dict[str, int] = {}
         """Of each metric likewise."""
         self._sent: dict[int, _Sent] = {}
+        self._acknowledged = 0
+        """The latest report of which whoever leads the job now is known to have all."""
 
     def build(self, tallies: Sequence[Tally], *, blurred: bool = False) -> tuple[list[FromCore], Tally, list[Window]]:
         """Steps and metrics that changed, what else was counted, and windows: those of the next `sequence`.
@@ -75,16 +77,22 @@ class ShardsReport:
         sent = self._sent.get(sequence)
         if sent is None:
             return False
+        self._acknowledged = max(self._acknowledged, sequence)
         self._counts, self._values = sent.counts, sent.values
         self.windows.acknowledge(sent.last_window)
         for earlier in [earlier for earlier in self._sent if earlier <= sequence]:
             del self._sent[earlier]
         return True
 
+    def has_reached(self, sequence: int) -> bool:
+        """Whether this report or a later one was acknowledged by whoever leads the job now."""
+        return self._acknowledged >= sequence
+
     def reset(self) -> None:
         """A new manager leads: it has nothing, and what the earlier one acknowledges says nothing. The sequence goes on
         growing."""
         self._sent.clear()
+        self._acknowledged = 0
         self._counts, self._values = {}, {}
         self.windows.reset()
 

@@ -20,7 +20,7 @@ from talka.stats.windows import WINDOW_NS, Window
 from talka.units import NEVER, SECOND
 from talka.wire.jobs import Assign, AttemptResult, Start, encode_result
 from talka.wire.orders import WorkflowOrder
-from talka.wire.shards import Arm, FromCore, Gap, Source, Totals
+from talka.wire.shards import Arm, FromCore, Gap, ShardAnswer, Source, TimeAsked, TimeOver, Totals
 from talka.work.lifecycle import TaskState, move
 from talka.work.load import Shard
 
@@ -51,6 +51,13 @@ class WorkerShards:
         self._told_up_to: dict[int, int] = {}
         """Index of the last window that was told, by attempt: what it has not told yet is later."""
         self._is_cancelled = False
+        self._asked: TimeAsked | None = None
+        """What the manager is asked until it answers: of one or several cores, at most one at a time."""
+        self._asks = 0
+        self._askers: dict[int, int] = {}
+        """Number of the ask of each core that waits for that answer, by number of its try."""
+        self._saved_in = 0
+        """The first report that told what was saved after a warning. 0: none yet."""
         spec = WorkflowOrder(
             name=assign.workflow,
             plan=assign.plan,
@@ -111,6 +118,21 @@ class WorkerShards:
             return []
         return self._planned(self.on_done(now, self.group))
 
+    def on_answer(self, answer: ShardAnswer) -> list[CoreEffect]:
+        """The manager answers an ask for more time."""
+        if self._asked is None or answer.number != self._asked.number:
+            return []
+        askers, self._askers, self._asked = self._askers, {}, None
+        return [
+            effect
+            for core, number in askers.items()
+            for effect in self.group.answer(core, ShardAnswer(number, answer.answer))
+        ]
+
+    def warn(self, warning: TimeOver) -> list[CoreEffect]:
+        """The manager says that its time is over; heard again, it says nothing new."""
+        return self.group.warn(warning)
+
     def tick(self, now: int) -> list[CoreEffect]:
         return self._planned(self.group.tick(now))
 
@@ -134,6 +156,14 @@ class WorkerShards:
         for window in windows:
             self.reports.windows.add(window)
             self._told_up_to[attempt] = max(self._told_up_to.get(attempt, -1), window.index)
+
+    def on_asked(self, now: int, group: ShardGroup, attempt: int, asked: TimeAsked) -> list[CoreEffect]:
+        """Told with the next report. Cores that ask meanwhile get the same answer."""
+        if self._asked is None:
+            self._asks += 1
+            self._asked = TimeAsked(self._asks, asked.estimate_ns, asked.reason)
+        self._askers[attempt] = asked.number
+        return []
 
     def on_armed(self, now: int, group: ShardGroup) -> list[CoreEffect]:
         self.stage = "armed"
@@ -182,8 +212,20 @@ class WorkerShards:
             age_ns=max(0, now - made_at_ns),
             made_at_ns=made_at_ns,
             ended=self.ended,
+            asked=self._asked,
+            provided=self._saved(),
         )
         return [*parts, totals]
+
+    def _saved(self) -> dict[str, bytes]:
+        """What its cores have saved after a warning, until a report with it was acknowledged."""
+        if self.group.warning is None or (self._saved_in and self.reports.has_reached(self._saved_in)):
+            return {}
+        self.group.collect_provided()
+        if not self.group.provided:
+            return {}
+        self._saved_in = self._saved_in or self.reports.sequence
+        return self.group.provided
 
     @property
     def ended(self) -> tuple[int, ...]:

@@ -74,6 +74,7 @@ class InlineRun(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a job."""
 
     state: JobState
+    """Its end; or paused, by `on_timeout`, and what else of it ran has ended."""
     reason: str
     tasks: dict[str, InlineTask]
     took_s: float
@@ -216,7 +217,7 @@ class InlineTime:
         # Seconds as a float may be a little early.
         deadline, attempt = self._deadline, self._attempt
         now = self._loop.clock.now_ns = max(self._loop.clock.now_ns, deadline.next_at)
-        if not self.heeds and deadline.terms.on_timeout != "notify":
+        if not self.heeds:
             deadline.terms = msgspec.structs.replace(deadline.terms, grace_ns=0)
         turn = deadline.tick(now, self.done)
         if isinstance(turn, Evict | PutAside):
@@ -277,6 +278,8 @@ class Inline:
         while not job.is_over:
             self._give_out()
             if job.is_over:  # what was left has the outputs of others with the same keys
+                break
+            if job.state is JobState.PAUSED and not self._running:  # for a task that took too long: nobody resumes it
                 break
             await self._wait(job.next_tick_at)
             ended, self._ended = self._ended, []

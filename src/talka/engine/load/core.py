@@ -32,9 +32,11 @@ from talka.wire.shards import (
     Hello,
     MetricTotals,
     Refused,
+    ShardAnswer,
     Source,
     StepTotals,
     Stop,
+    TimeOver,
     ToCore,
     Totals,
 )
@@ -96,6 +98,10 @@ class Core:
         self._machine_before: MachineReading | None = None
         self._has_dependents = False
         self._notes: list[str] = []
+        self._saving: asyncio.Task[None] | None = None
+        """Once it was warned that its time is over."""
+        self._saved: dict[str, bytes] = {}
+        """What goes with the next report."""
 
     async def serve(self) -> None:
         """The whole conversation. Cancelled, it ends at once what is under way."""
@@ -103,6 +109,8 @@ class Core:
         try:
             await self._work()
         finally:
+            if self._saving is not None:
+                self._saving.cancel()
             if self._stage is not None:
                 await self._stage.close()
 
@@ -120,8 +128,19 @@ class Core:
                     self._executor.end_at_once()
                 elif self._executor is not None:
                     self._executor.stop()
+            case ShardAnswer():
+                if self._stage is not None:
+                    self._stage.asks.answered(message)
+            case TimeOver(grace_ns=grace_ns):
+                if self._stage is not None and self._recorder is not None and self._saving is None:
+                    self._saving = asyncio.create_task(self._save(self._stage, grace_ns))
             case Arm() | Go():
                 self._inbox.put_nowait(message)
+
+    async def _save(self, stage: ShardRuntime, grace_ns: int) -> None:
+        await stage.save(grace_ns)
+        if self._has_dependents:
+            self._saved, _ = stage.handed_on({})
 
     async def _work(self) -> None:
         arm = await self._inbox.get()
@@ -158,6 +177,7 @@ class Core:
             reporting.cancel()
             self._line.switchboard.unwatch(recorder.tally.generator.loop_lag)
             await asyncio.gather(reporting, return_exceptions=True)
+        await self._finish_saving()
         ended_at_ns = monotonic_ns()
         provided: dict[str, bytes] = {}
         failure: str | None = None
@@ -174,6 +194,13 @@ class Core:
             await self._acknowledged.wait()
         await self._report(final=True, provided=provided, failure=executor.failure or failure, ended_at_ns=ended_at_ns)
         await within(self._last_ack_wait_s, self._acknowledged)
+
+    async def _finish_saving(self) -> None:
+        """It is over at the end of its grace."""
+        if self._saving is not None:
+            if self._ends_at_once:
+                self._saving.cancel()
+            await asyncio.gather(self._saving, return_exceptions=True)
 
     async def _arm(self, arm: Arm) -> ShardRuntime:
         try:
@@ -245,6 +272,7 @@ class Core:
         self._sent_windows = self._recorder.log.oldest(self._windows_per_report, COUNTERS_PER_REPORT)
         rest = msgspec.structs.replace(tally, steps={}, actions={}, calls={}, metrics={})
         self._acknowledged.clear()
+        saved, self._saved = self._saved, {}
         self._line.send(
             Totals(
                 self._sequence,
@@ -253,11 +281,12 @@ class Core:
                 self._recorder.vus,
                 self._executor.started_at_ns if self._executor is not None else 0,
                 final=final,
-                provided=provided or {},
+                provided=provided if provided is not None else saved,
                 failure=failure,
                 ended_at_ns=ended_at_ns,
                 notes=self._all_notes() if final else [],
                 made_at_ns=made_at_ns,
+                asked=None if self._stage is None else self._stage.asks.asked,
             )
         )
         await self._line.drain()

@@ -18,6 +18,7 @@ from talka.engine.load.native_executor import NativeExecutor
 from talka.engine.load.prepare import prepare
 from talka.engine.load.recorder import Recorder, StepRecords, described
 from talka.engine.load.steps import Iterations, VirtualUser
+from talka.engine.load.time_asks import TimeAsks
 from talka.engine.load.users import (
     VALUES_LIMIT_BYTES,
     ShardEngines,
@@ -67,6 +68,7 @@ class ShardRuntime:
         iterations_done: int = 0,
         trace: Trace | None = None,
         engine: str = "auto",
+        asks: TimeAsks | None = None,
     ) -> None:
         """Read and encode all that can be read and encoded before the clock starts. Sends nothing."""
         # The load may be another than the file's, and with it whether arrivals are fresh users.
@@ -86,7 +88,8 @@ class ShardRuntime:
         random = Random() if seed is None else Random(f"{seed}/think/{spec.name}/{shard.index}")
         pause = spec.think
         self.think = None if pause is None else lambda: pause.draw_ns(random)
-        self._hooks = ShardHooks(self.recorder, self._loop_engine.pause, random)
+        self.asks = asks or TimeAsks()
+        self._hooks = ShardHooks(self.recorder, self._loop_engine.pause, random, self.asks)
         self._choice = driver_for(spec) if is_native else None
         """Of the driver; None on the engine in Python, which has but one."""
         self.iterations = Iterations(spec, self._arguments, self.recorder)
@@ -141,14 +144,23 @@ class ShardRuntime:
 
     async def tear_down(self, grace_ns: int) -> None:
         """Run the teardown methods. What they raise is counted, as for any action."""
+        for node in self.spec.teardowns:
+            await self._run_last(node, grace_ns)
+
+    async def save(self, grace_ns: int) -> None:
+        """The time is over: run the methods that are to save what is to be kept, all within the grace."""
+        until = monotonic_ns() + grace_ns
+        for node in self.spec.evictions:
+            await self._run_last(node, max(0, until - monotonic_ns()))
+
+    async def _run_last(self, node: NodeSpec, within_ns: int) -> None:
         if self._first is None:
             return
-        for node in self.spec.teardowns:
-            try:
-                async with asyncio.timeout(grace_ns / SECOND):
-                    await self._run_once(node, self._first)
-            except Exception as error:  # noqa: BLE001 - users' code may raise anything
-                self.recorder.tally.actions[node.name].fail(self.recorder.sample(error, monotonic_ns()))
+        try:
+            async with asyncio.timeout(within_ns / SECOND):
+                await self._run_once(node, self._first)
+        except Exception as error:  # noqa: BLE001 - users' code may raise anything
+            self.recorder.tally.actions[node.name].fail(self.recorder.sample(error, monotonic_ns()))
 
     def executor(
         self, shard: Shard, *, grace_ns: int, iterations_done: int = 0, left_behind_s: float = LEFT_BEHIND_S
@@ -189,6 +201,7 @@ class ShardRuntime:
         return handed_on(self.spec, self._context, VALUES_LIMIT_BYTES - sum(map(len, provided.values())))
 
     async def close(self) -> None:
+        self.asks.close()
         await self._engines.close()
 
     async def _run_once(self, node: NodeSpec, user: VirtualUser) -> None:

@@ -10,6 +10,7 @@ import msgspec
 from talka.engine.clients.port import ClientEngine, ClientParts, UserClient
 from talka.engine.clients.table import CLIENTS
 from talka.engine.load.recorder import Recorder, described
+from talka.engine.load.time_asks import TimeAsks
 from talka.errors import Invalid
 from talka.wire.shards import CONTEXT_PREFIX, VALUE_LIMIT_BYTES
 from talka.work.feeds import Between, between
@@ -66,10 +67,13 @@ class ShardEngines:
 
 
 class ShardHooks:
-    """What `self.pause` and `self.metric` of the users of a shard reach."""
+    """What `self.pause`, `self.metric` and `self.extend` of the users of a shard reach."""
 
-    def __init__(self, recorder: Recorder, pause: Callable[[int], Awaitable[None]], random: Random) -> None:
+    def __init__(
+        self, recorder: Recorder, pause: Callable[[int], Awaitable[None]], random: Random, asks: TimeAsks
+    ) -> None:
         self.metric = recorder.metric
+        self.extend = asks.ask
         self._pause = pause
         self._random = random
         self._pauses: dict[tuple[str | float, str | float | None], Between] = {}

@@ -59,6 +59,7 @@ from talka.wire.views import instant_text
 from talka.work.dags.dag import KeptSettings
 from talka.work.dags.elements import kept_element
 from talka.work.dags.records import AttemptRow, FanRow, JobRow, LiveTask, StreamRow, TaskKey, TaskRow
+from talka.work.deadlines import told
 from talka.work.lifecycle import JobState, TaskState, is_final
 
 GRAPH_LIMIT: Final = 10_000
@@ -291,6 +292,8 @@ class DagReading:
             live = job.tasks[row.index].state
             if not is_final(row.state) and not is_final(live):
                 view = msgspec.structs.replace(view, state=live)
+                if (kept := job.time_of(job.tasks[row.index])) is not None:
+                    view = msgspec.structs.replace(view, more_time=told(kept.record.extensions))
             shown.append(view)
         return shown
 
@@ -387,7 +390,7 @@ class DagReading:
 
     async def queues(self) -> QueuesView:
         self._check_loaded()
-        return self._kept.turns.dispatcher.queues(boottime_ns())
+        return self._kept.turns.queues(boottime_ns())
 
     async def dead_letters(self, cursor: str, limit: int) -> DeadLettersPage:
         after = (0, -1)

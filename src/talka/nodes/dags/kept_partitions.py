@@ -233,7 +233,9 @@ class KeptPartitions:
 
     def metrics(self, now: int) -> dict[str, Counted]:
         keepers, waiting = list(self.keepers), self._asked_ns
+        oldest_s = {queue.handler: queue.oldest_s for queue in self.turns.dispatcher.queues(now).queues}
         return {
+            **self.turns.handlers.metrics(oldest_s),
             "dag_jobs_live": sum(len(keeper.jobs) for keeper in keepers),
             "dag_tasks_under_way": sum(len(keeper.attempts.running) for keeper in keepers),
             "dag_results_stale_total": sum(keeper.stale_results for keeper in keepers),

@@ -1342,3 +1342,18 @@ def test_what_was_told_of_a_machine_is_kept_until_it_is_told_anew() -> None:
 
     beat(fleet, "w", 20 * SECOND, number=1, boot=1, machine=one)
     assert life_of(fleet, "w").machine == other
+
+
+def test_workers_are_counted_by_their_state_and_by_that_of_their_breaker() -> None:
+    fleet = fleet_of(a=1, b=2, c=3)
+    fleet.left(1, "c", 1)
+    for _ in range(3):
+        fleet.failed(2, "a")
+
+    assert fleet.states() == {"registering": 0, "healthy": 2, "degraded": 0, "draining": 0, "offline": 1}
+    assert fleet.breakers() == {"closed": 2, "open": 1, "half-open": 0}
+    assert fleet.silent == 0
+
+    beat(fleet, "b", 4 * SECOND)
+    fleet.tick(4 * SECOND)
+    assert fleet.silent == 1, "a; and c has left"

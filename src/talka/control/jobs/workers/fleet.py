@@ -6,10 +6,10 @@ whole lease and the drift of clocks from when it answered. Only after that, or o
 Decision: docs/decisions/0033-one-lease.md.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Collection
 from random import Random
-from typing import Final
+from typing import Final, get_args
 
 from talka.cluster.leadership.lease_terms import USUAL_NS
 from talka.cluster.leases import margin_ns
@@ -24,11 +24,13 @@ from talka.control.jobs.effects import (
 )
 from talka.control.jobs.workers.health import SILENT_NS, CorrelatedFailure
 from talka.control.jobs.workers.worker_life import HeardLives, WorkerLife, fewest
+from talka.control.member.breaker import BreakerState
 from talka.control.tasks.quarantine import Denied
 from talka.control.tasks.worker_room import CoresForTasks
 from talka.errors import Invalid, Unavailable
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.jobs import Beat, WorkerFacts
+from talka.wire.views import WorkerState
 
 LEASE_NS: Final = USUAL_NS
 SILENT_PERCENT: Final = 60
@@ -392,6 +394,19 @@ class Fleet:
         if boot is None or (life is not None and life.boot == boot):
             return life
         return self._former.get((name, boot))
+
+    def states(self) -> dict[str, int]:
+        """How many workers are in each."""
+        return {**dict.fromkeys(get_args(WorkerState), 0), **Counter([life.state for life in self._workers.values()])}
+
+    @property
+    def silent(self) -> int:
+        return sum([life.is_silent and not life.is_lost for life in self._workers.values()])
+
+    def breakers(self) -> dict[str, int]:
+        """How many workers' breakers are in each state."""
+        states = Counter([life.breaker_state.value for life in self._workers.values()])
+        return {**dict.fromkeys((state.value for state in BreakerState), 0), **states}
 
     def lives(self) -> list[WorkerLife]:
         """All workers by name, also those lost within the last quarter of an hour."""

@@ -46,6 +46,10 @@ class WorkerKeys:
         if len(self._known) > WORKERS_LIMIT:
             self._known.popitem(last=False)
 
+    def told(self) -> dict[str, bytes]:
+        """What each worker has told of its key."""
+        return {worker: known.told for worker, known in self._known.items()}
+
     def _read(self, worker: str, boot: int, told: bytes) -> tuple[bytes, str]:
         if not told:
             return b"", "it is of an earlier version, which opens none"

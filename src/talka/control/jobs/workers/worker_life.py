@@ -296,6 +296,10 @@ class WorkerLife(msgspec.Struct, eq=False):
         self.is_blocked = False
         self._probe = ""
 
+    @property
+    def breaker_state(self) -> BreakerState:
+        return BreakerState.CLOSED if self._breaker is None else self._breaker.state
+
     def unblock(self, now: int) -> None:
         """The breaker has waited long enough: a probe may go there."""
         self.is_blocked = self.is_blocked and self.blocked_for_ns(now) > 0

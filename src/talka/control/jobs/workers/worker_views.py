@@ -56,4 +56,7 @@ def _view_of(life: WorkerLife, now: int, wall_offset_ns: int, *, is_whole: bool)
         heard_at=instant(life.heard_at) if facts else "",
         handlers=list(facts.handlers) if facts and is_whole else [],
         machine=MachineView.of(life.machine) if life.machine and is_whole else None,
+        zone=facts.zone if facts else "",
+        datacenter=facts.datacenter if facts else "",
+        region=facts.region if facts else "",
     )
