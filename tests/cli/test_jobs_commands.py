@@ -374,6 +374,20 @@ def test_status_of_a_cluster_with_certificates_says_when_they_end(remote: Any, c
     ]
 
 
+def test_what_the_leader_makes_of_a_manager_or_worker_is_shown_unless_it_is_well(remote: Any, command: Any) -> None:
+    remote.control.managers = [
+        ManagerView("m1", "active", leads=True, decision="hold", reason="it is overloaded"),
+        ManagerView("m2", "draining", decision="drain", reason="it leaves, and takes nothing new"),
+    ]
+    remote.control.found_workers = [WorkerView("w1", "degraded", "its disk is full", 4, 0, decision="hold")]
+
+    status = command("cluster", "status", "--to", remote.to).out
+    workers = command("workers", "--to", remote.to).out
+
+    assert "leads, hold: it is overloaded" in status and "drain: it leaves, and takes nothing new" in status
+    assert "hold: its disk is full" in workers
+
+
 # Where the cluster is, and what opens it.
 
 

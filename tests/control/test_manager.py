@@ -14,6 +14,7 @@ import pytest
 from talka.cluster.effects import Lane, PersistBlob, Send
 from talka.cluster.leadership.lease_terms import OwnLease
 from talka.cluster.leadership.news import Elected, SteppedDown, WriteEnded
+from talka.cluster.membership.local_health import Degradation
 from talka.control.blobs.replicated_blobs import BlobFailed, BlobKept, BlobLimits, BlobReady, LoadBlob, ServeBlob
 from talka.control.clients.overload import Level
 from talka.control.jobs.effects import (
@@ -32,6 +33,7 @@ from talka.control.jobs.effects import (
 from talka.control.jobs.led_job import LedJob
 from talka.control.jobs.workers.health import SILENT_NS
 from talka.control.manager import KEEP_AGAIN_NS, LED_LIMIT, NEVER, Manager
+from talka.control.member.announcement import Announcement
 from talka.control.member.leader_calls import CallEnded
 from talka.control.tasks.paced_frames import PACE_LIMITS, PaceLimits, RoomWanted
 from talka.control.tasks.store_effects import Commit, DagEnded, ReadOutputs
@@ -39,6 +41,7 @@ from talka.stats.tally import Tally
 from talka.testing.disk import BLOB_PREFIX
 from talka.testing.trust import keys_of_workers
 from talka.units import SECOND
+from talka.wire.condition import NodeCondition
 from talka.wire.entries import JobEntry, encode_entry
 from talka.wire.jobs import (
     CHANNEL,
@@ -98,7 +101,9 @@ class Play:
         self.numbers = 0
 
     @staticmethod
-    def manager_of(group: Any, name: str, led_limit: int = LED_LIMIT, pace: PaceLimits = PACE_LIMITS) -> Manager:
+    def manager_of(
+        group: Any, name: str, led_limit: int = LED_LIMIT, pace: PaceLimits = PACE_LIMITS, **more: Any
+    ) -> Manager:
         return Manager(
             name=name,
             boot=group.boot,
@@ -110,6 +115,7 @@ class Play:
             blobs=[key.removeprefix(BLOB_PREFIX) for key in group.disks[name] if key.startswith(BLOB_PREFIX)],
             led_limit=led_limit,
             pace=pace,
+            **more,
         )
 
     @property
@@ -517,6 +523,74 @@ def test_a_leader_says_what_it_cannot_read_of_the_register(sole: Play) -> None:
 
     (alarm,) = of(sole.everything()[before:], Alarmed)
     assert alarm.text.startswith("job/007: the register holds a malformed entry of a job")
+
+
+# -- how it does
+
+
+def test_a_manager_tells_how_its_cluster_does_while_it_leads_and_where_it_is_in_its_life(
+    trio: Play, order_of: OrderOf
+) -> None:
+    trio.beat(cores=4)
+    trio.submit(order_of(cores=3))
+    trio.submit(order_of(cores=2))
+    leader, other = trio.manager(), trio.manager(trio.others()[0])
+    leader.cpu_percent, leader.memory_percent, leader.level = 30, 60, Level.BUSY
+
+    assert leader.announcement(trio.now) == (NodeCondition(4, 1, 1, 30, 60, 1), "active")
+    assert other.announcement(trio.now) == (NodeCondition(), "active")
+    other.is_draining = True
+    assert other.announcement(trio.now) == (NodeCondition(), "draining")
+
+
+def test_a_manager_that_learns_what_others_know_says_so(cabinet_of: CabinetOf) -> None:
+    play = Play(cabinet_of, "m1", "m2", "m3")
+    name = play.others()[0]
+    play.group.stop(name)
+    play.group.start(name)
+
+    assert play.manager(name).announcement(play.now)[1] == "syncing"
+
+
+def test_a_manager_in_bad_health_says_why_it_takes_nothing_new(cabinet_of: CabinetOf) -> None:
+    healths = [Degradation.SEVERE]
+    play = Play(cabinet_of, "m1", health=lambda: healths[0])
+    assert play.manager().why_not() == ""
+
+    healths[0] = Degradation.CRITICAL
+
+    assert play.manager().why_not() == (
+        "manager m1 takes no new work now, for its health is critical: it handles everything late. Ask again in a few "
+        "seconds, or ask another manager"
+    )
+
+
+def test_the_leader_judges_itself_by_what_it_knows_and_others_by_what_they_said(cabinet_of: CabinetOf) -> None:
+    said = Announcement("", phase="draining")
+    play = Play(cabinet_of, "m1", "m2", "m3", announced=lambda name: said)
+    play.manager().level = Level.OVERLOADED
+    play.run(1)
+
+    registry = play.manager().registry
+    assert registry is not None
+    words = {view.name: (view.decision, view.reason) for view in registry.seen.views()}
+    leaves = ("drain", "it leaves, and takes nothing new")
+    assert words == {play.leader: ("hold", "it is overloaded"), **dict.fromkeys(play.others(), leaves)}
+
+
+def test_workers_are_in_the_view_of_every_manager_to_which_they_beat(trio: Play) -> None:
+    (other, *_) = trio.others()
+    for name in (trio.leader, other):
+        trio.beat(to=name)
+
+    seen = [trio.manager(name).workers_heard(trio.now) for name in (trio.leader, other)]
+    assert [[(one.name, one.state, one.decision) for one in found] for found in seen] == 2 * [
+        [("w1", "healthy", "route")]
+    ]
+
+    for name in (trio.leader, other):
+        trio.hear(name, "w1", Goodbye())
+    assert [trio.manager(name).workers_heard(trio.now) for name in (trio.leader, other)] == [[], []]
 
 
 # -- being told to lead

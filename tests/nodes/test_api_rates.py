@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from talka.client.requests import TooBusy
 from talka.control.clients.overload import DEFAULT, Level
 from talka.control.clients.rate_limits import LIMITS
 from talka.control.clients.request_classes import CLASSES
 from talka.control.clients.shedding import Shedding
-from talka.nodes.control import ManagerControl
+from talka.nodes.control import NEW_WORK, ManagerControl
 from talka.nodes.manager import SAMPLE_S
 from talka.units import SECOND
 from talka.web.auth import LOCAL, Identity
@@ -25,7 +26,8 @@ class IdleNode:
     retry_after_s = 0.3
 
     def __init__(self, level: Level = Level.NORMAL) -> None:
-        self.manager = SimpleNamespace(shedding=Shedding())
+        self.why_not = ""
+        self.manager = SimpleNamespace(shedding=Shedding(), why_not=lambda: self.why_not)
         self.manager.shedding.level = level
 
 
@@ -70,6 +72,18 @@ def test_whoever_is_shed_is_told_when_to_come_again() -> None:
 
     assert waits_s == {node.retry_after_s}
     assert control.refused == {"overload": len(SHEDDABLE)}
+
+
+def test_a_manager_that_does_badly_refuses_new_work_with_its_reason_and_nothing_else() -> None:
+    node: Any = IdleNode()
+    node.why_not = "manager m1 takes no new work now"
+    control = ManagerControl(node)
+
+    for operation in NEW_WORK:
+        with pytest.raises(TooBusy, match="^manager m1 takes no new work now$"):
+            control.limiter(operation, "")
+    assert control.refused == {"unwell": len(NEW_WORK)}
+    assert [control.limiter(operation, "") for operation in ("cancel", "jobs", "put_bundle")] == [0, 0, 0]
 
 
 async def test_a_node_that_does_well_tells_to_wait_until_its_level_may_fall(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from talka.control.jobs.effects import JobLate, WorkerJudged
+from talka.control.jobs.effects import HealthDecided, JobLate, ManagersHeld, WorkerJudged
+from talka.control.member.three_signals import MemberDoubted
 from talka.control.worker.effects import CoreGivenUp, CoreQuiet, CoreSeen, Undrained
 from talka.nodes.job_events import job_event_of, where_text, worker_event_of
 from talka.nodes.member_events import WORDS
@@ -38,6 +39,27 @@ def test_a_workflow_that_is_late_is_an_event() -> None:
 
     assert event == {"event": "job-late", "job": "j1", "workflow": "Shop", "text": "it was given 15s more"}
     assert WORDS["job-late"].format(**event) == "workflow Shop of job j1: it was given 15s more"
+
+
+@pytest.mark.parametrize(
+    ("news", "text"),
+    [
+        (HealthDecided("m2", "hold", "it is overloaded"), "manager m2: hold, for it is overloaded"),
+        (HealthDecided("m2", "route", ""), "manager m2: route"),
+        (
+            ManagersHeld(("m2", "m3")),
+            "managers m2, m3 fell silent together: waiting before their jobs are given to others",
+        ),
+    ],
+)
+def test_each_decision_about_a_manager_is_an_event_with_its_reason(news: Any, text: str) -> None:
+    event = job_event_of(news, 0)
+
+    assert event is not None and WORDS[event["event"]].format(**event) == text
+
+
+def test_that_a_member_is_asked_out_of_its_turn_is_no_event() -> None:
+    assert job_event_of(MemberDoubted("m2"), 0) is None
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from tests.sim import (
     certified,
     dags,
     elections,
+    health,
     jobs,
     late,
     leases,
@@ -92,6 +93,8 @@ class Row(msgspec.Struct, frozen=True):
     """Of jobs on managers and workers in several zones."""
     is_of_late: bool = False
     """Of jobs that run longer than they may, whose manager falls meanwhile."""
+    is_of_health: bool = False
+    """Of jobs, and managers or workers that do badly, fall silent together, or get on with nothing."""
 
 
 def _jobs(name: str, safeguard: str, invariants: tuple[str, ...], seed: int, *, has_hostile: bool = False) -> Row:
@@ -116,6 +119,10 @@ def _certified(name: str, lacking: tuple[str, ...], invariants: tuple[str, ...],
 
 def _leases(name: str, safeguard: str, invariants: tuple[str, ...], seed: int) -> Row:
     return Row(name, (safeguard,), invariants, seed, 200, is_of_leases=True)
+
+
+def _health(name: str, safeguard: str, invariants: tuple[str, ...], seed: int) -> Row:
+    return Row(name, (safeguard,), invariants, seed, 120, is_of_health=True)
 
 
 def _skew(name: str, safeguard: str, seed: int) -> Row:
@@ -148,6 +155,7 @@ INTACT: Final = (
     Row("nothing, workers that find managers again", (), (), 0, 100, is_of_searching=True),
     Row("nothing, managers and workers in several zones", (), (), 0, 40, is_of_zones=True),
     Row("nothing, jobs that run longer than they may", (), (), 0, 200, is_of_late=True),
+    Row("nothing, managers and workers that do badly", (), (), 0, 120, is_of_health=True),
 )
 
 
@@ -171,7 +179,7 @@ ROWS: Final = (
     ),
     Row("majority of those seen alive (`configured_majority`)", ("configured_majority",), ("I1", "I4", "I8"), 1),
     Row("lease counted from the answer (`lease_from_send`)", ("lease_from_send",), ("I4", "I4 key"), 11),
-    Row("no margin for drift (`drift_margin`)", ("drift_margin",), ("I4", "I4 key"), 74, 800),
+    Row("no margin for drift (`drift_margin`)", ("drift_margin",), ("I4", "I4 key"), 24, 800),
     Row("clocks off by 15 % where 2 % are allowed for", (), ("I4", "I4 key"), 16, 800, 150_000),
     Row(
         "voters of different leases hear each other (`one_leader_lease`)",
@@ -192,11 +200,11 @@ ROWS: Final = (
     _skew("whoever is not known counts as new (`oldest_presumed`)", "oldest_presumed", 1),
     _skew("older lives hear what newer ones were told (`one_life`)", "one_life", 1),
     _jobs("workers obey managers that were replaced (`worker_fence`)", "worker_fence", ("I3",), 1),
-    _jobs("workers go on without a lease (`worker_lease`)", "worker_lease", ("I4 task",), 12),
+    _jobs("workers go on without a lease (`worker_lease`)", "worker_lease", ("I4 task",), 2),
     _jobs("cores go on while their worker is frozen (`core_deadline`)", "core_deadline", ("I4 task",), 6),
     _jobs("results count as often as they come (`result_key`)", "result_key", ("I6", "I9"), 11),
     _jobs("managers take over without asking (`takeover_barrier`)", "takeover_barrier", ("I4 task",), 1),
-    _jobs("workers are told first (`account_first`)", "account_first", ("I4 task", "I6", "I9"), 3),
+    _jobs("workers are told first (`account_first`)", "account_first", ("I4 task", "I6", "I9"), 24),
     _jobs("reports are added up (`cumulative_counters`)", "cumulative_counters", ("I6", "I9"), 0),
     _jobs("submissions have no key (`idempotency_key`)", "idempotency_key", ("one job per key",), 15),
     _jobs("silent workers are given up at once (`correlated_hold`)", "correlated_hold", ("eviction storm",), 10),
@@ -219,7 +227,7 @@ ROWS: Final = (
     _dags(
         "attempts that were given up bring results (`attempt_fence`)", "attempt_fence", (ILLEGAL_MOVE, "D2", "D4"), 12
     ),
-    _leases("managers go by the lease they were told (`one_worker_lease`)", "one_worker_lease", ("I4 task",), 63),
+    _leases("managers go by the lease they were told (`one_worker_lease`)", "one_worker_lease", ("I4 task",), 5),
     _overload("what must pass is shed first, statistics last (`class_order`)", "class_order", 1),
     _overload("statistics are taken at every level (`statistics_refused`)", "statistics_refused", 1),
     _overload("what workers say once is refused with their counts (`milestones_pass`)", "milestones_pass", 1),
@@ -249,6 +257,15 @@ ROWS: Final = (
         is_of_searching=True,
     ),
     Row("far managers are asked first (`near_first`)", ("near_first",), ("near",), 6, 40, is_of_zones=True),
+    _health(
+        "silent managers are given up at once (`correlated_managers`)", "correlated_managers", ("held managers",), 2
+    ),
+    _health("a job stays with a manager that does nothing about it (`passed_on`)", "passed_on", ("I14",), 3),
+    _health("managers that take no work are given jobs (`ready_managers`)", "ready_managers", ("ready managers",), 5),
+    _health("workers that are late are given work (`late_workers`)", "late_workers", ("late worker",), 4),
+    _health(
+        "voters that do badly stand as others do (`unwell_candidates`)", "unwell_candidates", ("unwell leader",), 6
+    ),
     Row(
         "more time is forgotten with the manager that gave it (`kept_deadlines`)",
         ("kept_deadlines",),
@@ -261,7 +278,7 @@ ROWS: Final = (
         "small jobs pass the one that is next whenever they fit (`reservation`)",
         ("reservation",),
         ("no delay",),
-        5,
+        30,
         200,
         is_of_queues=True,
     ),
@@ -341,6 +358,8 @@ def _violated(seed: int, row: Row) -> str:
         world = certified.run(seed)
     elif row.is_of_skew:
         world = skew.run(seed)
+    elif row.is_of_health:
+        world = health.run(seed)
     elif row.is_of_stalls:
         world = stalls.run(seed)
     elif row.is_of_searching:

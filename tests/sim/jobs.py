@@ -11,7 +11,12 @@ from typing import Final
 import msgspec
 
 from talka.cluster.leadership.lease_terms import OwnLease
+from talka.cluster.leadership.timings import LAN, LeadershipConfig
+from talka.cluster.membership.local_health import Degradation
+from talka.cluster.membership.membership import Membership
+from talka.control.jobs.managers import nothing_announced
 from talka.control.manager import Manager
+from talka.control.member.announcement import Announcement, standing_of
 from talka.control.member.composite import ClusterMember
 from talka.control.member.peer_pool import Place
 from talka.control.member.voter import Voter
@@ -174,9 +179,13 @@ def build(
     verbose: Callable[[str], None] | None,
     told: Mapping[str, OwnLease] = {},
     places: Mapping[str, Place] = {},
+    *,
+    announces: bool = False,
+    make_manager: Callable[..., Manager] = Manager,
+    config: LeadershipConfig = LAN,
 ) -> World:
     """`told`: the lease of workers that a manager is told when it starts, where it is told one. `places`: where hosts
-    stand, where they say so."""
+    stand, where they say so. `announces`: managers are members of each other, and tell how they do."""
     world = World(plan.seed, verbose=verbose)
     world.network.default = link_profile(world.rng("plan", "links"), plan.classes)
     managers = tuple(f"m{index}" for index in range(plan.managers))
@@ -189,9 +198,11 @@ def build(
             stored=boot.stored,
             rng=boot.rng,
             now=boot.now,
+            config=config,
             own_lease=told.get(boot.name, OwnLease()),
         )
-        part = Manager(
+        membership = a_membership(boot) if plan.are_members or announces else None
+        part = make_manager(
             name=boot.name,
             boot=boot.boot,
             voter=voter,
@@ -201,16 +212,19 @@ def build(
             signer=SIGNER.public,
             managers=lambda: at,
             blobs=[key.removeprefix(BLOB_PREFIX) for key in boot.stored if key.startswith(BLOB_PREFIX)],
+            announced=nothing_announced if membership is None else partial(announced_in, membership),
+            health=(lambda: Degradation.NORMAL) if membership is None else lambda: membership.health.level,
         )
         return ClusterMember(
             group="g",
             name=boot.name,
             boot=boot.boot,
             voter=voter,
-            membership=a_membership(boot) if plan.are_members else None,
+            membership=membership,
             part=part,
             seeds=managers,
             certified=plan.has_hostile,
+            announced=part.announcement if announces else None,
         )
 
     def start_worker(index: int, boot: Boot) -> ClusterMember:
@@ -246,6 +260,12 @@ def build(
     return world
 
 
+def announced_in(membership: Membership, name: str) -> Announcement | None:
+    """What another member said of itself last, as this one knows it."""
+    other = membership.get(name)
+    return None if other is None else standing_of(other)
+
+
 def remembering(managers: tuple[ManagerAt, ...], boot: Boot) -> dict[str, bytes]:
     """What is on a worker's disk: it was told of its managers before. How others find theirs is for `searching`."""
     return {MANAGERS_KEY: msgspec.msgpack.encode(managers), **boot.stored}
@@ -265,9 +285,11 @@ class Story:
         places: Mapping[str, Place] = {},
         has_forger: bool = False,
         clients: type[Clients] = Clients,
+        world: World | None = None,
     ) -> None:
+        """`world`: one that was built for this plan in another way."""
         self.plan = plan
-        self.world = world = build(plan, verbose, told, places)
+        self.world = world = build(plan, verbose, told, places) if world is None else world
         self.managers = tuple(name for name in world.hosts if name.startswith("m"))
         self.ledger = Ledger()
         self.cores = Cores(world, self.ledger)

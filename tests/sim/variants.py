@@ -15,6 +15,7 @@ import msgspec
 from talka.cluster import leases
 from talka.cluster.fencing import APPLY, Fence, Refuse
 from talka.cluster.leadership.ballot import Ballot
+from talka.cluster.leadership.election_timeouts import ElectionTimeouts
 from talka.cluster.leadership.leader_term import LeaderTerm
 from talka.cluster.leadership.lease_terms import LeaseFit, LeaseTerms
 from talka.cluster.leadership.register import RECORD_KEY, Acceptor
@@ -35,11 +36,12 @@ from talka.control.clients.shedding import Shedding
 from talka.control.dags.book import DagBook
 from talka.control.dags.handler_counts import HandlerCounts
 from talka.control.dags.keeper import DagKeeper
-from talka.control.jobs import job_checkpoint
+from talka.control.jobs import job_checkpoint, managers
 from talka.control.jobs.checkpoints import Checkpoints
 from talka.control.jobs.commands import Assignments
 from talka.control.jobs.entries import EntryBook
 from talka.control.jobs.granting import Granting
+from talka.control.jobs.managers import Managers
 from talka.control.jobs.remote_load import RemoteLoad
 from talka.control.jobs.take_over import TakeOver
 from talka.control.jobs.workers.fleet import Fleet
@@ -56,6 +58,7 @@ from talka.control.member.replay_guard import ReplayGuard, ReplayWindow
 from talka.control.member.ring_guard import RingGuard
 from talka.control.member.role_check import RoleCheck
 from talka.control.member.signers import Signers
+from talka.control.member.three_signals import Readiness
 from talka.control.tasks import attempts
 from talka.control.tasks.attempts import Attempts
 from talka.control.tasks.dispatch import Dispatcher
@@ -75,6 +78,7 @@ from talka.testing import store_chores
 from talka.testing.store_chores import StoreChores
 from talka.testing.store_shell import jobs_in
 from talka.units import MILLISECOND, NEVER
+from talka.wire.condition import NodeCondition
 from talka.wire.shards import Totals
 from talka.wire.versions import Agreed
 from talka.work.dags.records import DropJob, FanOut, PutTasks
@@ -429,6 +433,40 @@ def forgets_whom_it_heard(right, self, *arguments, heard=None, **named):
 def gives_all_up_at_once(right, self, now, silent_since, known, *, is_due):
     """When many workers fall silent at once, the fault is looked for nearer home before they are given up."""
     return False
+
+
+@variant("correlated_managers", Managers, "_is_held")
+def gives_all_managers_up_at_once(right, self, now, silent_since, known, *, is_due):
+    """When most managers are silent at once, the fault is looked for nearer home before their jobs get others."""
+    return False
+
+
+@variant("passed_on", Managers, "_why_handed_over")
+def leaves_jobs_where_nothing_is_done(right, self, now, entry, owned_ns):
+    """A job of which its owner dispatches nothing gets another one."""
+    return ""
+
+
+@variant("ready_managers", managers, "announced_readiness")
+def believes_all_are_ready(right, announcement):
+    """A manager that says it is overloaded, or leaves, gets no jobs."""
+    return Readiness.READY, ""
+
+
+@variant("late_workers", WorkerLife, "_readiness")
+def takes_late_workers_for_ready(right, self):
+    """A worker that says it handles everything late is given nothing."""
+    late, self.condition = self.condition, NodeCondition()
+    try:
+        return right(self)
+    finally:
+        self.condition = late
+
+
+@variant("unwell_candidates", ElectionTimeouts, "others_go_first_until")
+def stands_however_it_does(right, self, now):
+    """Who does badly lets others stand first."""
+    return now
 
 
 @variant("signed_bundles", Signers, "judge")

@@ -22,6 +22,7 @@ from talka.wire.asking import (
     UseKey,
 )
 from talka.wire.attempts import Dropped, ObeyedLife, StoreLife
+from talka.wire.condition import NodeCondition
 from talka.wire.greeting import (
     NONCE_BYTES,
     Challenge,
@@ -421,6 +422,7 @@ JOBS: dict[str, jobs.JobMessage] = {
         TaskLoad(3, 1, 2),
         True,
         True,
+        NodeCondition(8, 3, 1, 70, 40, 2, 1),
     ),
     "beat-of-few-words": Beat(0, WorkerFacts(1)),
     "renew": Renew(

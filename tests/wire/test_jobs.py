@@ -14,6 +14,7 @@ from talka.stats.windows import Window
 from talka.units import SECOND
 from talka.wire.attempts import NOWHERE, StoreLife
 from talka.wire.channels import BadMessage, Message
+from talka.wire.condition import NodeCondition
 from talka.wire.framing import FRAME_LIMIT_BYTES
 from talka.wire.jobs import (
     PIECE_LIMIT_BYTES,
@@ -71,6 +72,15 @@ GOLDEN = Path(__file__).parent / "golden" / "protocol-1"
 OLDER = GOLDEN / "older" / "jobs"
 quick = settings(deadline=None, derandomize=True, max_examples=200)
 
+BEFORE_CONDITION: dict[tuple[type, str], Any] = {
+    (Beat, "condition"): NodeCondition(),
+    (WorkerView, "decision"): "route",
+    (WorkerView, "memory_percent"): None,
+    (WorkerView, "overload"): "",
+    (WorkerView, "health"): "",
+    (ManagerView, "decision"): "route",
+    (ManagerView, "reason"): "",
+}
 BEFORE_TIME: dict[tuple[type, str], Any] = {
     (HandedTask, "on_timeout"): "kill",
     (HandlerProgress, "done"): 0,
@@ -86,6 +96,7 @@ BEFORE_OVERLOAD: dict[tuple[type, str], Any] = {
 BEFORE_PLACES: dict[tuple[type, str], Any] = {
     **BEFORE_OVERLOAD,
     (ClusterView, "certificates"): [],
+    **BEFORE_CONDITION,
     (Beat, "seeks"): False,
     **{(kind, name): "" for kind in (ManagerAt, ManagerView) for name in ("zone", "datacenter", "region")},
     **{(WorkerFacts, name): "" for name in ("zone", "region")},
@@ -295,6 +306,14 @@ def test_what_tells_nothing_of_more_time_neither_asks_nor_answers(name: str) -> 
 
     assert golden != write(message)
     assert read(golden) == message
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (OLDER.parent / "before-condition").glob("*.hex")))
+def test_what_tells_nothing_of_how_a_node_does_is_still_read(name: str) -> None:
+    golden = bytes.fromhex((OLDER.parent / "before-condition" / f"{name}.hex").read_text())
+
+    assert golden != encode(JOBS[name])
+    assert decode(golden) == older(JOBS[name], BEFORE_CONDITION)
 
 
 @pytest.mark.parametrize("name", ["beat", "beat-of-few-words"])

@@ -495,7 +495,8 @@ def tasks_text(worker: "WorkerView") -> str:
 def note_text(worker: "WorkerView") -> str:
     """Why it is as it is, since when. A manager of an earlier version tells of no instants."""
     found = [decision_text(decision) for decision in worker.decisions if decision.what != "healthy"]
-    return "; ".join(found) or worker.reason
+    note = "; ".join(found) or worker.reason
+    return note if worker.decision == "route" else f"{worker.decision}: {note}"
 
 
 def decision_text(decision: "WorkerDecision") -> str:

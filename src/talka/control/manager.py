@@ -13,7 +13,9 @@ from typing import Final, TypeAlias, cast
 import msgspec
 
 from talka.cluster.effects import Lane, Send
+from talka.cluster.leadership.election import Phase
 from talka.cluster.leadership.news import Elected, SteppedDown, WriteEnded
+from talka.cluster.membership.local_health import Degradation
 from talka.control.blobs.replicated_blobs import (
     BlobEffect,
     BlobFailed,
@@ -38,10 +40,14 @@ from talka.control.jobs.effects import (
     WorkerLost,
 )
 from talka.control.jobs.led_job import LedJob
+from talka.control.jobs.managers import Announced, nothing_announced
 from talka.control.jobs.registry import Registry
 from talka.control.jobs.watching import Audience, JobWatches
+from talka.control.jobs.workers.heard_workers import HeardWorkers
 from talka.control.jobs.workers.worker_keys import WorkerKeys
 from talka.control.jobs.workers.worker_life import HeardLives
+from talka.control.member.admin_queries import MemberFacts
+from talka.control.member.announcement import Announcement, ManagerPhase
 from talka.control.member.clock_offsets import ClockOffsets
 from talka.control.member.leader_calls import CallEnded, LeaderCalls
 from talka.control.member.voter import Voter, VoterEffect
@@ -51,6 +57,7 @@ from talka.control.tasks.store_effects import DagEffect, StoreEffect
 from talka.control.tasks.worker_link import ToWorker, WorkerBeat
 from talka.errors import Untrusted
 from talka.units import MILLISECOND, NEVER, SECOND
+from talka.wire.condition import UNMEASURED, NodeCondition
 from talka.wire.entries import JobEntry, decode_checkpoint, decode_entry
 from talka.wire.jobs import (
     CHANNEL,
@@ -91,6 +98,10 @@ PassedOn: TypeAlias = JobsNews | JobOver | CallEnded | VoterEffect | BlobEffect 
 """What the member around a manager or its shell carries out."""
 
 
+def _well() -> Degradation:
+    return Degradation.NORMAL
+
+
 class Manager:
     """Call `on_message`, `on_news`, `on_persisted` and the rest as things happen, and `tick` once `next_tick_at` has
     come."""
@@ -110,8 +121,11 @@ class Manager:
         blobs: Iterable[str] = (),
         led_limit: int = LED_LIMIT,
         pace: PaceLimits = PACE_LIMITS,
+        announced: Announced = nothing_announced,
+        health: Callable[[], Degradation] = _well,
     ) -> None:
-        """`signer`: the public key with which this manager signs bundles, where no certificate vouches for it."""
+        """`signer`: the public key with which this manager signs bundles, where no certificate vouches for it.
+        `announced`: what a member said of itself last. `health`: how this manager itself does."""
         self.name = name
         self.registry: Registry | None = None
         """While this manager leads the cluster."""
@@ -127,6 +141,9 @@ class Manager:
         """Dag jobs, by partition, once they were read from a store."""
         self.to_workers = PacedFrames(pace)
         self.shedding = Shedding()
+        self.heard = HeardWorkers()
+        self.cpu_percent = self.memory_percent = UNMEASURED
+        """Of one processor, by this process; of the machine's memory."""
         self.is_draining = False
         self._keys = keys
         self._signer = signer
@@ -136,6 +153,8 @@ class Manager:
         self._rng = rng
         self._wall_offset_ns = wall_offset_ns
         self._managers = managers
+        self._announced = announced
+        self._health = health
         self._heard = HeardLives()
         self._wanted: dict[str, dict[str, None]] = {}
         """Blobs on their way, and the jobs that wait for them."""
@@ -186,6 +205,7 @@ class Manager:
         match message:
             case Beat(facts=facts, seeks=seeks):
                 self._keys.heard(sender, boot, facts.sealing)
+                self.heard.beat(now, sender, boot, source, message)
                 if self.registry is None:
                     return [Send(CHANNEL, sender, Elsewhere(self.leader, self._named_to(seeks)), Lane.CONTROL)]
                 return self._on_beat(now, sender, boot, source, message)
@@ -193,6 +213,7 @@ class Manager:
                 # Also of a worker that this manager has not met again since it started.
                 return self.dags.on_message(now, sender, message)
             case Goodbye():
+                self.heard.left(sender, boot)
                 return [] if self.registry is None else self.registry.on_goodbye(now, sender, boot)
             case Lead():
                 return self._on_lead(now, sender, message)
@@ -246,6 +267,8 @@ class Manager:
                 datacenter=self._datacenter,
                 heard=self._heard,
                 tasks=self.dags,
+                announced=self._announced_by,
+                why_not=self.why_not,
             )
             alarms = [*self.registry.book.alarms, *self.registry.lease.alarms]
             return self._out(now, [*alarms, *self._expect(now)])
@@ -370,6 +393,47 @@ class Manager:
         """Hand every job that this manager leads to others, and lead no more."""
         self.is_draining = True
         return self._out(now, [self._leaderless(led) for led in self.led.values()])
+
+    # -- what others are told of it
+
+    def announcement(self, now: int) -> tuple[NodeCondition, ManagerPhase]:
+        """How it does, but for its health, which the member around it knows."""
+        condition = NodeCondition(
+            cpu_percent=self.cpu_percent, memory_percent=self.memory_percent, overload=int(self.shedding.level)
+        )
+        if self.registry is not None:
+            fleet, waiting = self.registry.fleet, len(self.registry.queue)
+            condition = msgspec.structs.replace(
+                condition, cores=fleet.total_present(), free=fleet.total_free(), queue=waiting
+            )
+        return condition, self._phase
+
+    @property
+    def _phase(self) -> ManagerPhase:
+        if self.is_draining:
+            return "draining"
+        return "syncing" if self._voter.election.phase is Phase.SYNCING else "active"
+
+    def _announced_by(self, name: str) -> Announcement | None:
+        """What a manager said of itself last; of itself this one knows it better."""
+        if name != self.name:
+            return self._announced(name)
+        condition = NodeCondition(overload=int(self.shedding.level), health=int(self._health()))
+        return Announcement("", condition=condition, phase=self._phase)
+
+    def why_not(self) -> str:
+        """Why it takes no new work now; empty: it does."""
+        health = self._health()
+        if health.takes_work:
+            return ""
+        return (
+            f"manager {self.name} takes no new work now, for its health is {health.name.lower()}: it handles "
+            "everything late. Ask again in a few seconds, or ask another manager"
+        )
+
+    def workers_heard(self, now: int) -> list[MemberFacts]:
+        """Every worker whose beats come here, as the leader judges it, where this manager leads."""
+        return self.heard.all(now, None if self.registry is None else self.registry.fleet)
 
     # -- routing
 

@@ -67,6 +67,10 @@ if TYPE_CHECKING:
     from talka.nodes.manager import ManagerNode
 
 KEEP_S: Final = 30.0
+PLACE: Final = ("zone", "datacenter", "region")
+UNWELL_RETRY_S: Final = 5.0
+NEW_WORK: Final = frozenset({"submit", "submit_dag", "bulk", "submit_frames"})
+"""Operations that bring it."""
 ASK_S: Final = 25.0
 TIMED: Final = frozenset(
     [
@@ -272,16 +276,15 @@ class ManagerControl:
     async def cluster(self) -> ClusterView:
         node = self._node
         view = (await self._call(DescribeCluster(), ClusterTold)).cluster
-        apis, led = node.apis(), {one.name: one.jobs for one in view.managers}
+        apis, judged = node.apis(), {one.name: one for one in view.managers}
         states, places = node.manager_states(), node.places()
         managers = [
-            ManagerView(
-                name,
-                state,
-                apis.get(name, ""),
-                name == view.leader,
-                led.get(name, 0),
-                *((at.zone, at.datacenter, at.region) if (at := places.get(name)) else ()),
+            msgspec.structs.replace(
+                judged.get(name, ManagerView(name, "")),
+                state=state,
+                api=apis.get(name, ""),
+                leads=name == view.leader,
+                **({place: getattr(places[name], place) for place in PLACE} if name in places else {}),
             )
             for name, state in states.items()
         ]
@@ -302,7 +305,10 @@ class ManagerControl:
 
     def limiter(self, operation: str, client: str) -> float:
         """Seconds to wait before this may be asked; 0: go on. Whoever has no name is not counted: it is the one user of
-        this machine, of whom little is shed."""
+        this machine, of whom little is shed. `TooBusy` says of itself what is the matter."""
+        if operation in NEW_WORK and (why_not := self._node.manager.why_not()):
+            self.refused["unwell"] = self.refused.get("unwell", 0) + 1
+            raise TooBusy(why_not, UNWELL_RETRY_S)
         shedding = self._node.manager.shedding
         if shedding.sheds(operation, is_counted=bool(client)):
             self.refused["overload"] = self.refused.get("overload", 0) + 1

@@ -9,11 +9,14 @@ from talka.control.jobs.effects import (
     FleetFull,
     FleetNews,
     Forwarded,
+    HealthDecided,
     JobAcceptedNews,
     JobEndStored,
     JobLate,
     JobOver,
     LeaseChanged,
+    ManagerNews,
+    ManagersHeld,
     NameTaken,
     OwnerChanged,
     TaskLost,
@@ -22,6 +25,7 @@ from talka.control.jobs.effects import (
     WorkerRegistered,
     WorkerReturned,
 )
+from talka.control.member.three_signals import MemberDoubted
 from talka.control.worker.effects import (
     AttemptsDropped,
     CoreGivenUp,
@@ -56,6 +60,8 @@ JOB_WORDS: Final = {
     "worker-returned": "worker {name} is back",
     "worker-lost": "worker {name} is lost: {cause}",
     "eviction-held": "{names} fell silent together: waiting before they are given up",
+    "manager-judged": "{text}",
+    "managers-held": "managers {names} fell silent together: waiting before their jobs are given to others",
     "name-taken": "a second worker calls itself {name}: give it a name of its own",
     "fleet-full": "worker {name} was turned away: at most {limit} workers are allowed",
     "lease-changing": "the lease of workers changes from {lease} to {next} ({by}) when the longer of the two has "
@@ -90,6 +96,7 @@ JobNews: TypeAlias = (
     | AttemptAccepted
     | JobOver
     | FleetNews
+    | ManagerNews
     | Alarmed
     | Forwarded
 )
@@ -137,10 +144,11 @@ def job_event_of(news: JobNews, wall_offset_ns: int) -> Event | None:
             return {"event": "job-left", "job": job} if superseded else None
         case WorkerRegistered(name=name, boot=boot, cores=cores):
             return {"event": "worker-registered", "name": name, "boot": str(boot), "cores": cores}
-        case WorkerJudged(name=name, what=what, reason=reason, since=since, is_over=is_over):
+        case WorkerJudged(name=name, what=what, reason=reason, since=since, is_over=is_over, decision=decision):
             text = f"no longer {what}" if is_over else f"{what}: {reason}" if reason else what
             instant = instant_text((since + wall_offset_ns) // MILLISECOND)
             judged: Event = {"name": name, "what": what, "reason": reason, "since": instant, "over": is_over}
+            judged["decision"] = decision
             return {"event": "worker-judged", **judged, "text": f"worker {name} is {text}"}
         case WorkerReturned(name=name):
             return {"event": "worker-returned", "name": name}
@@ -148,13 +156,18 @@ def job_event_of(news: JobNews, wall_offset_ns: int) -> Event | None:
             return {"event": "worker-lost", "name": name, "boot": str(boot), "cause": cause}
         case EvictionHeld(names=names):
             return {"event": "eviction-held", "names": ", ".join(names)}
+        case HealthDecided(name=name, decision=decision, reason=reason):
+            text = f"manager {name}: {decision}" + (f", for {reason}" if reason else "")
+            return {"event": "manager-judged", "name": name, "decision": decision, "reason": reason, "text": text}
+        case ManagersHeld(names=names):
+            return {"event": "managers-held", "names": ", ".join(names)}
         case NameTaken(name=name, source=source):
             return {"event": "name-taken", "name": name, "address": source}
         case FleetFull(name=name, limit=limit):
             return {"event": "fleet-full", "name": name, "limit": limit}
         case Alarmed(text=text):
             return {"event": "alarm", "kind": "jobs", "text": text}
-        case Forwarded():
+        case Forwarded() | MemberDoubted():
             return None
         case _:
             assert_never(news)

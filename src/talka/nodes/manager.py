@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,8 +25,8 @@ from talka.control.jobs.effects import DocumentWanted, Forwarded, JobLate, Updat
 from talka.control.jobs.entries import PREFIX
 from talka.control.jobs.job_checkpoint import closed_of
 from talka.control.manager import Manager, PassedOn
-from talka.control.member.admin_queries import STATES
-from talka.control.member.announcement import standing_of, zone_of
+from talka.control.member.admin_queries import STATES, MemberFacts
+from talka.control.member.announcement import Announcement, ManagerPhase, standing_of, zone_of
 from talka.control.member.composite import JobsPart, MemberEffect, QuestionAsked, ToNeighbour
 from talka.control.member.leader_calls import CallEnded
 from talka.control.member.voter import Voter
@@ -61,6 +62,7 @@ from talka.store.files.blobs import Blobs
 from talka.units import SECOND
 from talka.version import VERSION
 from talka.wire.asking import AskAnswer, AskLease, ChangeLease, encode_content
+from talka.wire.condition import NodeCondition
 from talka.wire.entries import JobEntry, decode_checkpoint, decode_entry
 from talka.wire.jobs import ManagerAt
 from talka.wire.orders import JobOrder
@@ -71,6 +73,8 @@ from talka.work.lifecycle import JobState
 from talka.work.retention import MANAGER_KEEPS, Keep, ManagerKeeps
 
 SAMPLE_S: Final = 0.1
+ANNOUNCED_OVER_NS: Final = 5 * SECOND
+"""Others are told what it uses over so long."""
 SWEEP_S: Final = 600.0
 YOUNG_S: Final = 3600.0
 """A blob is put before the job that names it: one that is younger than this is not one too many."""
@@ -193,8 +197,21 @@ class ManagerNode(MemberNode[PassedOn]):
             datacenter=options.datacenter,
             managers=self._managers,
             blobs=self._blobs.digests(),
+            announced=self._announced_by,
+            health=lambda: self._membership.health.level,
         )
         return self.manager
+
+    def _announced_by(self, name: str) -> Announcement | None:
+        """What another member said of itself last."""
+        other = self._membership.get(name)
+        return None if other is None else standing_of(other)
+
+    def _announcement(self, now: int) -> tuple[NodeCondition, ManagerPhase]:
+        return self.manager.announcement(now)
+
+    def _workers_heard(self, now: int) -> list[MemberFacts]:
+        return self.manager.workers_heard(now)
 
     def _managers(self) -> tuple[ManagerAt, ...]:
         """Those that vote, and where they are; this one first."""
@@ -257,6 +274,11 @@ class ManagerNode(MemberNode[PassedOn]):
     def _on_sample(self, now: int, level: Level) -> None:
         """What clients and workers are asked to bear follows from it."""
         self.manager.shedding.level = level
+        if now - self._used_at >= ANNOUNCED_OVER_NS:
+            used_ns = cpu_ns()
+            share = 100 * (used_ns - self._used_ns) // (now - self._used_at)
+            self.manager.cpu_percent, self.manager.memory_percent = min(100, share), memory_percent()
+            self._used_ns, self._used_at = used_ns, now
         self.control.times.led(now, self.manager.leader)
         self._look_at_clock()
 
@@ -501,6 +523,10 @@ class ManagerNode(MemberNode[PassedOn]):
                 "worker_breakers": fleet.breakers(),
                 "worker_lease_seconds": registry.lease.renew_ns / SECOND,
                 **registry.granting.counts(),
+                "worker_decisions_total": {word: count for word, count in fleet.decided.items()},
+                "manager_decisions_total": {word: count for word, count in registry.seen.decided.items()},
+                "workers_by_decision": Counter[str](life.decision.word for life in fleet.lives()),
+                "managers_by_decision": Counter[str](view.decision for view in registry.seen.views()),
             }
         return counts
 

@@ -16,8 +16,9 @@ from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.news import MemberJoined, MemberLeft, MemberReturned
 from talka.cluster.membership.presets import PRESETS, MembershipConfig
 from talka.cluster.membership.vouched import Notary
-from talka.control.member.admin_queries import answer
+from talka.control.member.admin_queries import MemberFacts, answer
 from talka.control.member.admission import HelloDeclined, RingChanged, Welcomed
+from talka.control.member.announcement import ManagerPhase
 from talka.control.member.composite import (
     ClusterMember,
     JobsPart,
@@ -40,6 +41,7 @@ from talka.store.files.voter_file import VoterFile
 from talka.units import SECOND
 from talka.wire.addresses import ip_target
 from talka.wire.asking import AskAnswer
+from talka.wire.condition import NodeCondition
 from talka.wire.security.roles import Role
 
 STALE_INTERVALS: Final = 2
@@ -147,9 +149,14 @@ class MemberNode(Generic[PartEffect]):
             part=self._make_part(voter),
             replay_guard=runtime.replay_guard,
             admission=runtime.admission,
+            announced=self._announcement,
         )
         if self.member.announcer is not None:
             self.member.announcer.region = options.region
+
+    def _announcement(self, now: int) -> tuple[NodeCondition, ManagerPhase]:
+        """How its part does; a bare member has none."""
+        return NodeCondition(), ""
 
     @property
     def failure(self) -> TalkaError | None:
@@ -281,6 +288,7 @@ class MemberNode(Generic[PartEffect]):
                 asked_with=asked.key_id,
                 expected=tuple(self._seen),
                 counts=self.counts(),
+                workers=self._workers_heard(now),
             )
             reply = AskAnswer(ask.number, "", content)
         except Invalid as error:
@@ -299,6 +307,10 @@ class MemberNode(Generic[PartEffect]):
         await self.runtime.disk.written()
         if self.failure is None:
             self.runtime.do(self.member.answer(boottime_ns(), asked, reply))
+
+    def _workers_heard(self, now: int) -> list[MemberFacts]:
+        """None speaks to a bare member."""
+        return []
 
     def counts(self) -> Counts:
         """Metrics of this node."""

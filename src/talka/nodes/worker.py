@@ -425,6 +425,7 @@ class WorkerNode:
             self._cores.supervisor.children.guard.restart_if_gone()
             self._handlers.supervisor.look()
             load = min(100, round(psutil.cpu_percent()))
+            self.worker.memory_percent = round(psutil.virtual_memory().percent)
             self.worker.set_facts(msgspec.structs.replace(self.worker.facts, load_percent=load))
 
     def _seal_again(self, *_: object) -> None:

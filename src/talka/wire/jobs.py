@@ -17,6 +17,7 @@ from talka.stats.tally import Tally
 from talka.stats.windows import Window
 from talka.wire.attempts import NOWHERE, PARTITIONS_LIMIT, ObeyedLife, StoreLife
 from talka.wire.channels import Channel, Codec, Message
+from talka.wire.condition import NodeCondition
 from talka.wire.leadership import Count, Name
 from talka.wire.machines import WorkerMachine
 from talka.wire.manager_calls import CallAnswer, ManagerCall
@@ -153,6 +154,8 @@ class Beat(Message, frozen=True, tag=1):
     """It is draining because it is told to end, and will not take work again."""
     seeks: bool = False
     """It has no lease: whoever hears this and does not lead tells it where managers are."""
+    condition: NodeCondition = NodeCondition()
+    """How it does; without cores, those of an earlier version, of which nothing is known."""
 
 
 class ManagerAt(msgspec.Struct, frozen=True, array_like=True):

@@ -40,6 +40,12 @@ or blocked no load test; to a busy one load tests go last, to an overloaded one 
 refused one gets no tasks, held cores get none either. A core that is stalled or stuck concerns no other core."""
 
 
+HealthDecisionName = Literal["route", "investigate", "hold", "drain", "evict"]
+"""What is made of a worker or manager by its signals, from the mildest to the gravest: it is given work; it is, and
+somebody looks what keeps it; it is given nothing new; what it has ends or is handed over, too; what it has goes to
+others."""
+
+
 class JobFacts(msgspec.Struct, frozen=True):
     """A job as lists show it."""
 
@@ -154,6 +160,11 @@ class WorkerView(msgspec.Struct, frozen=True):
     region: str = ""
     level: LevelName = "normal"
     """How overloaded it is, by what it measures itself."""
+    decision: HealthDecisionName = "route"
+    memory_percent: int | None = None
+    """Of its machine's memory, in use; null while it is not measured."""
+    health: str = ""
+    """How late it handles things: normal, elevated, high, severe or critical; empty before it was heard."""
 
 
 class ManagerView(msgspec.Struct, frozen=True):
@@ -170,6 +181,10 @@ class ManagerView(msgspec.Struct, frozen=True):
     """Where it stands, as far as it was said."""
     datacenter: str = ""
     region: str = ""
+    decision: HealthDecisionName = "route"
+    """The leader's."""
+    reason: str = ""
+    """Of the decision; empty where it is given work and nothing keeps it."""
 
 
 class LeaseView(msgspec.Struct, frozen=True):

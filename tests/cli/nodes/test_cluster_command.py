@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from talka.cli.main import run_command
+from talka.cli.nodes.cluster import cores_of, note_of
+from talka.control.member.admin_queries import MemberFacts
 from talka.net.discovery import Candidates
 from talka.wire.versions import VERSION
 from tests.node_process import NodeProcess, nodes
@@ -121,6 +123,21 @@ def test_members_as_json(cluster: Cluster, ask) -> None:
         assert member["state"] == "alive" and member["address"] == cluster.addresses[member["name"]]
         assert int(member["boot"]) >= 0 and member["incarnation"] >= 0
         assert member["self"] is (member["name"] == "b")
+
+
+def test_how_a_member_or_worker_does_is_in_its_note() -> None:
+    well = MemberFacts("m1", "alive", "", "1", 0, self=True, overload="normal", health="normal")
+    late = MemberFacts(
+        "w1", "degraded", "", "1", 0, role="worker", cores=8, free=3, cpu_percent=90, memory_percent=40,
+        overload="busy", health="critical", decision="hold", why="it handles everything late",
+    )  # fmt: skip
+    lost = MemberFacts("m2", "dead", "", "1", 0, decision="evict")
+
+    assert [(cores_of(one), note_of(one)) for one in (well, late, lost)] == [
+        ("", "answers here"),
+        ("3 of 8 free", "hold: it handles everything late, CPU 90 %, memory 40 %, busy, health critical"),
+        ("", "evict"),
+    ]
 
 
 def test_of_a_name_with_several_addresses_the_one_that_listens_is_asked(

@@ -107,3 +107,26 @@ def test_a_voter_that_was_deposed_lately_is_held_for_worse_than_its_health(score
 
     assert candidacy.doubt(NOW) == doubt
     assert candidacy.doubt(NOW + FLAP_WINDOW_NS) == score
+
+
+def test_one_that_should_not_lead_lets_all_others_go_first_and_then_stands_all_the_same() -> None:
+    candidacy = candidacy_of()
+    assert candidacy.others_go_first_until(NOW) == NOW
+
+    candidacy.may_lead = False
+    until = candidacy.others_go_first_until(NOW)
+
+    assert until == NOW + DELAY_LIMIT_LEASES * LEASE
+    assert candidacy.others_go_first_until(until) == until, "it waits once"
+    candidacy.may_lead = True
+    assert candidacy.others_go_first_until(NOW + 1) == NOW + 1, "it does better again"
+
+
+def test_a_word_of_a_leader_begins_the_wait_for_others_anew() -> None:
+    candidacy = candidacy_of()
+    candidacy.may_lead = False
+    first = candidacy.others_go_first_until(NOW)
+
+    candidacy.wait_ns(NOW + LEASE)
+
+    assert candidacy.others_go_first_until(NOW + LEASE) == first + LEASE

@@ -280,3 +280,42 @@ def test_a_leader_whose_lease_is_over_votes_for_another(group: Any) -> None:
 
     assert group.votes(leader, other, Vote(2, LATER)) == [True]
     assert group.told(SteppedDown, leader) == [SteppedDown(1, "term 2 has begun")]
+
+
+# -- who should not lead
+
+
+def test_a_voter_that_does_badly_does_not_lead_while_another_can(group: Any) -> None:
+    leader = group.elect()
+    unwell, well = group.followers()
+    group.voters[unwell].set_health(0, may_lead=False)
+    group.crash(leader)
+
+    assert group.elect() == well
+
+
+def test_an_invitation_to_lead_is_left_to_others_by_one_that_does_badly(group: Any) -> None:
+    leader = group.elect()
+    for name in group.followers():
+        group.voters[name].set_health(0, may_lead=False)
+
+    group.ask(leader, "hand_over")
+
+    assert group.elect() == leader, "it alone does well"
+
+
+def test_where_all_do_badly_somebody_leads_all_the_same(group: Any) -> None:
+    leader = group.elect()
+    for voter in group.voters.values():
+        voter.set_health(8, may_lead=False)
+    group.crash(leader)
+
+    assert group.elect(limit_ns=12 * LAN.lease_ns) != leader
+
+
+def test_a_voter_alone_leads_however_badly_it_does(make_group: MakeGroup) -> None:
+    group = make_group("a")
+    group.start()
+    group.voters["a"].set_health(8, may_lead=False)
+
+    assert group.elect(limit_ns=3 * LAN.lease_ns) == "a"

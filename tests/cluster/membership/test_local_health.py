@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.cluster.membership.local_health import Degradation, LocalHealth
+from talka.cluster.membership.local_health import Degradation, LocalHealth, degradation_of
 from talka.cluster.membership.presets import PRESETS
 from talka.units import MILLISECOND, SECOND
 from tests.sim.variants import without
@@ -260,19 +260,74 @@ def test_the_level_is_the_worse_of_the_two_and_the_lag_is_the_last_one() -> None
 
 def test_what_each_level_leaves_out() -> None:
     table = [
-        (level.name, level.skip_probes, level.gossip_stretch, level.may_lead, level.must_not_lead)
+        (
+            level.name,
+            level.skip_probes,
+            level.gossip_stretch,
+            level.may_lead,
+            level.must_not_lead,
+            level.piggyback_percent,
+            level.takes_work,
+        )
         for level in Degradation
     ]
 
     assert table == [
-        ("NORMAL", 0, 1, True, False),
-        ("ELEVATED", 0, 1, True, False),
-        ("HIGH", 25, 2, True, False),
-        ("SEVERE", 50, 2, False, False),
-        ("CRITICAL", 75, 4, False, True),
+        ("NORMAL", 0, 1, True, False, 100, True),
+        ("ELEVATED", 0, 1, True, False, 100, True),
+        ("HIGH", 25, 2, True, False, 75, True),
+        ("SEVERE", 50, 2, False, False, 50, True),
+        ("CRITICAL", 75, 4, False, True, 50, False),
     ]
     assert list(Degradation) == sorted(Degradation)
     assert [level.value for level in Degradation] == [0, 1, 2, 3, 4]
+
+
+def late_for(seconds: int) -> tuple[LocalHealth, int]:
+    health = health_of()
+    for second in range(seconds):
+        health.ticked(second * SECOND, LATE)
+    return health, seconds * SECOND
+
+
+def test_what_lateness_made_of_the_score_is_forgotten_once_it_is_over() -> None:
+    health, now = late_for(7)
+    assert (health.score, health.level) == (7, Degradation.CRITICAL)
+
+    scores = []
+    for second in range(12):
+        health.ticked(now + second * SECOND, 0)
+        scores.append(health.score)
+
+    assert scores == [7, 7, 6, 5, 4, 3, 2, 1, 0, 0, 0, 0]
+
+
+def test_what_probes_made_of_the_score_is_not_forgotten_with_time() -> None:
+    health, now = late_for(2)
+    for _ in range(3):
+        health.probe_failed(0, 0)
+
+    for second in range(60):
+        health.ticked(now + second * SECOND, 0)
+
+    assert health.score == 3
+
+
+def test_what_a_probe_took_back_is_not_taken_back_twice() -> None:
+    health, now = late_for(3)
+    health.probe_succeeded()
+    health.probe_failed(0, 0)
+    health.probe_failed(0, 0)
+
+    for second in range(60):
+        health.ticked(now + second * SECOND, 0)
+
+    assert health.score == 2
+
+
+def test_a_level_that_a_later_version_announces_is_the_worst_there_is() -> None:
+    assert [degradation_of(number) for number in range(5)] == list(Degradation)
+    assert degradation_of(77) is Degradation.CRITICAL
 
 
 STEP = st.tuples(

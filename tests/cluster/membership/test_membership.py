@@ -1301,3 +1301,44 @@ def test_a_member_that_keeps_refuting_is_given_more_time_when_others_agree(bench
         bench.hear(Alive("m1", 1, incarnation, "at-m1"))
 
     assert waits[0] == waits[1] < waits[2] < waits[3]
+
+
+# How it does
+
+
+def test_a_member_that_is_doubted_is_probed_next_and_one_that_nobody_knows_is_not(bench: Bench) -> None:
+    bench.core.doubt("nobody")
+    bench.core.doubt("m4")
+
+    pings = [said.message for said in says(bench.run(INTERVAL)) if isinstance(said.message, Ping)]
+
+    assert pings[0].target == "m4"
+
+
+@pytest.mark.parametrize(("score", "share"), [(3, 100), (4, 75), (6, 50), (8, 50)])
+def test_the_worse_a_member_does_the_less_it_passes_on_at_a_time(score: int, share: int) -> None:
+    bench = Bench()
+    bench.run(30 * SECOND)
+    bench.core.health.score = score
+    bench.hear(*(Suspect(f"m{n}", 1, 0, "x", "r" * 100) for n in range(5)))
+    for number in range(60):
+        bench.hear(Alive(f"n{number}", 1, 0, "a" * 60))
+    room = bench.core._room_bytes * share // 100
+
+    rounds = [
+        sum(map(len, said.updates))
+        for said in says(bench.run(10 * SECOND, answering=False))
+        if isinstance(said.message, Gossip) and said.updates
+    ]
+
+    assert room - 200 < max(rounds) <= room
+
+
+def test_a_member_that_does_badly_answers_an_accusation_all_the_same() -> None:
+    bench = Bench()
+    bench.core.health.score = 8
+
+    effects = bench.on(Ping(1, "me", 100), Suspect("me", 100, 0, "m1", "no answer"))
+
+    (ack,) = [said for said in says(effects) if isinstance(said.message, ProbeAck)]
+    assert any(isinstance(update, Alive) and update.name == "me" for update in map(decode_update, ack.updates or []))

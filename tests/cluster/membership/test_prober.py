@@ -412,3 +412,14 @@ def test_helpers_help_a_limited_number_at_once_and_forget_old_requests(bench: Be
     bench.now += INTERVAL
     request(bench, 1000)
     assert len(bench.prober._relays) == 1
+
+
+def test_one_that_is_doubted_is_probed_next_out_of_its_turn(bench: Bench) -> None:
+    asked = []
+    for _ in range(6):
+        bench.prober.probe_next(bench.member("m3"))
+        ping = bench.ping()
+        bench.ack(ping.target, ping.sequence)
+        asked.append(ping.target)
+
+    assert asked == ["m3"] * 6

@@ -15,6 +15,7 @@ from talka.cluster.leadership.news import Elected, SteppedDown, WriteEnded
 from talka.control.jobs import entries
 from talka.control.jobs.effects import (
     Forwarded,
+    HealthDecided,
     JobAcceptedNews,
     JobEndStored,
     LeadWanted,
@@ -24,13 +25,16 @@ from talka.control.jobs.effects import (
     WorkerLost,
     WorkerRegistered,
 )
+from talka.control.jobs.managers import OWNER_SILENCE_NS, SETTLE_NS, STUCK_NS
 from talka.control.jobs.queue import QUEUE_LIMIT, QUEUE_TIMEOUT_NS
-from talka.control.jobs.registry import LEAD_AGAIN_NS, OWNER_SILENCE_NS, SETTLE_NS, Registry
+from talka.control.jobs.registry import LEAD_AGAIN_NS, Registry
 from talka.control.jobs.workers.fleet import Fleet, NotFree
+from talka.control.member.announcement import Announcement
 from talka.control.tasks.epoch_floor import TOO_OLD
 from talka.control.tasks.quarantine import QUARANTINED, Denied
 from talka.testing.trust import SIGNER
 from talka.units import MILLISECOND, NEVER, SECOND
+from talka.wire.condition import NodeCondition
 from talka.wire.entries import (
     ORDER_LIMIT_BYTES,
     Grant,
@@ -92,7 +96,7 @@ OrderOf = Callable[..., JobOrder]
 class Desk:
     """A registry while its voter leads; what is to be told to owners is told."""
 
-    def __init__(self, cabinet: Any, name: str, **limits: int) -> None:
+    def __init__(self, cabinet: Any, name: str, **limits: Any) -> None:
         self.voter, self.name = cabinet.voters[name], name
         self.limits = limits
         self.rng = Random(f"jobs:{cabinet.boot}")
@@ -128,7 +132,7 @@ class Desk:
 class Office:
     """A group whose leader keeps the jobs; the test is everybody else."""
 
-    def __init__(self, cabinet_of: CabinetOf, *names: str, seed: int = 1, **limits: int) -> None:
+    def __init__(self, cabinet_of: CabinetOf, *names: str, seed: int = 1, **limits: Any) -> None:
         self.group = cabinet_of(*names, part_of=partial(Desk, **limits), seed=seed)
         self.me = self.group.leader()
         self.numbers = 0
@@ -666,6 +670,57 @@ def test_a_job_is_never_given_to_a_manager_that_fell_silent(trio: Office, order_
     owners = [trio.entry(trio.submit(order_of()).id).owner for _ in range(30)]
 
     assert sorted(dict.fromkeys(owners)) == sorted(trio.group.voters)
+
+
+def test_a_job_is_given_to_managers_that_say_they_would_take_it(cabinet_of: CabinetOf, order_of: OrderOf) -> None:
+    said: dict[str, Announcement] = {}
+    office = Office(cabinet_of, "m1", "m2", "m3", announced=said.get)
+    (other, overloaded) = [name for name in office.group.voters if name != office.me]
+    said[overloaded] = Announcement("", condition=NodeCondition(overload=3), phase="active")
+    said[office.me] = Announcement("", phase="draining")
+    office.run(1)
+    office.beat("w1", 40)
+
+    owners = [office.entry(office.submit(order_of()).id).owner for _ in range(20)]
+
+    assert set(owners) == {other}
+    view = office.answer(DescribeCluster(), ClusterView)
+    assert {one.name: (one.decision, one.reason) for one in view.managers} == {
+        other: ("route", ""),
+        overloaded: ("hold", "it is overloaded"),
+        office.me: ("drain", "it leaves, and takes nothing new"),
+    }
+
+
+def test_a_job_of_which_its_owner_dispatches_nothing_gets_another_owner(trio: Office, order_of: OrderOf) -> None:
+    trio.beat("w1", 40)
+    job = with_owner(trio, order_of, is_me=False)
+    before = trio.entry(job)
+    for turn in range(int(STUCK_NS // SECOND) - 2):
+        trio.run(1)
+        trio.beat("w1", 40)
+        assert trio.entry(job).owner == before.owner, turn
+
+    effects = trio.run(3)
+
+    entry = trio.entry(job)
+    assert entry.owner != before.owner and entry.fence > before.fence
+    reasons = [one.reason for one in news(effects, OwnerChanged) if one.job == job]
+    assert reasons == [f"{before.owner} has dispatched nothing of it for 30 s"]
+    assert ("drain", before.owner) in [(one.decision, one.name) for one in news(effects, HealthDecided)]
+
+
+def test_whoever_does_so_badly_that_it_takes_no_work_says_so_and_knows_what_it_has_taken(
+    cabinet_of: CabinetOf, order_of: OrderOf
+) -> None:
+    why = [""]
+    office = Office(cabinet_of, "m1", why_not=lambda: why[0])
+    known = office.submit(order_of(), "key")
+    why[0] = "manager m1 takes no new work now"
+
+    assert office.problem(SubmitJob(order_of())) == ("busy", "manager m1 takes no new work now")
+    assert office.submit(order_of(), "key").id == known.id
+    assert office.registry.refused == {"unwell": 1}
 
 
 def test_a_manager_that_gives_a_job_back_does_not_get_it_again(trio: Office, order_of: OrderOf) -> None:

@@ -9,7 +9,7 @@ import pytest
 from talka.cluster.effects import Lane, Persist, Transmit
 from talka.cluster.membership import verdicts
 from talka.control.member import admin_queries
-from talka.control.member.admin_queries import answer
+from talka.control.member.admin_queries import MemberFacts, answer
 from talka.control.member.admission import RingChanged
 from talka.control.member.announcement import Announcement
 from talka.control.member.composite import ClusterMember, QuestionAsked
@@ -33,6 +33,7 @@ from talka.wire.asking import (
     RetireKey,
     UseKey,
 )
+from talka.wire.condition import NodeCondition
 from talka.wire.membership import (
     ADDRESS_LIMIT,
     REASON_LIMIT,
@@ -59,9 +60,25 @@ def asked(member: ClusterMember, question: Question, now: int = 0, **more: Any) 
 # -- members
 
 
+UNKNOWN = {
+    "cores": 0,
+    "free": 0,
+    "queue": 0,
+    "cpu_percent": None,
+    "memory_percent": None,
+    "overload": "",
+    "health": "",
+    "decision": "route",
+    "why": "",
+}
+HOW_IT_DOES = NodeCondition(8, 3, 2, 40, overload=2, health=1)
+
+
 def test_members_are_told_with_all_that_programs_want_to_know() -> None:
     member = member_of()
-    standing = msgspec.msgpack.encode(Announcement("digest", "gate", "1.0", "west", "0.2", region="r9"))
+    standing = msgspec.msgpack.encode(
+        Announcement("digest", "gate", "1.0", "west", "0.2", region="r9", condition=HOW_IT_DOES)
+    )
     hear(
         member,
         Alive("c", 3, 2, "10.0.0.2:7", "z2"),
@@ -90,6 +107,9 @@ def test_members_are_told_with_all_that_programs_want_to_know() -> None:
                 "self": False,
                 "protocol": "1.0",
                 "region": "",
+                **UNKNOWN,
+                "decision": "hold",
+                "why": "it does not answer",
             },
             {
                 "name": "b",
@@ -107,6 +127,9 @@ def test_members_are_told_with_all_that_programs_want_to_know() -> None:
                 "self": True,
                 "protocol": "1.0",
                 "region": "",
+                **UNKNOWN,
+                "overload": "normal",
+                "health": "normal",
             },
             {
                 "name": "c",
@@ -124,10 +147,41 @@ def test_members_are_told_with_all_that_programs_want_to_know() -> None:
                 "self": False,
                 "protocol": "1.0",
                 "region": "r9",
+                **UNKNOWN,
+                "cores": 8,
+                "free": 3,
+                "queue": 2,
+                "cpu_percent": 40,
+                "overload": "stressed",
+                "health": "elevated",
+                "decision": "hold",
+                "why": "it is overloaded",
             },
         ],
         "next": "",
     }
+
+
+def test_workers_that_are_heard_here_are_told_beside_members_page_by_page() -> None:
+    member = member_of()
+    workers = [MemberFacts(name, "healthy", "", "1", 0, role="worker") for name in ("w1", "b", "w2")]
+
+    first = asked(member, AskMembers(), workers=workers, page_limit=1)
+    second = asked(member, AskMembers(first["next"]), workers=workers, page_limit=1)
+    third = asked(member, AskMembers(second["next"]), workers=workers, page_limit=1)
+
+    assert [(one["name"], one["role"]) for one in first["members"]] == [("b", "manager"), ("b", "worker")]
+    assert [one["name"] for page in (second, third) for one in page["members"]] == ["w1", "w2"]
+    assert (first["next"], second["next"], third["next"]) == ("b", "w1", "")
+
+
+def test_of_one_that_left_it_is_told_that_it_did() -> None:
+    member = member_of()
+    hear(member, Alive("z", 1, 0, "at-z"), MemberHasLeft("z", 1, 0))
+
+    (left,) = [one for one in asked(member, AskMembers())["members"] if one["name"] == "z"]
+
+    assert (left["decision"], left["why"]) == ("evict", "it left")
 
 
 def test_every_state_has_a_word_and_one_whose_datagrams_are_blocked_is_told_so() -> None:

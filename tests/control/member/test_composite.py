@@ -11,16 +11,20 @@ from talka.cluster.leadership.election_timeouts import CLEARLY
 from talka.cluster.leadership.news import Elected, LeaderChanged, SteppedDown, WriteEnded
 from talka.cluster.leadership.timings import LAN
 from talka.cluster.leases import LeaseGranted, LeaseLost
+from talka.cluster.membership.local_health import Degradation
 from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.news import MemberJoined, MemberLost
 from talka.cluster.membership.presets import PRESETS
+from talka.control.member.announcement import Announcement, announcement_in
 from talka.control.member.composite import ADDRESSES_LIMIT, ClusterMember
 from talka.control.member.owner import Owner
 from talka.control.member.receiver import Applied, Receiver
 from talka.control.member.replay_guard import ReplayGuard
+from talka.control.member.three_signals import MemberDoubted
 from talka.control.member.voter import CommandEnded, Voter
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire import leadership, leases, membership
+from talka.wire.condition import NodeCondition
 from talka.wire.leadership import Heartbeat, LeadershipMessage, PreVote, Version, VoterWelcome
 from talka.wire.leases import (
     CHANNEL,
@@ -31,7 +35,7 @@ from talka.wire.leases import (
     LeaseMessage,
     ReleaseLease,
 )
-from talka.wire.membership import Alive, Dead, Gossip, MembershipMessage, MemberUpdate, WatchGroup, WatchReply
+from talka.wire.membership import Alive, Dead, Gossip, MembershipMessage, MemberUpdate, Ping, WatchGroup, WatchReply
 from talka.wire.packets import Packet, decode_packet
 
 TTL = 4 * SECOND
@@ -515,6 +519,69 @@ def test_a_member_at_critical_health_hands_leadership_over() -> None:
     assert [news.reason for _, news in cluster.news[before:] if isinstance(news, SteppedDown)] == ["handed over"]
     successors = [name for name, news in cluster.news[before:] if isinstance(news, Elected)]
     assert len(successors) == 1 and successors != [leader.name]
+
+
+def announcing(said: list[NodeCondition]) -> ClusterMember:
+    """A member that tells how its part does: the first of these, for as long as it is there."""
+    return ClusterMember(
+        group="g",
+        name="a",
+        boot=1,
+        membership=Membership(name="a", boot=1, address="at-a", group="g", config=CONFIG, rng=Random(1), now=0),
+        announced=lambda now: (said[0], "active"),
+    )
+
+
+def ticked(member: ClusterMember, until: int) -> list[object]:
+    effects: list[object] = []
+    while member.next_tick_at <= until:
+        effects += member.tick(member.next_tick_at)
+    return effects
+
+
+def told_by(member: ClusterMember) -> Announcement:
+    assert member.membership is not None and member.membership.state is not None
+    found = announcement_in(member.membership.state)
+    assert found is not None
+    return found
+
+
+def test_a_member_tells_how_its_part_does_and_how_it_does_itself() -> None:
+    said = [NodeCondition(8, 8)]
+    member = announcing(said)
+    ticked(member, 2 * SECOND)
+    assert (told_by(member).condition, told_by(member).phase) == (NodeCondition(8, 8), "active")
+
+    said[0] = NodeCondition(8, 7)
+    assert member.membership is not None
+    member.membership.health.score = 8
+    ticked(member, member.next_tick_at + 9 * SECOND)
+
+    assert told_by(member).condition == NodeCondition(8, 7, health=int(Degradation.CRITICAL))
+
+
+def test_a_member_at_rest_tells_nothing_new() -> None:
+    member = announcing([NodeCondition(8, 8, cpu_percent=3)])
+    ticked(member, 2 * SECOND)
+    assert member.membership is not None and member.membership.state is not None
+    version = member.membership.state.version
+
+    ticked(member, 300 * SECOND)
+
+    assert member.membership.state.version == version
+
+
+def test_one_that_is_doubted_is_asked_out_of_its_turn() -> None:
+    member = announcing([NodeCondition()])
+    for number in range(8):
+        Peer(f"p{number}").say(member, 0, Gossip(), Alive(f"p{number}", 77, 0, f"at-p{number}"))
+
+    member.act(0, [MemberDoubted("p5")])
+    pings = [to for to, word in said(ticked(member, CONFIG.probe_interval_ns)) if isinstance(word, Ping)]
+
+    assert pings[0] == "at-p5"
+    no_view = member_of("a", has_voter=True)
+    assert no_view.act(0, [MemberDoubted("p5")]) == [MemberDoubted("p5")]
 
 
 def test_a_leader_that_is_well_goes_on_leading() -> None:

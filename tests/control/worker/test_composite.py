@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from talka.cluster.effects import Lane, Persist, PersistBlob, Send
+from talka.cluster.membership.local_health import Degradation
 from talka.control.load.core_effects import KillCore, StartCore, TellCore
 from talka.control.member.manager_search import GreetManager
 from talka.control.member.signers import Signers
@@ -47,6 +48,7 @@ from talka.stats.windows import Window
 from talka.testing.trust import GROUP, SIGNER, signed, trust_of_worker
 from talka.units import MILLISECOND, SECOND
 from talka.wire.attempts import ObeyedLife, StoreLife
+from talka.wire.condition import NodeCondition
 from talka.wire.jobs import (
     CHANNEL,
     MANAGERS_LIMIT,
@@ -2573,3 +2575,45 @@ def test_a_beat_tells_how_many_tasks_run_and_what_cores_they_take() -> None:
     rig.later(SECOND)
 
     assert rig.all(Beat)[-1].tasks == TaskLoad(running=3, waiting=0, cores=1)
+
+
+# How it does
+
+
+def beats(rig: Rig) -> list[Beat]:
+    return [said.message for said in rig.said if isinstance(said.message, Beat) and said.to == "m1"]
+
+
+def test_a_worker_says_how_it_does_with_every_beat() -> None:
+    rig = Rig(facts=msgspec.structs.replace(FACTS, load_percent=140))
+    assert beats(rig)[0].condition == NodeCondition(4, 4, 0, 100)
+
+    rig.worker.memory_percent = 55
+    rig.running()
+    rig.later(2 * SECOND)
+
+    assert beats(rig)[-1].condition == NodeCondition(4, 2, 0, 100, 55)
+
+
+def test_a_worker_whose_beats_are_late_says_so_until_they_are_punctual_again() -> None:
+    rig = Rig()
+    rig.later(3 * SECOND)
+    rig.now = rig.worker.next_tick_at + 5 * SECOND
+    rig.take(rig.worker.tick(rig.now))
+    late = beats(rig)[-1].condition.health
+    rig.renew()
+    rig.later(6 * SECOND)
+
+    assert late == Degradation.CRITICAL
+    healths = [one.condition.health for one in beats(rig)]
+    assert healths[-1] == Degradation.NORMAL and Degradation.CRITICAL in healths
+
+
+def test_what_came_between_its_making_and_its_start_is_no_delay_of_a_worker() -> None:
+    rig = Rig(lease=False)
+    worker = Worker("w1", 9, {}, FACTS, ("m1",), Random(3), rig.now, signers=Signers(GROUP), variables=TRUST.variables)
+
+    said = worker.start(rig.now + 60 * SECOND)
+
+    (beat,) = [one.message for one in said if isinstance(one, Send) and isinstance(one.message, Beat)]
+    assert beat.condition.health == Degradation.NORMAL

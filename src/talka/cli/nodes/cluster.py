@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from talka.client.manager_book import BookCounts
     from talka.net.asker import NodeAsker
     from talka.wire.asking import Question
-    from talka.wire.views import ClusterView
+    from talka.wire.views import ClusterView, ManagerView
 
 COMMANDS = {
     "status": CommandEntry("Commands", "nodes.cluster:status", "managers, workers, cores and the queue, over the API"),
@@ -77,7 +77,7 @@ def status(as_json: bool, **where: Any) -> int:
     say(facts_rows(rows))
     if view.managers:
         managers = [
-            (one.name, one.state, *place_of(one), one.api, str(one.jobs), "leads" if one.leads else "")
+            (one.name, one.state, *place_of(one), one.api, str(one.jobs), manager_note(one))
             for one in sorted(view.managers, key=lambda one: one.name)
         ]
         say("\n" + table(("MANAGER", "STATE", *PLACE, "API", "JOBS", "NOTE"), managers))
@@ -85,6 +85,11 @@ def status(as_json: bool, **where: Any) -> int:
         ends = [(one.name, one.role, one.until, str(one.days), one.note) for one in view.certificates]
         say("\n" + table(("CERTIFICATE", "ROLE", "UNTIL", "DAYS", "NOTE"), ends))
     return 0
+
+
+def manager_note(manager: "ManagerView") -> str:
+    judged = "" if manager.decision == "route" else f"{manager.decision}: {manager.reason}"
+    return ", ".join(filter(None, ("leads" if manager.leads else "", judged)))
 
 
 async def _cluster_and_who_answered(client: "Client") -> "tuple[ClusterView, BookCounts]":
@@ -118,16 +123,31 @@ def members(as_json: bool, **where: Any) -> int:
 
     found = ask(where, collect)
     rows = [
-        (each.name, each.state, each.address, each.role, *place_of(each), each.protocol, note_of(each))
+        (each.name, each.state, each.address, each.role, *place_of(each), each.protocol, cores_of(each), note_of(each))
         for each in sorted(found, key=lambda each: each.name)
     ]
-    headings = ("NAME", "STATE", "ADDRESS", "ROLE", *PLACE, "PROTOCOL", "NOTE")
+    headings = ("NAME", "STATE", "ADDRESS", "ROLE", *PLACE, "PROTOCOL", "CORES", "NOTE")
     say(json_of(found) if as_json else table(headings, rows))
     return 0
 
 
+def cores_of(member: Any) -> str:
+    """A worker's; beside the manager that leads, those of all workers."""
+    return f"{member.free} of {member.cores} free" if member.cores else ""
+
+
 def note_of(member: Any) -> str:
     notes = []
+    if member.decision != "route":
+        notes.append(f"{member.decision}: {member.why}" if member.why else member.decision)
+    if member.cpu_percent is not None:
+        notes.append(f"CPU {member.cpu_percent} %")
+    if member.memory_percent is not None:
+        notes.append(f"memory {member.memory_percent} %")
+    if member.overload not in ("", "normal"):
+        notes.append(member.overload)
+    if member.health not in ("", "normal"):
+        notes.append(f"health {member.health}")
     if member.self:
         notes.append("answers here")
     if member.accuser or member.reason:

@@ -162,8 +162,8 @@ class Election:
         """What this voter's own disk holds of the register: it may be behind, and some of it may never be decided."""
         return {key: entry.value for key, entry in self._acceptor.entries.items()}
 
-    def set_health(self, score: int) -> None:
-        self._timeouts.score = score
+    def set_health(self, score: int, *, may_lead: bool = True) -> None:
+        self._timeouts.score, self._timeouts.may_lead = score, may_lead
 
     # -- inputs
 
@@ -487,6 +487,9 @@ class Election:
             self._stand_at = self._followed.binds_until()
             return
         self._forget_leader(out)
+        if self.electorate.others() and now < (until := self._timeouts.others_go_first_until(now)):
+            self._stand_at = min(self._stand_at, until)
+            return
         if self._ballot.ask(now, out):
             self._ballot.run()
 

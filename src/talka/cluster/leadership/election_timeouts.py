@@ -32,6 +32,9 @@ class ElectionTimeouts:
         self._losses: deque[int] = deque(maxlen=FLAPS_KEPT)
         self.score = 0
         """Local health, 0 (well) to 8."""
+        self.may_lead = True
+        """False of one that does so badly that it lets all others go first."""
+        self._others_until: int | None = None
 
     def lost_leadership(self, now: int) -> None:
         """This voter led and was deposed: the more often lately, the later it stands again."""
@@ -43,6 +46,7 @@ class ElectionTimeouts:
 
     def wait_ns(self, now: int) -> int:
         """From the last word of a leader to a candidacy: 1.02 to 1.5 leases, and what doubts add."""
+        self._others_until = None
         longest = max(self._shortest_ns + 1, self._config.lease_ns * 3 // 2)
         return self._rng.randrange(self._shortest_ns, longest) + self._doubt_ns(now)
 
@@ -50,6 +54,15 @@ class ElectionTimeouts:
         """From a candidacy that found no majority to the next one."""
         lease = self._config.lease_ns
         return self._rng.randrange(lease // 20, lease // 4) + self._doubt_ns(now) // 4
+
+    def others_go_first_until(self, now: int) -> int:
+        """Ask when it is time to stand. One that should not lead waits longer than all others together wait at most,
+        once: where nobody has come to lead by then, somebody who does badly is better than nobody."""
+        if self.may_lead:
+            return now
+        if self._others_until is None:
+            self._others_until = now + DELAY_LIMIT_LEASES * self._config.lease_ns
+        return self._others_until
 
     def hint_ns(self) -> int:
         """From the news that the leader is dead: voters decide by their own clocks whether they agree."""

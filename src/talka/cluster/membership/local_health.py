@@ -25,9 +25,20 @@ class Degradation(IntEnum):
     """Whether it should stand for leader."""
     must_not_lead: bool
     """Whether it must step down."""
+    piggyback_percent: int
+    """Of the news that fit a datagram, so many ride along."""
+    takes_work: bool
+    """Whether it takes new work: submissions, jobs to lead, tasks."""
 
     def __new__(
-        cls, value: int, skip_probes: int, gossip_stretch: int, may_lead: bool, must_not_lead: bool
+        cls,
+        value: int,
+        skip_probes: int,
+        gossip_stretch: int,
+        may_lead: bool,
+        must_not_lead: bool,
+        piggyback_percent: int,
+        takes_work: bool,
     ) -> "Degradation":
         level = int.__new__(cls, value)
         level._value_ = value
@@ -35,15 +46,24 @@ class Degradation(IntEnum):
         level.gossip_stretch = gossip_stretch
         level.may_lead = may_lead
         level.must_not_lead = must_not_lead
+        level.piggyback_percent = piggyback_percent
+        level.takes_work = takes_work
         return level
 
-    NORMAL = 0, 0, 1, True, False
-    ELEVATED = 1, 0, 1, True, False
-    HIGH = 2, 25, 2, True, False
-    SEVERE = 3, 50, 2, False, False
-    CRITICAL = 4, 75, 4, False, True
+    NORMAL = 0, 0, 1, True, False, 100, True
+    ELEVATED = 1, 0, 1, True, False, 100, True
+    HIGH = 2, 25, 2, True, False, 75, True
+    SEVERE = 3, 50, 2, False, False, 50, True
+    CRITICAL = 4, 75, 4, False, True, 50, False
 
 
+def degradation_of(number: int) -> Degradation:
+    """Of a number that a node announced; a later version may know worse ones."""
+    return _LEVELS[min(number, len(_LEVELS) - 1)]
+
+
+_LEVELS: Final = tuple(Degradation)
+NO_WORK_FROM: Final = min(level for level in Degradation if not level.takes_work)
 _OF_SCORE: Final = (
     Degradation.NORMAL,
     Degradation.NORMAL,
@@ -75,7 +95,16 @@ class LocalHealth:
     Call `handled` for every datagram and `ticked` for every tick, before they are acted on.
     """
 
-    __slots__ = ("_config", "_gate_opens_at", "_is_late", "_lag_level", "_raises_from", "score")
+    __slots__ = (
+        "_config",
+        "_gate_opens_at",
+        "_is_late",
+        "_lag_level",
+        "_lowers_from",
+        "_of_lag",
+        "_raises_from",
+        "score",
+    )
 
     def __init__(self, config: MembershipConfig) -> None:
         self._config = config
@@ -85,6 +114,9 @@ class LocalHealth:
         self._gate_opens_at = 0
         self._lag_level = Degradation.NORMAL
         self._raises_from: int | None = None
+        self._of_lag = 0
+        """So much of the score is for having been late; the rest is what probes say."""
+        self._lowers_from = 0
 
     @property
     def multiplier(self) -> int:
@@ -125,6 +157,10 @@ class LocalHealth:
         elif self._is_late and now >= self._gate_opens_at:
             # A punctual tick alone proves nothing: answers may still wait in the socket.
             self._observe_in_time()
+        elif self._of_lag and now >= self._lowers_from:
+            # Probes are few while the score is high: by them alone it would be high for long after the last stall.
+            self._lowers_from = now + self._config.probe_interval_ns
+            self._change(-1)
 
     def gate_closed(self, now: int) -> bool:
         """Whether this member was late just now, and should give no verdict about others."""
@@ -139,6 +175,8 @@ class LocalHealth:
         if self._raises_from is None or now >= self._raises_from:
             self._raises_from = now + interval_ns
             self._change(1)
+            self._of_lag = min(self._of_lag + 1, self.score)
+        self._lowers_from = now + (GATE_INTERVALS + 1) * interval_ns
 
     def _observe_in_time(self) -> None:
         self._is_late = False
@@ -146,3 +184,5 @@ class LocalHealth:
 
     def _change(self, delta: int) -> None:
         self.score = min(max(self.score + delta, 0), self._config.awareness_max)
+        if delta < 0 and self._of_lag:
+            self._of_lag -= 1

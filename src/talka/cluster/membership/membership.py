@@ -167,6 +167,12 @@ class Membership:
     def get(self, name: str) -> Member | None:
         return self._members.get(name)
 
+    def doubt(self, name: str) -> None:
+        """Probe this member next, out of its turn."""
+        member = self._members.get(name)
+        if member is not None:
+            self._prober.probe_next(member)
+
     def join(self, now: int, seeds: list[str]) -> list[MembershipEffect]:
         """Make oneself known through these addresses. They are asked again for ever while they are not alive."""
         if self._updates.is_leaving:
@@ -434,15 +440,21 @@ class Membership:
         if presents_itself and len(me := self._updates.sign_of_life()) <= room:
             updates.append(me)
             room -= len(me)
-        updates += self._queue.take(room, self._members.living + 1)
+        updates += self._queue.take(min(room, self._passes_on_bytes), self._members.living + 1)
         out.append(Send(CHANNEL, to, message, lane, updates))
+
+    @property
+    def _passes_on_bytes(self) -> int:
+        """News at a time: less, the worse this member does. What is left waits, or others tell it; what a member must
+        answer to an accusation is not counted."""
+        return self._room_bytes * self.health.level.piggyback_percent // 100
 
     def _gossip(self, now: int, out: list[MembershipEffect]) -> None:
         config, queue, members = self.config, self._queue, self._members
         self._gossiped_at = now
         self._gossip_at = NEVER
         for member in members.pick(config.gossip_fanout, highest=SUSPECT, dead_since=now - config.gossip_to_dead_ns):
-            news = queue.take(self._room_bytes, members.living + 1)
+            news = queue.take(self._passes_on_bytes, members.living + 1)
             if not news:
                 return
             out.append(Send(CHANNEL, member.address, _GOSSIP, Lane.DATAGRAM, news))

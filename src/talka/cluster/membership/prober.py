@@ -133,6 +133,10 @@ class Prober:
         self._phase_at = probe.ends_at
         self._set_next_tick()
 
+    def probe_next(self, member: Member) -> None:
+        """When the probe under way has ended, the next one is of this member."""
+        self._again = member
+
     def on_nack(self, sender: str, nack: Nack) -> None:
         probe = self._probe
         if probe is None or nack.sequence != probe.sequence or not probe.helpers:

@@ -10,10 +10,11 @@ import msgspec
 from talka.cluster.effects import Send
 from talka.control.load.core_effects import LateNews
 from talka.control.member.leader_calls import CallEnded
+from talka.control.member.three_signals import MemberDoubted
 from talka.control.member.voter import VoterEffect
 from talka.wire.jobs import JobMessage
 from talka.wire.security.access import Asker
-from talka.wire.views import DecisionName, JobUpdate
+from talka.wire.views import DecisionName, HealthDecisionName, JobUpdate
 from talka.work.lifecycle import JobState
 
 # Of a job that this manager leads.
@@ -132,6 +133,27 @@ class Forwarded(msgspec.Struct, frozen=True):
     text: str = ""
 
 
+# Of managers, as the cluster's leader judges them.
+
+
+class HealthDecided(msgspec.Struct, frozen=True):
+    """News: another decision about a manager than before."""
+
+    name: str
+    decision: HealthDecisionName
+    reason: str
+    """Empty of one that is routed."""
+
+
+class ManagersHeld(msgspec.Struct, frozen=True):
+    """News: so many managers fell silent together that none of them is given up yet."""
+
+    names: tuple[str, ...]
+
+
+ManagerNews: TypeAlias = HealthDecided | ManagersHeld | MemberDoubted
+
+
 # Of workers.
 
 
@@ -191,6 +213,8 @@ class WorkerJudged(msgspec.Struct, frozen=True):
     since: int
     is_over: bool = False
     """It is so no more."""
+    decision: HealthDecisionName = "route"
+    """What is made of it all."""
 
 
 FleetNews: TypeAlias = (
@@ -224,6 +248,7 @@ JobsNews: TypeAlias = (
     | LeaseChanged
     | Forwarded
     | FleetNews
+    | ManagerNews
     | Updated
     | WatchFailed
 )

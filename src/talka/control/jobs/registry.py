@@ -31,6 +31,7 @@ from talka.control.jobs.forwarding import forwarded
 from talka.control.jobs.granting import DECLINED, GRANTS_LIMIT, Granting
 from talka.control.jobs.job_checkpoint import open_workflows
 from talka.control.jobs.job_view import facts_of, late_of
+from talka.control.jobs.managers import Announced, Managers, nothing_announced
 from talka.control.jobs.orders import check_order
 from talka.control.jobs.queue import QUEUE_LIMIT, JobQueue, QueueFull, no_workers_text
 from talka.control.jobs.workers.fleet import Fleet, Leaves
@@ -62,7 +63,6 @@ from talka.wire.views import (
     ClusterView,
     JobFacts,
     JobsPage,
-    ManagerView,
     WorkerView,
     instant_text,
 )
@@ -71,10 +71,7 @@ from talka.work.outcome import ExitCode
 
 LOOK_EVERY_NS: Final = SECOND // 4
 LEAD_AGAIN_NS: Final = SECOND
-OWNER_SILENCE_NS: Final = 3 * SECOND // 2
-"""How long a manager may be silent before its jobs get another. A wrong guess costs a moment: the fence keeps order."""
-SETTLE_NS: Final = 3 * SECOND // 10
-"""After an election, the time in which every manager that is there has been heard."""
+UNWELL_RETRY_MS: Final = 5000
 WAITING_STATES: Final = (JobState.SUBMITTED, JobState.QUEUED)
 STATES: Final = tuple(JobState)
 
@@ -99,8 +96,10 @@ class Registry:
         grants_limit: int = GRANTS_LIMIT,
         queue_limit: int = QUEUE_LIMIT,
         sharing: SharingLimits = SHARING_LIMITS,
+        announced: Announced = nothing_announced,
+        why_not: Callable[[], str] = str,
     ) -> None:
-        """`tasks`: what is known of tasks of dag jobs, if their keepers are here."""
+        """`tasks`: what is known of tasks of dag jobs, if their keepers are here. `why_not`: it takes no new work."""
         assert voter.token is not None and voter.election.leader_term is not None
         self.token = voter.token
         self.lease = LeaseRule(now, voter)
@@ -115,11 +114,12 @@ class Registry:
         self.refused: Counter[str] = Counter()
         self._me = me
         self._datacenter = datacenter
-        self._voter = voter
-        self._rng = rng
+        self._voter, self._rng = voter, rng
         self.wall_offset_ns = wall_offset_ns
         self._managers = managers
         self._signers = SignersNamed(signer)
+        self.seen = Managers(me, voter.election.electorate, announced)
+        self._why_not = why_not
         self._fences = 0
         self._shrunk: dict[str, int] = {}
         """Jobs that give cores back, and the version of the entry that says so."""
@@ -254,6 +254,9 @@ class Registry:
                 text = f"the key {key!r} was used for another order, job {known.job}: use a key of its own"
                 return [_problem(sender, call, "conflict", text)]
             return self.book.once_written(known, _answer(sender, call, calls.JobTold(self.facts(now, known))))
+        if why_not := self._why_not():
+            self.refused["unwell"] += 1
+            return [_problem(sender, call, "busy", why_not, UNWELL_RETRY_MS)]
         size_bytes = len(encode_order(order))
         if size_bytes > ORDER_LIMIT_BYTES:
             raise Invalid(f"the order has {size_bytes} bytes, and may have {ORDER_LIMIT_BYTES}: split the test")
@@ -337,9 +340,7 @@ class Registry:
 
     def _owner_for(self, now: int, job: str, but: str = "") -> str:
         """A manager that answers; `but` only where there is no other."""
-        answering = self._voter.election.electorate.answering(now)  # this manager is always among them
-        others = [name for name in answering if name != but]
-        return candidates_for(job, dict.fromkeys(others or answering, 1.0))[0]
+        return candidates_for(job, dict.fromkeys(self.seen.for_job(now, job, but), 1.0))[0]
 
     def _lead(self, now: int, entry: JobEntry) -> list[JobsEffect]:
         self._lead_at[entry.job] = now + LEAD_AGAIN_NS
@@ -415,6 +416,7 @@ class Registry:
         self.granting.ended(now, entry.job)
         self._shrunk.pop(entry.job, None)
         self._owner_since.pop(entry.job, None)
+        self.seen.forget(entry.job)
         self._lead_at.pop(entry.job, None)
         self._lives.pop(entry.fence, None)
 
@@ -500,17 +502,16 @@ class Registry:
 
     def tick(self, now: int) -> list[JobsEffect]:
         self.next_tick_at = now + LOOK_EVERY_NS
-        effects = self._on_fleet_news(now, self.fleet.tick(now))
-        effects += self.fleet.review(now)
+        effects = [*self._on_fleet_news(now, self.fleet.tick(now)), *self.fleet.review(now)]
         for late in self.queue.tick(now):
             effects += self._end_unstarted(now, self.entries[late.job], JobState.FAILED, late.reason)
         effects += self.book.write_again(now)
         effects += self.lease.tick(now)
-        election = self._voter.election
-        for entry in [entry for entry in self.entries.values() if entry.owner and not is_final(entry.state)]:
-            is_silent = election.electorate.silent_ns(now, entry.owner) >= OWNER_SILENCE_NS
-            if is_silent and now - self._owner_since.get(entry.job, now) >= SETTLE_NS:
-                effects += self._change_owner(now, entry, f"{entry.owner} does not answer", but=entry.owner)
+        led = [entry for entry in self.entries.values() if entry.owner and not is_final(entry.state)]
+        effects += self.seen.look(now, led, self._owner_since, self.lease.count_ns)
+        for entry in led:
+            if why := self.seen.why_another(now, entry, self._owner_since.get(entry.job, now)):
+                effects += self._change_owner(now, entry, why, but=entry.owner)
                 continue
             better = self.granting.regrant(now, entry)
             if better is not entry:
@@ -561,15 +562,11 @@ class Registry:
         return JobsPage([self.facts(now, entry, starts) for entry in page], following, cursors)
 
     def _cluster(self) -> ClusterView:
-        led: dict[str, int] = dict.fromkeys(self._voter.election.config.names(), 0)
-        for entry in self.entries.values():
-            if entry.owner and not is_final(entry.state):
-                led[entry.owner] = led.get(entry.owner, 0) + 1
         return ClusterView(
             name="",
             leader=self._me,
             term=self.token.term,
-            managers=[ManagerView(name, "", "", name == self._me, jobs) for name, jobs in led.items()],
+            managers=self.seen.views(self.entries.values()),
             workers=len(self.fleet),
             cores=self.fleet.total_present(),
             cores_free=self.fleet.total_free(),

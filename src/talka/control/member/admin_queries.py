@@ -6,10 +6,11 @@ from typing import Any, Final
 import msgspec
 
 from talka.cluster.membership.members import Status
-from talka.control.member.announcement import standing_of, zone_of
+from talka.control.member.announcement import Announcement, announced_readiness, standing_of, zone_of
 from talka.control.member.composite import ClusterMember
 from talka.control.member.key_distribution import KeyDistribution, KeyEffect
 from talka.control.member.metrics import Counted, metrics_text
+from talka.control.member.three_signals import HealthSignals, Liveness, decide
 from talka.errors import Invalid
 from talka.units import SECOND
 from talka.wire.asking import (
@@ -27,7 +28,9 @@ from talka.wire.asking import (
     UseKey,
     encode_content,
 )
+from talka.wire.condition import measured
 from talka.wire.security.keys import checked_secrets
+from talka.wire.views import HealthDecisionName
 
 PAGE_LIMIT: Final = 150
 """So many fit an answer, however long their names are."""
@@ -55,6 +58,23 @@ class MemberFacts(msgspec.Struct, frozen=True):
     protocol: str = ""
     """The version that the member that answers speaks with it; of itself, its own. Empty: it is not there."""
     region: str = ""
+    cores: int = 0
+    """Of a worker: its own. Of the manager that leads: those of all workers."""
+    free: int = 0
+    queue: int = 0
+    """Of a worker: tasks that wait there. Of the manager that leads: jobs that wait for cores."""
+    cpu_percent: int | None = None
+    """Of a worker: of its machine's processors. Of a manager: of one processor, used by its process."""
+    memory_percent: int | None = None
+    """Of its machine's memory, in use."""
+    overload: str = ""
+    """normal, busy, stressed or overloaded."""
+    health: str = ""
+    """normal, elevated, high, severe or critical: how late it handles things, and how well its probes go."""
+    decision: HealthDecisionName = "route"
+    """What is made of it by its three signals, as this member sees them."""
+    why: str = ""
+    """Why it is not given work as others are, in a sentence."""
 
 
 class MembersPage(msgspec.Struct, frozen=True):
@@ -107,19 +127,20 @@ def answer(
     asked_with: str = "",
     expected: tuple[str, ...] = (),
     counts: Mapping[str, Counted] | None = None,
+    workers: Sequence[MemberFacts] = (),
     page_limit: int = PAGE_LIMIT,
 ) -> tuple[bytes, Sequence[KeyEffect]]:
     """The content of the answer, and what it makes the member do. `Invalid` when it cannot be answered.
 
     `asked_with`: the key of the question. `expected`: names of members remembered from earlier. `counts`: what the
-    shell around the member has counted.
+    shell around the member has counted. `workers`: those that are heard here.
     """
     keys = () if member.admission is None else member.admission.ring.accepted()
     if asked_with and asked_with not in keys and not isinstance(question, RepairKeys | AskKeys):
         raise Invalid(f"key {asked_with} is no longer accepted: with it, only talka cluster keys --repair can be asked")
     match question:
         case AskMembers(after=after):
-            return encode_content(_members(member, after, page_limit)), []
+            return encode_content(_members(member, after, workers, page_limit)), []
         case AskLeader():
             return encode_content(_leader(member, now)), []
         case AskAudit():
@@ -144,7 +165,7 @@ def answer(
             return _changed(member, expected, lambda: _key_distribution(member).repair(now, checked_secrets(secrets)))
 
 
-def _members(member: ClusterMember[Any], after: str, page_limit: int) -> MembersPage:
+def _members(member: ClusterMember[Any], after: str, workers: Sequence[MemberFacts], page_limit: int) -> MembersPage:
     membership = member.membership
     if membership is None:
         raise Invalid(f"{member.name} has no view of members")
@@ -164,7 +185,9 @@ def _members(member: ClusterMember[Any], after: str, page_limit: int) -> Members
             self=True,
             protocol=str(member.agreements.mine.version),
             region=member.announcer.region if member.announcer else "",
-        )
+            **_condition_of(Status.ALIVE, None if member.announcer is None else member.announcer.told),
+        ),
+        *workers,
     ]
     for other in membership.members():
         standing = standing_of(other)
@@ -185,11 +208,44 @@ def _members(member: ClusterMember[Any], after: str, page_limit: int) -> Members
                 not other.blocked,
                 protocol="" if other.status > Status.SUSPECT else str(member.agreements.of(other.name).version),
                 region=standing.region if standing else "",
+                **_condition_of(other.status, standing),
             )
         )
     later = sorted((fact for fact in facts if fact.name > after), key=lambda fact: fact.name)
     page = later[:page_limit]
+    # A worker may have the name of a member: both are on the same page.
+    page += [fact for fact in later[page_limit:] if fact.name == page[-1].name]
     return MembersPage(page, page[-1].name if len(later) > len(page) else "")
+
+
+def _condition_of(status: Status, standing: Announcement | None) -> dict[str, Any]:
+    """How a member does, by what it announced, and what is made of it."""
+    readiness, unready = announced_readiness(standing)
+    liveness = _LIVENESS[status]
+    decision = decide(HealthSignals(liveness, readiness))
+    why = unready if liveness is Liveness.HEARD else "it left" if status is Status.LEFT else "it does not answer"
+    if standing is None:
+        return {"decision": decision.word, "why": why}
+    condition = standing.condition
+    return {
+        "cores": condition.cores,
+        "free": condition.free,
+        "queue": condition.queue,
+        "cpu_percent": measured(condition.cpu_percent),
+        "memory_percent": measured(condition.memory_percent),
+        "overload": condition.overload_word,
+        "health": condition.health_word,
+        "decision": decision.word,
+        "why": why,
+    }
+
+
+_LIVENESS: Final = {
+    Status.ALIVE: Liveness.HEARD,
+    Status.SUSPECT: Liveness.SILENT,
+    Status.DEAD: Liveness.GONE,
+    Status.LEFT: Liveness.GONE,
+}
 
 
 def _leader(member: ClusterMember[Any], now: int) -> LeaderFacts:

@@ -19,19 +19,21 @@ from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.news import MemberJoined, MemberLeft, MemberLost, MemberNews, StateLearned
 from talka.control.member.admission import Admission, HelloDeclined, RingChanged, Welcomed
 from talka.control.member.agreements import Agreements, VersionDiffers
-from talka.control.member.announcement import Announcer, standing_of
+from talka.control.member.announcement import Announcer, ManagerPhase, standing_of
 from talka.control.member.key_distribution import KeyDistribution
 from talka.control.member.life_proofs import ArrivedPacket
 from talka.control.member.owner import Owner
 from talka.control.member.receiver import FENCE_KEY, Applied, Receiver
 from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.role_check import NotForThisRole, RoleCheck, RoleRefused, why_not
+from talka.control.member.three_signals import MemberDoubted
 from talka.control.member.voter import CommandEnded, Voter
 from talka.errors import Untrusted
-from talka.units import NEVER
+from talka.units import NEVER, SECOND
 from talka.wire import asking, greeting, jobs, leadership, leases, membership
 from talka.wire.asking import Ask, AskAnswer
 from talka.wire.channels import Message
+from talka.wire.condition import NodeCondition
 from talka.wire.greeting import ShareRing
 from talka.wire.jobs import JobMessage, Renew
 from talka.wire.leases import AcquireLease, CommandAnswer, LeaseAnswer, LeaseCommand, LeaseMessage, ReleaseLease
@@ -45,6 +47,8 @@ from talka.wire.tasks import TaskMessage
 from talka.wire.versions import ONE_LIFE
 
 ADDRESSES_LIMIT: Final = 16_384
+ANNOUNCE_EVERY_NS: Final = SECOND
+"""How often a member looks at itself for what it should say of itself."""
 VOTER: Final = 0
 RECEIVER: Final = 1
 JOBS: Final = 2
@@ -88,7 +92,15 @@ NodeNews: TypeAlias = (
 )
 """What a member's shell tells of."""
 RoutedNews: TypeAlias = (
-    MemberLost | MemberLeft | MemberJoined | StateLearned | RingChanged | Elected | SteppedDown | WriteEnded
+    MemberLost
+    | MemberLeft
+    | MemberJoined
+    | StateLearned
+    | RingChanged
+    | Elected
+    | SteppedDown
+    | WriteEnded
+    | MemberDoubted
 )
 """What other parts of the member hear of too."""
 ROUTED_NEWS: Final = frozenset(get_args(RoutedNews))
@@ -96,6 +108,7 @@ MemberEffect: TypeAlias = (
     Transmit | ToNeighbour | Persist | PersistBlob | Welcomed | HelloDeclined | RingChanged | QuestionAsked | NodeNews
 )
 """What a member's shell carries out or tells of, beside what its jobs part asks for."""
+Announced: TypeAlias = Callable[[int], tuple[NodeCondition, ManagerPhase]]
 PartEffect = TypeVar("PartEffect")
 PartEffect_co = TypeVar("PartEffect_co", covariant=True)
 
@@ -140,9 +153,11 @@ class ClusterMember(Generic[PartEffect]):
         admission: Admission | None = None,
         certified: bool = False,
         addresses_limit: int = ADDRESSES_LIMIT,
+        announced: Announced | None = None,
     ) -> None:
         """On a real network an `admission` stands before its `replay_guard`; without one every frame is taken as it is,
-        and `certified` says whether senders are proven all the same."""
+        and `certified` says whether senders are proven all the same. `announced`: how its part does, which others are
+        told with how it does itself."""
         self.name = name
         self._addresses_limit = addresses_limit
         self.membership = membership
@@ -161,8 +176,11 @@ class ClusterMember(Generic[PartEffect]):
         """The node of the same process with which this one speaks of tasks without frames; empty: there is none."""
         self.announcer: Announcer | None = None
         self.key_distribution: KeyDistribution | None = None
-        if admission is not None and membership is not None:
-            self.announcer = Announcer(admission, membership)
+        self._announced = announced
+        self._announce_at = 0
+        if membership is not None and (admission is not None or announced is not None):
+            self.announcer = Announcer(membership, admission)
+        if admission is not None and membership is not None and self.announcer is not None:
             self.key_distribution = KeyDistribution(admission, membership, self.announcer)
         self.group = group
         self._timed = [part for part in (membership, prober, voter, owner, self.jobs) if part is not None]
@@ -200,6 +218,7 @@ class ClusterMember(Generic[PartEffect]):
         if self.membership is not None and now >= self.membership.next_tick_at:
             effects += self.membership.tick(now)
             self._judge_health(now, effects)
+            self._announce(now)
             if self.key_distribution is not None:
                 effects += self.key_distribution.tick(now)
         if self.prober is not None and now >= self.prober.next_tick_at:
@@ -375,9 +394,17 @@ class ClusterMember(Generic[PartEffect]):
         if self.voter is None or self.membership is None:
             return
         health = self.membership.health
-        self.voter.election.set_health(health.score)
+        self.voter.election.set_health(health.score, may_lead=health.level.may_lead)
         if health.level.must_not_lead and self.voter.election.is_leading(now):
             effects += self.voter.hand_over_if_worse(now)
+
+    def _announce(self, now: int) -> None:
+        if self.announcer is None or self.membership is None or now < self._announce_at:
+            return
+        self._announce_at = now + ANNOUNCE_EVERY_NS
+        condition, phase = (NodeCondition(), _NO_PHASE) if self._announced is None else self._announced(now)
+        level = self.membership.health.level
+        self.announcer.note(now, msgspec.structs.replace(condition, health=int(level)), phase)
 
     def _out(
         self, now: int, asked: Sequence[Send[Message] | MemberEffect | PartEffect]
@@ -422,6 +449,9 @@ class ClusterMember(Generic[PartEffect]):
                     effects += self.key_distribution.hear(now, news)
                 if isinstance(news, StateLearned):
                     effects += self._hear_version(news.name)
+            case MemberDoubted(name=name):
+                if self.membership is not None:
+                    self.membership.doubt(name)
             case (
                 Elected() | SteppedDown() | WriteEnded()
             ):  # pragma: no branch - the type checker sees that it is the last
@@ -504,6 +534,7 @@ class ClusterMember(Generic[PartEffect]):
 
 
 _encoder = msgspec.msgpack.Encoder()
+_NO_PHASE: Final[ManagerPhase] = ""
 
 
 def _nothing() -> list[Never]:

@@ -143,6 +143,12 @@ GROUPS: Final = (
             _counter("submissions_refused_total", "Jobs that were not accepted, by reason.", "reason"),
             _counter("jobs_passed_total", "Jobs that started ahead of one that was next and had to wait."),
             _counter("cores_given_back_total", "Cores that jobs gave back before they had ended."),
+            _gauge(
+                "workers_by_decision", "Workers that the leader knows, by what it makes of their health.", "decision"
+            ),
+            _gauge("managers_by_decision", "Managers, by what the leader makes of their health.", "decision"),
+            _counter("worker_decisions_total", "Times the leader came to a decision about a worker.", "decision"),
+            _counter("manager_decisions_total", "Times the leader came to a decision about a manager.", "decision"),
         ),
     ),
     MetricGroup(

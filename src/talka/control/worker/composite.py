@@ -16,6 +16,8 @@ import msgspec
 
 from talka.cluster.effects import Lane, Send
 from talka.cluster.fencing import Apply, Fence, PersistFirst, Refuse, Token
+from talka.cluster.membership.local_health import Degradation, LocalHealth
+from talka.cluster.membership.presets import PRESETS
 from talka.control.member.manager_search import ManagerSearch, place_of
 from talka.control.member.peer_pool import PooledPeer
 from talka.control.member.signers import Signers
@@ -44,6 +46,7 @@ from talka.control.worker.reporter import ShardReporter
 from talka.control.worker.variables import WorkerVariables
 from talka.control.worker.writes import WorkerWrites
 from talka.units import SECOND
+from talka.wire.condition import UNMEASURED, NodeCondition
 from talka.wire.jobs import (
     CHANNEL,
     MANAGERS_LIMIT,
@@ -64,6 +67,7 @@ from talka.wire.jobs import (
     Start,
     Sync,
     Synced,
+    TaskLoad,
     WantBlob,
     WorkerFacts,
     WorkerSnapshot,
@@ -149,6 +153,10 @@ class Worker:
         self._waiting: deque[tuple[int, str, Renew | Command]] = deque()
         """What is carried out once a ticket is on disk."""
         self._beat_at = now
+        self._health = LocalHealth(PRESETS["default"])
+        """By how late its beats are."""
+        self.memory_percent = UNMEASURED
+        """Of its machine's memory, in use."""
         self.is_leaving = False
         """It was told to end."""
         self._is_told_to_drain = False
@@ -176,6 +184,7 @@ class Worker:
     # What happens.
 
     def start(self, now: int) -> list[WorkerEffect]:
+        self._beat_at = now  # whatever came between its making and its start is no delay
         effects: list[WorkerEffect] = []
         if self._not_taken_up:
             effects.append(self._writes.persist(tuple((key, None) for key in self._not_taken_up)))
@@ -186,6 +195,7 @@ class Worker:
         effects = self._check_lease(now)
         effects += self.search.tick(now)
         if now >= self._beat_at:
+            self._health.ticked(now, now - self._beat_at)
             effects += self._beat(now)
         if now >= self._fences.next_sweep_at:
             effects += self._sweep(now)
@@ -331,6 +341,7 @@ class Worker:
             tasks,
             self.is_leaving,
             not self._lease.is_held,
+            _condition(self.facts, self.shards.pool.free, tasks, self.memory_percent, self._health.level),
         )
         return [Send(CHANNEL, manager, beat, Lane.CONTROL) for manager in self.managers]
 
@@ -573,6 +584,15 @@ class Worker:
             self._has_drained = True
             effects.append(Drained())
         return effects
+
+
+def _condition(
+    facts: WorkerFacts, free: int, tasks: TaskLoad, memory_percent: int, level: Degradation
+) -> NodeCondition:
+    load_percent = min(100, facts.load_percent)
+    return NodeCondition(
+        facts.cores, max(0, free - tasks.cores), tasks.waiting, load_percent, memory_percent, health=int(level)
+    )
 
 
 def _framed(effects: list[HandlerEffect]) -> list[WorkerEffect]:

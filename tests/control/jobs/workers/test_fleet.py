@@ -20,8 +20,11 @@ from talka.control.jobs.workers.fleet import REAP_NS, Fleet, Leaves, NotFree
 from talka.control.jobs.workers.health import SILENT_NS
 from talka.control.jobs.workers.worker_life import HeardLives, WorkerLife
 from talka.control.jobs.workers.worker_views import views_of
+from talka.control.member.three_signals import Progress
+from talka.control.tasks.worker_room import CoresForTasks
 from talka.errors import Invalid
 from talka.units import NEVER, SECOND
+from talka.wire.condition import NodeCondition
 from talka.wire.jobs import Beat, QuietCore, Running, TaskLoad, WorkerFacts
 from talka.wire.machines import WorkerMachine
 from tests.sim.variants import without
@@ -802,6 +805,79 @@ def test_a_second_core_that_gets_stuck_is_told_and_how_long_they_are_is_not_told
     assert quiet_beat(fleet, 42, *later) == []
     ((_, one, _),) = quiet_beat(fleet, 43, other)
     assert "4711" not in one and "4712" in one
+
+
+def decision(fleet: Fleet, name: str = "a") -> str:
+    return life_of(fleet, name).decision.word
+
+
+def test_what_is_made_of_a_worker_follows_from_its_three_signals() -> None:
+    fleet = fleet_of(a=2)
+    assert decision(fleet) == "route"
+
+    fleet.beat(SECOND, "a", 1, "", Beat(1, WorkerFacts(2, folder=1), quiet=(QUIET,)))
+    assert (decision(fleet), life_of(fleet, "a").is_usable) == ("investigate", True), "the other core turns"
+    fleet.beat(2 * SECOND, "a", 1, "", Beat(2, WorkerFacts(2, folder=1), quiet=(QUIET, QUIET)))
+    assert (decision(fleet), life_of(fleet, "a").is_usable) == ("investigate", True), "so much the less room it has"
+    beat(fleet, "a", 3 * SECOND, cores=2, state="degraded", reason="its disk is full")
+    assert decision(fleet) == "hold"
+    beat(fleet, "a", 4 * SECOND, cores=2, state="draining")
+    assert decision(fleet) == "drain"
+    beat(fleet, "a", 5 * SECOND, cores=2)
+    fleet.tick(8 * SECOND)
+    assert decision(fleet) == "hold", "it is silent"
+    fleet.tick(5 * SECOND + LEASE)
+    assert decision(fleet) == "evict"
+    assert decision(fleet_of(b=1), "b") == "route"
+
+
+def test_a_worker_that_works_moves_and_one_that_does_not_is_idle() -> None:
+    fleet = fleet_of(a=2)
+    assert life_of(fleet, "a").signals.progress is Progress.IDLE
+
+    fleet.reserve("j1", "a", 1)
+    assert life_of(fleet, "a").signals.progress is Progress.MOVING
+    fleet.release("j1")
+    fleet.beat(SECOND, "a", 1, "", Beat(1, WorkerFacts(2, folder=1), tasks=TaskLoad(1, 0, 1)))
+
+    assert life_of(fleet, "a").signals.progress is Progress.MOVING
+
+
+def test_a_worker_that_handles_everything_late_is_given_nothing_until_it_does_better() -> None:
+    fleet = fleet_of(a=4)
+    judged(fleet, 0)
+    late = Beat(1, WorkerFacts(4, folder=1), condition=NodeCondition(4, 4, health=4))
+    fleet.beat(SECOND, "a", 1, "", late)
+
+    why = "its health is critical: it handles everything late, and is given nothing new"
+    assert judged(fleet, SECOND) == [("degraded", why, False)]
+    assert (decision(fleet), fleet.choose(1, rng=Random(1))) == ("hold", None)
+    assert life_of(fleet, "a").for_tasks == CoresForTasks("a", 0, why)
+
+    fleet.beat(2 * SECOND, "a", 1, "", Beat(2, WorkerFacts(4, folder=1), condition=NodeCondition(4, 4, health=3)))
+    assert (decision(fleet), life_of(fleet, "a").for_tasks.cores) == ("route", 4)
+
+
+def test_a_worker_that_is_degraded_and_late_tells_both() -> None:
+    fleet = fleet_of(a=4)
+    facts = WorkerFacts(4, folder=1, state="degraded", reason="its disk is full")
+    fleet.beat(SECOND, "a", 1, "", Beat(1, facts, condition=NodeCondition(4, 4, health=4)))
+
+    (found,) = judged(fleet, SECOND)
+
+    assert found[1].startswith("its disk is full; its health is critical")
+
+
+def test_each_decision_about_a_worker_is_counted_and_told_with_what_led_to_it() -> None:
+    fleet = fleet_of(a=4)
+    fleet.review(0)
+    fleet.drain("a")
+
+    (news,) = [one for one in fleet.review(SECOND) if isinstance(one, WorkerJudged)]
+    fleet.review(2 * SECOND)
+
+    assert (news.what, news.decision) == ("draining", "drain")
+    assert fleet.decided == {"drain": 1}
 
 
 def test_another_reason_is_told_when_the_numbers_in_it_are_not_all_that_differs() -> None:

@@ -30,7 +30,7 @@ from talka.control.tasks.worker_room import CoresForTasks
 from talka.errors import Invalid, Unavailable
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.jobs import Beat, WorkerFacts
-from talka.wire.views import WorkerState
+from talka.wire.views import HealthDecisionName, WorkerState
 
 LEASE_NS: Final = USUAL_NS
 SILENT_PERCENT: Final = 60
@@ -98,6 +98,8 @@ class Fleet:
         """Lives that are proven dead: a beat of theirs that was long on its way means nothing."""
         self.shifted: dict[str, None] = {}
         """Workers of which another number of cores is for tasks, to be taken by whoever tells."""
+        self.decided: Counter[HealthDecisionName] = Counter()
+        """How often each decision was come to about a worker."""
         self._jobs: dict[str, dict[tuple[str, int], WorkerLife]] = {}
         """Where each job has cores."""
         self._now = 0
@@ -388,6 +390,10 @@ class Fleet:
         news: list[FleetNews] = []
         for life in lives:
             news += life.review(now)
+            decision = life.decision
+            if decision is not life.judged:
+                life.judged = decision
+                self.decided[decision.word] += 1
         return news
 
     def life(self, name: str, boot: int | None = None) -> WorkerLife | None:

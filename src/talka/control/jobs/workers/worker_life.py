@@ -11,13 +11,16 @@ from typing import Final
 
 import msgspec
 
+from talka.cluster.membership.local_health import NO_WORK_FROM
 from talka.cluster.placement import choose
 from talka.control.jobs.effects import WorkerJudged
 from talka.control.jobs.workers.standing import Decision, Standing, WorkerFinding
 from talka.control.member.breaker import Breaker, BreakerState
+from talka.control.member.three_signals import HealthDecision, HealthSignals, Liveness, Progress, Readiness, decide
 from talka.control.tasks.quarantine import Denied
 from talka.control.tasks.worker_room import LOAD_JOBS_HAVE_ALL, CoresForTasks
 from talka.units import MILLISECOND
+from talka.wire.condition import NodeCondition
 from talka.wire.jobs import Beat, QuietCore, TaskLoad, WorkerFacts
 from talka.wire.machines import WorkerMachine
 from talka.wire.views import OVERLOADED, DecisionName, WorkerState
@@ -81,12 +84,16 @@ class WorkerLife(msgspec.Struct, eq=False):
     """As of its last beat."""
     busy_cores: int = 0
     """Those that tasks keep busy, as far as it is known."""
+    condition: NodeCondition = NodeCondition()
+    """As of its last beat."""
     quiet: tuple[QuietCore, ...] = ()
     """Of its cores those that do not turn their event loop."""
     denied: Denied | None = None
     """That it gets no tasks, and why."""
     is_busy: bool = False
     """Its processors are."""
+    judged: HealthDecision = HealthDecision.ROUTE
+    """What was made of it at the last review."""
     rival: int | None = None
     """The boot that last wanted the same name in vain."""
     _standing: Standing = msgspec.field(default_factory=Standing)
@@ -116,6 +123,8 @@ class WorkerLife(msgspec.Struct, eq=False):
     def for_tasks(self) -> CoresForTasks:
         if self.is_silent:
             return CoresForTasks(self.name, 0, "nothing is heard of it, and it is given nothing new until it is")
+        if late := late_text(self.condition):
+            return CoresForTasks(self.name, 0, late)
         why_none = LOAD_JOBS_HAVE_ALL
         if self.held and self.unreserved:
             why_none = f"the cores that load jobs leave of it are held for job {self.held_for}, which is next"
@@ -141,8 +150,37 @@ class WorkerLife(msgspec.Struct, eq=False):
     def is_usable(self) -> bool:
         """It lives and would take work. A busy worker is not a sick one: it is taken where no other will do. Nor is one
         of which a core hangs: its other cores do not."""
-        is_out = self.is_lost or self.is_silent or self.is_drained or self.is_blocked
-        return not is_out and self.facts is not None and self.facts.state == "healthy"
+        return self.decision <= HealthDecision.INVESTIGATE
+
+    @property
+    def decision(self) -> HealthDecision:
+        return decide(self.signals)
+
+    @property
+    def signals(self) -> HealthSignals:
+        return HealthSignals(self._liveness, self._readiness, self._progress)
+
+    @property
+    def _liveness(self) -> Liveness:
+        if self.is_lost:
+            return Liveness.GONE
+        return Liveness.SILENT if self.is_silent else Liveness.HEARD
+
+    @property
+    def _readiness(self) -> Readiness:
+        facts = self.facts
+        if self.is_drained or (facts is not None and facts.state == "draining"):
+            return Readiness.LEAVING
+        if facts is None or facts.state == "degraded" or self.is_blocked or self.condition.health >= NO_WORK_FROM:
+            return Readiness.UNREADY
+        return Readiness.READY
+
+    @property
+    def _progress(self) -> Progress:
+        """Never stuck: a core that hangs concerns no other one, has no room while it does, and is killed in the end."""
+        if self.quiet:
+            return Progress.STALLED
+        return Progress.MOVING if self.used or self.tasks.running else Progress.IDLE
 
     @property
     def may_be_usable(self) -> bool:
@@ -176,7 +214,9 @@ class WorkerLife(msgspec.Struct, eq=False):
 
     def review(self, now: int) -> list[WorkerJudged]:
         """Note what is so with it, and tell what has changed."""
-        return self._standing.review(now, self.name, self._found())
+        news = self._standing.review(now, self.name, self._found())
+        word = self.decision.word
+        return [msgspec.structs.replace(one, decision=word) for one in news]
 
     def _found(self) -> dict[DecisionName, WorkerFinding]:
         if self.is_lost:
@@ -196,8 +236,10 @@ class WorkerLife(msgspec.Struct, eq=False):
             if self.is_undraining:
                 told = "it was told to take new work again, and has not heard of it yet"
             found["draining"] = WorkerFinding(ordered if self.is_drained else told)
-        if facts.state == "degraded":
-            found["degraded"] = WorkerFinding(facts.reason, key=NUMBER.sub("", facts.reason))
+        late = late_text(self.condition)
+        if facts.state == "degraded" or late:
+            reason = "; ".join(filter(None, (facts.reason if facts.state == "degraded" else "", late)))
+            found["degraded"] = WorkerFinding(reason, key=NUMBER.sub("", reason))
         if self.is_blocked:
             again = "the next one is the test whether it takes them again" if self._probe else "one is tried after 10 s"
             found["blocked"] = WorkerFinding(f"attempts could not be placed there again and again: {again}")
@@ -258,6 +300,7 @@ class WorkerLife(msgspec.Struct, eq=False):
             self.folder = beat.facts.folder
             self.source = source
             self.quiet, self.tasks, self.leaves = beat.quiet, beat.tasks, beat.leaves
+            self.condition = beat.condition
             self.busy_cores = beat.tasks.cores
             self.is_busy = beat.facts.load_percent >= (CALM_PERCENT if self.is_busy else LOAD_LIMIT_PERCENT)
             if self._probe and any(t.job == self._probe and t.state in ("armed", "running") for t in beat.running):
@@ -270,7 +313,7 @@ class WorkerLife(msgspec.Struct, eq=False):
         self.cause = cause
         self.reserved.clear()
         self.used = self.held = self.busy_cores = 0
-        self.quiet, self.tasks = (), TaskLoad()
+        self.quiet, self.tasks, self.condition = (), TaskLoad(), NodeCondition()
 
     def reserve(self, now: int, job: str, cores: int) -> None:
         is_new = job not in self.reserved
@@ -336,6 +379,23 @@ class HeardLives:
 
     def has(self, name: str, boot: int) -> bool:
         return (name, boot) in self._lives
+
+
+def late_text(condition: NodeCondition) -> str:
+    """Why a worker that does so badly gets nothing new; empty: it does well enough."""
+    if condition.health < NO_WORK_FROM:
+        return ""
+    return f"its health is {condition.health_word}: it handles everything late, and is given nothing new"
+
+
+def said_readiness(beat: Beat) -> tuple[Readiness, str]:
+    """By what a worker says of itself, and why it takes nothing new."""
+    facts = beat.facts
+    if facts.state == "draining":
+        return Readiness.LEAVING, facts.reason or "it takes nothing new"
+    late = late_text(beat.condition)
+    reason = "; ".join(filter(None, (facts.reason, late)))
+    return (Readiness.UNREADY if facts.state == "degraded" or late else Readiness.READY), reason
 
 
 def quiet_text(core: QuietCore) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from talka.cluster.effects import HANDLE
 from talka.control.jobs.workers.worker_life import WorkerLife
 from talka.units import MILLISECOND
+from talka.wire.condition import measured
 from talka.wire.machines import MachineView
 from talka.wire.views import LEVELS, QuietCoreView, WorkerDecision, WorkerView, instant_text
 
@@ -21,7 +22,7 @@ def _view_of(life: WorkerLife, now: int, wall_offset_ns: int, *, is_whole: bool)
     def instant(at: int) -> str:
         return instant_text((at + wall_offset_ns) // MILLISECOND)
 
-    facts = life.facts
+    facts, condition = life.facts, life.condition
     return WorkerView(
         name=life.name,
         state=life.state,
@@ -60,4 +61,7 @@ def _view_of(life: WorkerLife, now: int, wall_offset_ns: int, *, is_whole: bool)
         datacenter=facts.datacenter if facts else "",
         region=facts.region if facts else "",
         level=LEVELS[facts.overload if facts else 0],
+        decision=life.decision.word,
+        memory_percent=measured(condition.memory_percent),
+        health=condition.health_word if condition.cores else "",
     )
