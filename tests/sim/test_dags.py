@@ -104,7 +104,7 @@ def test_no_history_with_tasks_that_are_late_breaks_an_invariant(seeds: range) -
     assert not broken, "\n".join(broken)
 
 
-@pytest.mark.parametrize("seed", [11, 36, 40, 45, 52, 56, 71, 74, 84])
+@pytest.mark.parametrize("seed", [11, 36, 40, 45, 52, 56, 71, 74, 86])
 def test_more_time_that_was_given_stays_given_where_its_manager_dies(seed: int) -> None:
     """Each of these is caught where a manager that is started anew forgets what it has given."""
     story = dags.Story(dags.plan_of(seed, has_late=True), None)
