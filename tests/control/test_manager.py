@@ -535,7 +535,7 @@ def test_a_manager_tells_how_its_cluster_does_while_it_leads_and_where_it_is_in_
     trio.submit(order_of(cores=3))
     trio.submit(order_of(cores=2))
     leader, other = trio.manager(), trio.manager(trio.others()[0])
-    leader.cpu_percent, leader.memory_percent, leader.level = 30, 60, Level.BUSY
+    leader.cpu_percent, leader.memory_percent, leader.shedding.level = 30, 60, Level.BUSY
 
     assert leader.announcement(trio.now) == (NodeCondition(4, 1, 1, 30, 60, 1), "active")
     assert other.announcement(trio.now) == (NodeCondition(), "active")
@@ -568,7 +568,7 @@ def test_a_manager_in_bad_health_says_why_it_takes_nothing_new(cabinet_of: Cabin
 def test_the_leader_judges_itself_by_what_it_knows_and_others_by_what_they_said(cabinet_of: CabinetOf) -> None:
     said = Announcement("", phase="draining")
     play = Play(cabinet_of, "m1", "m2", "m3", announced=lambda name: said)
-    play.manager().level = Level.OVERLOADED
+    play.manager().shedding.level = Level.OVERLOADED
     play.run(1)
 
     registry = play.manager().registry

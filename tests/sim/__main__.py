@@ -1,6 +1,6 @@
 """Run the simulator: replay one seed, or run seeds for a while, or take the safeguards away one by one.
 
-python -m tests.sim replay SEED [--kind elections|health|jobs|leases|overload|queues|dags|membership|searching|skew|zones]
+python -m tests.sim replay SEED [--kind elections|health|jobs|leases|overload|queues|dags|membership|searching|skew|…]
                             [--quiet]
 python -m tests.sim long [--seconds 600] [--from-seed N]
 python -m tests.sim ablation [--write]

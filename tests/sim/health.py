@@ -247,7 +247,7 @@ class Story(jobs.Story):
         manager = manager_on(host)
         assert manager is not None
         is_over = self.world.now >= until
-        manager.level = Level(0) if is_over else Level.OVERLOADED
+        manager.shedding.level = Level(0) if is_over else Level.OVERLOADED
         if not is_over:
             self.world.after(SECOND, partial(self._keep_overloaded, host, until))
 

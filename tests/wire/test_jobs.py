@@ -76,7 +76,6 @@ BEFORE_CONDITION: dict[tuple[type, str], Any] = {
     (Beat, "condition"): NodeCondition(),
     (WorkerView, "decision"): "route",
     (WorkerView, "memory_percent"): None,
-    (WorkerView, "overload"): "",
     (WorkerView, "health"): "",
     (ManagerView, "decision"): "route",
     (ManagerView, "reason"): "",
@@ -89,6 +88,7 @@ BEFORE_TIME: dict[tuple[type, str], Any] = {
     (Said, "heeding"): (),
 }
 BEFORE_OVERLOAD: dict[tuple[type, str], Any] = {
+    **BEFORE_CONDITION,
     (WorkerFacts, "overload"): 0,
     (WorkerView, "level"): "normal",
     (Acknowledge, "is_refusal"): False,
@@ -96,7 +96,6 @@ BEFORE_OVERLOAD: dict[tuple[type, str], Any] = {
 BEFORE_PLACES: dict[tuple[type, str], Any] = {
     **BEFORE_OVERLOAD,
     (ClusterView, "certificates"): [],
-    **BEFORE_CONDITION,
     (Beat, "seeks"): False,
     **{(kind, name): "" for kind in (ManagerAt, ManagerView) for name in ("zone", "datacenter", "region")},
     **{(WorkerFacts, name): "" for name in ("zone", "region")},

@@ -14,7 +14,7 @@ from talka.client.dag_kind import DagKind
 from talka.client.kinds import JobDirectory
 from talka.client.load_kind import LoadKind
 from talka.client.requests import BundleMissing
-from talka.clock import boottime_ns, both_clocks, realtime_ns
+from talka.clock import boottime_ns, both_clocks, cpu_ns, realtime_ns
 from talka.cluster.effects import PersistBlob, Send, Transmit
 from talka.cluster.leadership.election import Phase
 from talka.cluster.leadership.lease_terms import LeaseDiffers, OtherLease, OwnLease
@@ -50,7 +50,7 @@ from talka.nodes.dags.dag_service import DagService, ServiceLimits
 from talka.nodes.dags.notice_sender import NotifyOptions
 from talka.nodes.dags.store_upkeep import UpkeepLimits
 from talka.nodes.job_events import JobNews, job_event_of
-from talka.nodes.load_sampling import LoadSampler
+from talka.nodes.load_sampling import LoadSampler, memory_percent
 from talka.nodes.member import MemberNode, MemberOptions
 from talka.nodes.member_events import Event
 from talka.nodes.runtime import Counts
@@ -109,6 +109,8 @@ class ManagerNode(MemberNode[PassedOn]):
         self.evictions = self.clock_jumps = 0
         self.late = {"given": 0, "warned": 0}
         """Times that workflows of its jobs were given more time, or warned."""
+        self._used_ns, self._used_at = cpu_ns(), boottime_ns()
+        """What it had used, and when: at the last look at what others are told of it."""
         self.clock = ClockWatch(*both_clocks())
         self._api = options.api
         self._own_lease = options.own_lease

@@ -590,9 +590,8 @@ def _condition(
     facts: WorkerFacts, free: int, tasks: TaskLoad, memory_percent: int, level: Degradation
 ) -> NodeCondition:
     load_percent = min(100, facts.load_percent)
-    return NodeCondition(
-        facts.cores, max(0, free - tasks.cores), tasks.waiting, load_percent, memory_percent, health=int(level)
-    )
+    free = max(0, free - tasks.cores)
+    return NodeCondition(facts.cores, free, tasks.waiting, load_percent, memory_percent, facts.overload, int(level))
 
 
 def _framed(effects: list[HandlerEffect]) -> list[WorkerEffect]:
