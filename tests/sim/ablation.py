@@ -211,7 +211,7 @@ ROWS: Final = (
     _dags(
         "attempts that were given up bring results (`attempt_fence`)", "attempt_fence", (ILLEGAL_MOVE, "D2", "D4"), 12
     ),
-    _leases("managers go by the lease they were told (`one_worker_lease`)", "one_worker_lease", ("I4 task",), 63),
+    _leases("managers go by the lease they were told (`one_worker_lease`)", "one_worker_lease", ("I4 task",), 96),
     _leases("a changed lease counts at once (`longer_lease`)", "longer_lease", ("I4 task",), 26),
     Row(
         "workers that were heard have the grace of others (`heard_lives`)",
