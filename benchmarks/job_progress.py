@@ -20,7 +20,8 @@ import msgspec
 from talka.cluster.effects import HANDLE, Lane, Persist, PersistBlob, Transmit
 from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.presets import PRESETS
-from talka.control.clients.overload import Level, report_interval_ms
+from talka.control.clients.overload import Level
+from talka.control.clients.shedding import report_interval_ms
 from talka.control.jobs.effects import JobAcceptedNews, Updated
 from talka.control.manager import Manager, ManagerEffect
 from talka.control.member.admission import Admission
@@ -213,7 +214,7 @@ class Bench:
         self._profile = profile
         self._workers = [SimulatedWorker(number, number + 2, rng) for number in range(workers)]
         self._by_source = {worker.source: worker for worker in self._workers}
-        self._reports_per_second = 1000 // report_interval_ms(Level.HEALTHY, workers)
+        self._reports_per_second = 1000 // report_interval_ms(Level.NORMAL, workers)
         self._kinds = [Counts(Random(f"{seed} {kind}")) for kind in range(KINDS)]
         self._make_manager(rng)
 
@@ -392,7 +393,7 @@ def measure(*, workers: int, seconds: int, seed: int, has_profile: bool) -> Cost
     profile = cProfile.Profile() if has_profile else None
     bench = Bench(workers, seed, profile)
     bench.begin()
-    wanted_ms = report_interval_ms(Level.HEALTHY, workers)
+    wanted_ms = report_interval_ms(Level.NORMAL, workers)
     cost = Cost(workers, 0, [], 0, 0, 0, 0)
     for number in range(1, WARM_UP + seconds + 1):
         if number == WARM_UP + 1:

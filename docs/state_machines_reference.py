@@ -194,7 +194,7 @@ MACHINES: Final = (
     Machine("A circuit breaker", "control/member/breaker.py", "Around calls to a peer that fail.",
             BreakerState.CLOSED, tuple(BreakerState), BREAKER_MOVES),
     Machine("Overload of a node", "control/clients/overload.py", "What a node leaves undone grows with its level.",
-            Level.HEALTHY, tuple(Level), LEVEL_MOVES),
+            Level.NORMAL, tuple(Level), LEVEL_MOVES),
 )  # fmt: skip
 
 

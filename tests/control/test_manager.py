@@ -50,11 +50,13 @@ from talka.wire.jobs import (
     Elsewhere,
     Finished,
     Goodbye,
+    Halt,
     JobMessage,
     KeepBlob,
     Kept,
     Lead,
     Leaderless,
+    LogLines,
     ManagerAt,
     Piece,
     Renew,
@@ -72,6 +74,7 @@ from talka.wire.jobs import (
 )
 from talka.wire.manager_calls import CallAnswer, CancelJob, GetJob, LeaderCall, ListJobs, ManagerCall, SubmitJob
 from talka.wire.orders import JobOrder
+from talka.wire.security.access import Asker
 from talka.wire.security.roles import Role
 from talka.wire.shards import Armed, Totals
 from talka.wire.shards import encode as encode_word
@@ -250,12 +253,113 @@ def test_a_document_of_a_job_that_is_not_led_is_nothing(sole: Play) -> None:
 
 def test_a_manager_under_load_asks_for_fewer_reports(sole: Play, order_of: OrderOf) -> None:
     job, _ = sole.running(order_of())
-    sole.manager().level = Level.OVERLOADED
+    sole.manager().shedding.level = Level.STRESSED
 
     report = Report(job, 1, encode_word(Totals(1, Tally(), [], 1, sole.now)))
     (acknowledged,) = said(sole.hear("m1", "w1", report), Acknowledge)
 
-    assert acknowledged.message.every_ms == 1000
+    assert (acknowledged.message.every_ms, acknowledged.message.is_refusal) == (500, False)
+
+
+def test_an_overloaded_manager_counts_no_reports_and_the_next_one_that_it_takes_brings_all(
+    sole: Play, order_of: OrderOf
+) -> None:
+    job, _ = sole.running(order_of())
+    manager = sole.manager()
+    load_job = manager.led[job].job
+    assert load_job is not None
+    (run,) = load_job.workflows.values()
+    manager.shedding.level = Level.OVERLOADED
+
+    (refused,) = said(sole.hear("m1", "w1", a_report(job, 1, iterations=7)), Acknowledge)
+    assert (refused.message.sequence, refused.message.every_ms, refused.message.is_refusal) == (0, 1000, True)
+    assert run.tally().iterations == 0
+    assert manager.shedding.statistics_refused == 1
+    assert not said(sole.run(2), Start), "the report answers the start all the same"
+    assert said(sole.hear("m1", "w1", a_report(job, 2, iterations=8)), Acknowledge)[0].message.is_refusal
+
+    manager.shedding.level = Level.STRESSED
+    (taken,) = said(sole.hear("m1", "w1", a_report(job, 3, iterations=9)), Acknowledge)
+    assert (taken.message.sequence, taken.message.is_refusal) == (3, False)
+    assert run.tally().iterations == 9
+
+
+def a_report(job: str, sequence: int, *, iterations: int = 0, life: int = 0) -> Report:
+    return Report(job, 1, encode_word(Totals(sequence, Tally(iterations=iterations), [], 1, 0)), life=life)
+
+
+def test_an_overloaded_manager_says_nothing_to_those_whose_reports_nobody_waits_for(
+    sole: Play, order_of: OrderOf
+) -> None:
+    job, _ = sole.running(order_of())
+    sole.manager().shedding.level = Level.OVERLOADED
+
+    for sender, report in (
+        ("w2", a_report(job, 1)),
+        ("w1", msgspec.structs.replace(a_report(job, 1), attempt=77)),
+        ("w1", a_report(job, 1, life=99)),
+        ("w1", a_report("z9z9", 1)),
+        ("w1", LogLines(job, 1, 0, ("a line",))),
+    ):
+        assert sole.hear("m1", sender, report) == []
+    assert sole.manager().shedding.statistics_refused == 5
+
+
+def test_an_overloaded_manager_tells_watchers_once_a_second(sole: Play, order_of: OrderOf) -> None:
+    job, _ = sole.running(order_of())
+    sole.manager().shedding.level = Level.OVERLOADED
+    _, effects = sole.manager().watch(sole.now, job, steps=False)
+    sole.act("m1", effects)
+    sole.run(1)
+
+    sole.run(0.001)
+    told = len(of(sole.run(3), Updated))
+
+    assert 3 <= told <= 4
+
+
+def test_an_overloaded_manager_takes_beats_results_and_cancels(sole: Play, order_of: OrderOf) -> None:
+    job, _ = sole.running(order_of())
+    sole.manager().shedding.level = Level.OVERLOADED
+    digest, content = result_of(job)
+
+    assert said(sole.beat(), Renew)
+    assert said(sole.call(CancelJob(job)), Halt)
+    assert said(sole.hear("m1", "w1", Finished(job, 1, digest, len(content))), WantBlob)
+    assert sole.manager().shedding.statistics_refused == 0
+
+
+@pytest.mark.parametrize(
+    ("level", "call", "asker", "problem"),
+    [
+        (Level.OVERLOADED, ListJobs(), Asker("jobs", "viewer", "ann", "t1"), "busy"),
+        (Level.STRESSED, ListJobs(), Asker("jobs", "viewer", "ann", "t1"), "busy"),
+        (Level.BUSY, ListJobs(), Asker("jobs", "viewer", "ann", "t1"), ""),
+        (Level.OVERLOADED, ListJobs(), Asker("jobs", "viewer"), ""),
+        (Level.OVERLOADED, CancelJob("none"), Asker("cancel", "submitter", "ann", "t1"), "missing"),
+    ],
+)
+def test_a_leader_under_load_sheds_what_other_managers_pass_on_by_its_class(
+    trio: Play, level: Level, call: LeaderCall, asker: Asker, problem: str
+) -> None:
+    trio.manager().shedding.level = level
+    follower = trio.others()[0]
+
+    _, effects = trio.manager(follower).call(trio.now, call, asker)
+    (ended,) = of(trio.act(follower, effects), CallEnded)
+
+    assert ended.problem == problem
+    assert (ended.retry_after_ms == 1000) == (problem == "busy")
+    assert sum(trio.manager().shedding.shed.values()) == (problem == "busy")
+
+
+def test_a_leader_under_load_answers_what_was_let_in_at_its_own_door(trio: Play) -> None:
+    trio.manager().shedding.level = Level.OVERLOADED
+
+    _, effects = trio.manager().call(trio.now, ListJobs(), Asker("jobs", "viewer", "ann", "t1"))
+    (ended,) = of(trio.act(trio.leader, effects), CallEnded)
+
+    assert not ended.problem
 
 
 def test_jobs_are_led_by_managers_that_do_not_lead_the_cluster(trio: Play, order_of: OrderOf) -> None:

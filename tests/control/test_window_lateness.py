@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from talka.cluster.effects import Lane, Send
-from talka.control.clients.overload import REPORT_LEAST_MS
+from talka.control.clients.shedding import REPORT_LEAST_MS
 from talka.control.jobs.led_job import LedJob
 from talka.control.jobs.watching import Audience
 from talka.control.load.core_effects import StartCore

@@ -3,9 +3,11 @@
 import asyncio
 import ctypes
 import json
+import math
 import os
 import ssl
 import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -152,6 +154,21 @@ class ChaosCluster(JobCluster):
         others = [*self.managers, *self.workers, CLIENT, OBSERVER] if name in self.managers else self.managers
         part(self.network, [name], [other for other in others if other != name])
 
+    # Floods
+
+    def flood(self, manager: str) -> "subprocess.Popen[str]":
+        """Fifty clients ask it for more than it can answer, until they are told to end; see `tests/e2e/flood.py`."""
+        words = [*self._client_prefix(), sys.executable, "-m", "tests.e2e.flood", self.api(manager)]
+        words += ["--ca", str(self.certs / "ca.crt")]
+        if self.token:
+            words += ["--key-file", str(self.folder / TOKEN_KEY)]
+        return processes.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def overload_level(self, manager: str) -> float:
+        content = self._read(manager, "/metrics") or b""
+        found = [line for line in content.decode().splitlines() if line.startswith("talka_overload_level ")]
+        return float(found[0].split()[1]) if found else math.inf
+
     # Truth
 
     def served(self) -> int:
@@ -160,8 +177,11 @@ class ChaosCluster(JobCluster):
 
     def result_at(self, manager: str, job: str) -> bytes | None:
         """The result as this manager gives it; None if it does not."""
+        return self._read(manager, f"/v1/jobs/{job}/result")
+
+    def _read(self, manager: str, path: str) -> bytes | None:
         headers = {"authorization": f"Bearer {self.token}"} if self.token else {}
-        request = urllib.request.Request(f"https://{self.api(manager)}/v1/jobs/{job}/result", headers=headers)
+        request = urllib.request.Request(f"https://{self.api(manager)}{path}", headers=headers)
         trust = ssl.create_default_context(cafile=str(self.certs / "ca.crt"))
         try:
             with urllib.request.urlopen(request, timeout=40, context=trust) as answer:

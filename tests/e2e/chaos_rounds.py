@@ -51,7 +51,7 @@ KINDS = (
     *(("cancel", fault) for fault in ("plain", "push lost", "deaf")),
     ("hostile", "member"),
     *(("store", fault) for fault in ("backup", "new")),
-    *(("manager", fault) for fault in ("clock forward", "clock back")),
+    *(("manager", fault) for fault in ("clock forward", "clock back", "overload")),
     *((role, "skew") for role in ("owner", "worker")),
 )
 CLOCKS_S = {"clock forward": 3600, "clock back": -3600}
@@ -252,10 +252,28 @@ class Round:
                 cluster.clocks[name].set(CLOCKS_S[self.draw.fault])
                 cluster.listen(HOLD_S / 2)
                 cluster.clocks[name].set(0)
+            case "overload":
+                self._flood(name)
             case _:
                 cluster.cut_off(CLIENT if self.draw.role == "client" else name)
                 cluster.listen(HOLD_S)
                 cluster.network.mend()
+
+    def _flood(self, name: str) -> None:
+        """Its own work goes on, and once it is left alone it does well again by itself."""
+        cluster = self.cluster
+        flood = cluster.flood(name)
+        try:
+            cluster.listen(HOLD_S)
+            if flood.poll() is not None:
+                self._break("the flood did not go on")
+            told, _ = flood.communicate("", timeout=END_S)
+        finally:
+            flood.kill()
+            flood.communicate()
+        answers = {what: found for what, found in json.loads(told).items() if found}
+        self.outcome.notes.append(f"asked for, by status: {json.dumps(answers)}")
+        until(lambda: cluster.overload_level(name) == 0, cluster, LEFT_S, f"{name} to do well again")
 
     def _be_hostile(self, job: str) -> None:
         """Nothing may come of it: the job ends as if nobody had been there."""

@@ -71,6 +71,7 @@ OPERATIONS: Final = {
     "The store": "e2e/test_store_hold.py::test_a_manager_that_stood_still_for_too_long_loses_its_store_and_says_so",
     "A clock that is set": "e2e/test_store_hold.py::"
     "test_a_manager_whose_clock_is_moved_keeps_its_store_its_schedules_and_its_jobs",
+    "A flood of requests": "e2e/test_flood.py::test_in_a_flood_cancels_results_and_votes_pass_and_what_is_shed_is_told",
     "A full disk.": "e2e/test_store_hold.py::"
     "test_a_manager_is_not_ready_while_its_store_cannot_be_written_and_is_again_afterwards",
 }

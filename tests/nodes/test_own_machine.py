@@ -51,6 +51,24 @@ def test_the_machine_of_this_test_is_found(tmp_path: Path, on_path: Path) -> Non
     assert decode(encode(Beat(1, WorkerFacts(1, machine=found)))) == Beat(1, WorkerFacts(1, machine=found))
 
 
+def test_what_the_system_tells_can_be_sent_whatever_it_is(
+    tmp_path: Path, on_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> str:
+        raise OSError
+
+    fake_smi(on_path, f"echo 'T4, {10**30}'")
+    monkeypatch.setattr(socket, "gethostname", lambda: "h\udcff")
+    monkeypatch.setattr(platform, "machine", fails)
+    monkeypatch.setattr(platform, "freedesktop_os_release", fails)
+
+    found = found_machine(tmp_path)
+
+    assert (found.hostname, found.architecture, found.gpus) == ("h?", "", (GpuFacts("T4", 0),))
+    assert found.system == f"{platform.system()} {platform.release()}"
+    assert decode(encode(Beat(1, WorkerFacts(1, machine=found)))) == Beat(1, WorkerFacts(1, machine=found))
+
+
 def test_model_and_flags_are_those_of_the_first_processor(tmp_path: Path) -> None:
     (tmp_path / "cpuinfo").write_text(CPUS)
     assert cpu_of(tmp_path / "cpuinfo") == ("Some CPU @ 2.00GHz", ("avx", "sse2"))

@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 
 from talka.clock import boottime_ns
-from talka.control.clients.overload import Level, Overload, is_shed
+from talka.control.clients.overload import Level, Overload
+from talka.control.clients.request_classes import CLASSES, RequestClass
 from talka.control.dags.keeper import DagKeeper
 from talka.units import SECOND
 from tests.nodes.small_cluster import LIMIT_S, small_cluster
+
+SHED_FROM = CLASSES[RequestClass.LISTS].shed_from
 
 
 async def test_nobody_is_refused_because_reading_the_store_kept_the_loop_busy(
@@ -24,7 +27,7 @@ async def test_nobody_is_refused_because_reading_the_store_kept_the_loop_busy(
         level = sample(overload, now, **more)
         if more["lag_ns"] >= SECOND // 2:
             was_late.set()
-            refused.extend([level] if is_shed("jobs", level) else [])
+            refused.extend([level] if level >= SHED_FROM else [])
         return level
 
     def long(keeper: DagKeeper, now: int) -> Any:

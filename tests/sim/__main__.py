@@ -1,6 +1,7 @@
 """Run the simulator: replay one seed, or run seeds for a while, or take the safeguards away one by one.
 
-python -m tests.sim replay SEED [--kind elections|jobs|leases|queues|dags|membership|searching|skew|zones] [--quiet]
+python -m tests.sim replay SEED [--kind elections|jobs|leases|overload|queues|dags|membership|searching|skew|zones]
+                            [--quiet]
 python -m tests.sim long [--seconds 600] [--from-seed N]
 python -m tests.sim ablation [--write]
 """
@@ -25,6 +26,7 @@ from tests.sim import (
     leases,
     membership,
     membership_figures,
+    overload,
     queues,
     searching,
     skew,
@@ -37,6 +39,7 @@ KINDS = {
     "jobs": jobs,
     "leases": leases,
     "membership": membership,
+    "overload": overload,
     "searching": searching,
     "queues": queues,
     "skew": skew,

@@ -21,6 +21,7 @@ from tests.sim import (
     late,
     leases,
     membership_figures,
+    overload,
     queues,
     searching,
     skew,
@@ -77,6 +78,8 @@ class Row(msgspec.Struct, frozen=True):
     """Of sealed members with certificates, somebody who has the secret alone, and a manager that lies."""
     is_of_leases: bool = False
     """Of jobs whose managers were told different leases, which are changed meanwhile."""
+    is_of_overload: bool = False
+    """Of jobs whose managers have too much to do now and then."""
     is_of_stalls: bool = False
     """Of dag jobs whose manager stands still while a worker dies."""
     is_of_queues: bool = False
@@ -119,6 +122,10 @@ def _skew(name: str, safeguard: str, seed: int) -> Row:
     return Row(name, (safeguard,), ("V1",), seed, 400, is_of_skew=True)
 
 
+def _overload(name: str, safeguard: str, seed: int) -> Row:
+    return Row(name, (safeguard,), ("shed",), seed, 100, is_of_overload=True)
+
+
 INTACT: Final = (
     Row("nothing", (), (), 0, 2000),
     Row("nothing, only crashes and cuts", (), (), 0, 800, is_focused=True),
@@ -134,6 +141,7 @@ INTACT: Final = (
     Row("nothing, dag jobs with a hostile member", (), (), 0, 200, is_of_dags=True, has_hostile=True),
     _certified("nothing, with certificates and somebody who has the secret", (), (), 0, 400),
     Row("nothing, different leases", (), (), 0, 200, is_of_leases=True),
+    Row("nothing, managers with too much to do", (), (), 0, 100, is_of_overload=True),
     Row("nothing, a worker that dies in a stall of the manager", (), (), 0, 200, is_of_stalls=True),
     Row("nothing, jobs of all sizes that queue", (), (), 0, 200, is_of_queues=True),
     Row("nothing, hosts of two releases", (), (), 0, 800, is_of_skew=True),
@@ -212,6 +220,9 @@ ROWS: Final = (
         "attempts that were given up bring results (`attempt_fence`)", "attempt_fence", (ILLEGAL_MOVE, "D2", "D4"), 12
     ),
     _leases("managers go by the lease they were told (`one_worker_lease`)", "one_worker_lease", ("I4 task",), 96),
+    _overload("what must pass is shed first, statistics last (`class_order`)", "class_order", 1),
+    _overload("statistics are taken at every level (`statistics_refused`)", "statistics_refused", 1),
+    _overload("what workers say once is refused with their counts (`milestones_pass`)", "milestones_pass", 1),
     _leases("a changed lease counts at once (`longer_lease`)", "longer_lease", ("I4 task",), 26),
     Row(
         "workers that were heard have the grace of others (`heard_lives`)",
@@ -340,6 +351,8 @@ def _violated(seed: int, row: Row) -> str:
         world = late.run(seed)
     elif row.is_of_queues:
         world = queues.run(seed)
+    elif row.is_of_overload:
+        world = overload.run(seed)
     elif row.is_of_leases:
         world = leases.run(seed)
     elif row.is_of_jobs:

@@ -19,6 +19,7 @@ from talka.testing.world import Observer, World
 from talka.units import MILLISECOND, SECOND
 from talka.wire.jobs import CHANNEL
 from talka.wire.manager_calls import CALLED_BY, CancelJob, GetJob, JobTold, LeaderCall, SubmitJob
+from talka.wire.security.access import Asker
 from talka.wire.views import JobUpdate
 from talka.work.lifecycle import JobState, TaskState, is_final
 from tests.sim.checkers.jobs import Document, JobHistory, JobRule
@@ -183,6 +184,14 @@ class Clients(Observer):
         up = [name for name in self._managers if self._world.hosts[name].state == "up"]
         return self._world.hosts[self._rng(job).choice(up)] if up else None
 
+    def _is_shed(self, host: Host, manager: Manager, operation: str) -> bool:
+        """Whether the manager has too much to do for it. Here all have little."""
+        return False
+
+    def _asker(self, job: Job, operation: str) -> Asker | None:
+        """As whom it is asked; None: no tokens are used."""
+        return None
+
     def _keep(self, job: Job) -> None:
         """The bundle first: a job whose code nobody has could never start."""
         errand = job.errand
@@ -201,16 +210,18 @@ class Clients(Observer):
         host = self._pick(job)
         if host is None:
             return
-        boot = host.boot
+        boot, what = host.boot, CALLED_BY[type(asked)][0]
 
         def call(manager: Manager, now: int) -> list[object]:
-            number, effects = manager.call(now, asked)
+            if self._is_shed(host, manager, what):
+                job.what = ""
+                return []
+            number, effects = manager.call(now, asked, self._asker(job, what))
             key = (host.name, boot, number)
             self._calls[key] = job
             job.asked = key
             return effects
 
-        what = CALLED_BY[type(asked)][0]
         job.what, job.asked_at, job.asked = what, self._world.now, (host.name, boot, 0)
         manager_act(self._world, host, boot, call)
 
@@ -221,7 +232,10 @@ class Clients(Observer):
         boot = host.boot
 
         def call(manager: Manager, now: int) -> list[object]:
-            number, effects = manager.watch(now, job.name, steps=job.errand.client == 0)
+            if self._is_shed(host, manager, "watch"):
+                return []
+            asker = self._asker(job, "watch")
+            number, effects = manager.watch(now, job.name, steps=job.errand.client == 0, asker=asker)
             job.watch = (host.name, boot, number)
             self._watches[job.watch] = job
             return effects

@@ -264,6 +264,7 @@ class Story:
         *,
         places: Mapping[str, Place] = {},
         has_forger: bool = False,
+        clients: type[Clients] = Clients,
     ) -> None:
         self.plan = plan
         self.world = world = build(plan, verbose, told, places)
@@ -271,7 +272,7 @@ class Story:
         self.ledger = Ledger()
         self.cores = Cores(world, self.ledger)
         self.history = JobHistory(self.ledger)
-        self.clients = Clients(world, plan.errands, self.managers, self.history)
+        self.clients = clients(world, plan.errands, self.managers, self.history)
         self.ends = EveryJobEnds(self.history, self.ledger, STOP_WITHIN_NS)
         self.counts = CountsAreTrue(self.ledger)
         self.journeys = JourneysAddUp(self.ledger)

@@ -29,6 +29,9 @@ from talka.cluster.membership.prober import Relays
 from talka.cluster.membership.suspicion import Suspicion, SuspicionBounds
 from talka.cluster.membership.updates import Updates
 from talka.cluster.membership.vouched import Vouched
+from talka.control.clients import shedding
+from talka.control.clients.request_classes import RequestClass
+from talka.control.clients.shedding import Shedding
 from talka.control.dags.book import DagBook
 from talka.control.dags.handler_counts import HandlerCounts
 from talka.control.dags.keeper import DagKeeper
@@ -674,3 +677,22 @@ def counts_new_tasks_alone(right, self, now, live, streams=()):
 @variant("delays_end", DagBook, "_delays_no_more")
 def goes_on_counting_it_as_delayed(right, self, task):
     pass
+
+
+@variant("class_order", Shedding, "_is_shed")
+def sheds_the_last_class_first(right, self, kind):
+    """What must pass in any case is in the last classes, statistics are in the first."""
+    order = list(RequestClass)
+    return right(self, order[-1 - order.index(kind)])
+
+
+@variant("statistics_refused", Shedding, "refuses")
+def takes_whatever_is_told(right, self, message):
+    """A manager with too much to do leaves statistics before it leaves what clients want."""
+    return False
+
+
+@variant("milestones_pass", shedding, "_is_milestone")
+def takes_every_report_for_statistics(right, report):
+    """What a worker says once, that it is armed or cannot run, travels as its counts do, and is none of them."""
+    return False

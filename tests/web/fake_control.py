@@ -15,7 +15,7 @@ from talka.client.kinds import JobDirectory
 from talka.client.load_kind import LoadKind
 from talka.client.requests import BundleMissing, Conflict, NoSuchJob, NoSuchWorker, NotEnded
 from talka.control.clients.connections import ConnectionLimits
-from talka.web.answers import Limiter, no_limit
+from talka.web.answers import NO_STOPWATCH, Limiter, Stopwatch, no_limit
 from talka.web.api_limits import API_LIMITS, HTTP_LIMITS, ApiLimits, HttpLimits
 from talka.web.app import make_app
 from talka.web.audit import ApiAudit
@@ -278,6 +278,7 @@ class Apis:
         auth: Tokens | None = None,
         allowed_hosts: Collection[str] = (),
         limiter: Limiter = no_limit,
+        stopwatch: Stopwatch = NO_STOPWATCH,
         tls: ssl.SSLContext | None = None,
         grace_s: int = 1,
         listener: socket.socket | None = None,
@@ -296,6 +297,7 @@ class Apis:
             auth=auth,
             allowed_hosts=allowed_hosts,
             limiter=limiter,
+            stopwatch=stopwatch,
             audit=audit,
             limits=api_limits,
         )

@@ -508,3 +508,24 @@ async def test_a_client_that_goes_away_while_it_sends_harms_nobody(api: Api, con
 
     assert (await api.ask("GET", "/v1/jobs")).status == 200
     assert control.bundles == {}
+
+
+async def test_how_long_each_request_takes_can_be_seen_and_how_it_was_answered(apis: Apis) -> None:
+    seen: list[tuple[object, ...]] = []
+
+    class Stopwatch:
+        def begin(self, operation: str) -> int:
+            seen.append(("begin", operation))
+            return len(seen)
+
+        def end(self, number: int, status: int) -> None:
+            seen.append(("end", number, status))
+
+    def limiter(operation: str, client: str) -> float:
+        return 1.0 if operation == "workers" else 0.0
+
+    api = await apis.start(limiter=limiter, stopwatch=Stopwatch())
+
+    assert (await api.ask("GET", "/v1/jobs")).status == 200
+    assert (await api.ask("GET", "/v1/workers")).status == 429
+    assert seen == [("begin", "jobs"), ("end", 1, 200), ("begin", "workers"), ("end", 3, 429)]

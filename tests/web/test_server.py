@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from talka.net.certificates import issue, make_authority
 from talka.net.tls import cert_files
 from talka.web import server as module
 from talka.web.api_limits import HTTP_LIMITS, HttpLimits
-from talka.web.server import ApiCannotListen, Exposed, listen
+from talka.web.server import ApiCannotListen, Exposed, GentleTransport, listen
 from talka.wire.security.roles import Role
 from tests.web.fake_control import LIMIT_S, Api, Apis
 
@@ -281,3 +282,19 @@ async def test_a_socket_that_was_handed_over_is_used(apis: Apis) -> None:
     api = await apis.start(listener=listener)
 
     assert (await api.ask("GET", "/livez")).status == 200
+
+
+class Gone:
+    """A transport whose other side has gone away, as uvloop has it."""
+
+    def is_closing(self) -> bool:
+        return True
+
+    def write(self, data: bytes) -> None:
+        raise RuntimeError("the handler is closed")
+
+
+def test_an_answer_to_whoever_has_gone_away_goes_nowhere() -> None:
+    transport: Any = Gone()
+
+    GentleTransport(transport, lambda: None).write(b"HTTP/1.1 200 OK\r\n\r\n")

@@ -315,6 +315,7 @@ WORKER = WorkerFacts(
     ),
     zone="z1",
     region="r1",
+    overload=2,
 )
 
 ASKER = Asker("submit", "submitter", "ada", "t1", "10.0.0.7")
@@ -389,6 +390,7 @@ WORKER_VIEW = WorkerView(
     "z1",
     "d1",
     "r1",
+    "stressed",
 )
 ANSWERS: dict[str, manager_calls.LeaderAnswer] = {
     "job": manager_calls.JobTold(SHOWN),
@@ -480,6 +482,7 @@ JOBS: dict[str, jobs.JobMessage] = {
         ShardAnswer(2, Allowance(15 * SECOND, 4, 20 * SECOND)),
         TimeOver(10 * SECOND),
     ),
+    "acknowledge-refusal": Acknowledge("b4k7", FENCE, 3, 0, 1000, is_refusal=True),
     "accepted": ResultAccepted("b4k7", FENCE, 3),
     "reconcile": Reconcile("b4k7", FENCE, 2),
     "snapshot": WorkerSnapshot(

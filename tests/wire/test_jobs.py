@@ -19,6 +19,7 @@ from talka.wire.jobs import (
     PIECE_LIMIT_BYTES,
     RUNNING_LIMIT,
     VIEW_LIMIT_BYTES,
+    Acknowledge,
     Assign,
     AttemptResult,
     Beat,
@@ -77,7 +78,13 @@ BEFORE_TIME: dict[tuple[type, str], Any] = {
     (Said, "wanted"): (),
     (Said, "heeding"): (),
 }
+BEFORE_OVERLOAD: dict[tuple[type, str], Any] = {
+    (WorkerFacts, "overload"): 0,
+    (WorkerView, "level"): "normal",
+    (Acknowledge, "is_refusal"): False,
+}
 BEFORE_PLACES: dict[tuple[type, str], Any] = {
+    **BEFORE_OVERLOAD,
     (ClusterView, "certificates"): [],
     (Beat, "seeks"): False,
     **{(kind, name): "" for kind in (ManagerAt, ManagerView) for name in ("zone", "datacenter", "region")},
@@ -303,6 +310,14 @@ def test_an_answer_about_the_cluster_that_tells_no_certificates_is_still_read() 
 
     assert golden != encode(JOBS["answer-cluster"])
     assert decode(golden) == older(JOBS["answer-cluster"], BEFORE_PLACES)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (OLDER.parent / "before-overload").glob("*.hex")))
+def test_what_tells_nothing_of_overload_is_of_those_who_have_little_to_do(name: str) -> None:
+    golden = bytes.fromhex((OLDER.parent / "before-overload" / f"{name}.hex").read_text())
+
+    assert golden != encode(JOBS[name])
+    assert decode(golden) == older(JOBS[name], BEFORE_OVERLOAD)
 
 
 def test_golden_bytes_of_a_result_are_read_as_it_and_written_from_it() -> None:

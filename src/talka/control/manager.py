@@ -23,7 +23,7 @@ from talka.control.blobs.replicated_blobs import (
     ReplicatedBlobs,
     piece_of,
 )
-from talka.control.clients.overload import Level, report_interval_ms
+from talka.control.clients.shedding import REPORT_MS, Shedding, report_interval_ms
 from talka.control.dags.keeper import DagKeeper
 from talka.control.dags.keepers import DagKeepers
 from talka.control.jobs.bundle_rights import BundleRights
@@ -65,6 +65,7 @@ from talka.wire.jobs import (
     Leaderless,
     ManagerAt,
     Piece,
+    Report,
     StoreCheckpoint,
     Synced,
     ViewUpdate,
@@ -81,6 +82,8 @@ from talka.work.retention import Retention
 
 LED_LIMIT: Final = 1024
 KEEP_AGAIN_NS: Final = SECOND
+RETRY_MS: Final = 1000
+"""When whoever asked through another manager may ask again, where this one has too much to do."""
 
 
 ManagerEffect: TypeAlias = JobsEffect | BlobEffect | DagEffect | WorkerBeat | RoomWanted
@@ -123,7 +126,7 @@ class Manager:
         self.dags = DagKeepers()
         """Dag jobs, by partition, once they were read from a store."""
         self.to_workers = PacedFrames(pace)
-        self.level = Level.HEALTHY
+        self.shedding = Shedding()
         self.is_draining = False
         self._keys = keys
         self._signer = signer
@@ -178,6 +181,8 @@ class Manager:
         return self._out(now, self._hear(now, sender, boot, source, message))
 
     def _hear(self, now: int, sender: str, boot: int, source: str, message: JobMessage) -> Sequence[ManagerEffect]:
+        if self.shedding.refuses(message):
+            return self._refuse(now, sender, message)
         match message:
             case Beat(facts=facts, seeks=seeks):
                 self._keys.heard(sender, boot, facts.sealing)
@@ -330,7 +335,8 @@ class Manager:
         if now >= self.watches.next_tick_at:
             effects += self.watches.tick(now, self.calls, self.leader)
         if now >= self.audience.next_tick_at:
-            effects += self.audience.tick(now, self.led)
+            least_ns = REPORT_MS[self.shedding.level] * MILLISECOND
+            effects += self.audience.tick(now, self.led, least_ns)
         if now >= self.dags.next_tick_at:
             effects += self.dags.tick(now)
         if now >= self.to_workers.next_tick_at:
@@ -404,7 +410,7 @@ class Manager:
 
     def _report_every_ms(self) -> int:
         workers = sum(len(led.job.workers or ()) for led in self.led.values() if led.job is not None)
-        return report_interval_ms(self.level, workers)
+        return report_interval_ms(self.shedding.level, workers)
 
     def _on_beat(self, now: int, sender: str, boot: int, source: str, beat: Beat) -> Sequence[ManagerEffect]:
         assert self.registry is not None
@@ -415,9 +421,19 @@ class Manager:
         # What became of its earlier lives comes first.
         return [*effects, FRAMES.beat(boot, beat, life.for_tasks, life.state)]
 
+    def _refuse(self, now: int, sender: str, message: JobMessage) -> Sequence[ManagerEffect]:
+        """Statistics, under too much load. Whoever reports is told, and reports all of it later."""
+        if isinstance(message, Report) and message.job in self.led:
+            return self.led[message.job].refuse(now, sender, message)
+        return []
+
     def _on_call(self, now: int, sender: str, call: ManagerCall) -> Sequence[ManagerEffect]:
         if self.registry is None:
             return [Send(CHANNEL, sender, CallAnswer(call.number, None, "elsewhere", self.leader), Lane.RESULTS)]
+        if sender != self.name and self.shedding.sheds_call(call.asker):
+            text = f"{self.name}, which leads the cluster, has too much to do: try again later"
+            answer = CallAnswer(call.number, None, "busy", text, RETRY_MS)
+            return [Send(CHANNEL, sender, answer, Lane.RESULTS)]
         return self.registry.on_call(now, sender, call)
 
     def _out(self, now: int, effects: Iterable[ManagerEffect]) -> list[PassedOn]:

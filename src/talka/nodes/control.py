@@ -20,12 +20,14 @@ from talka.client.requests import (
 )
 from talka.clock import boottime_ns
 from talka.control.blobs.replicated_blobs import BlobFailed, BlobKept, BlobReady, BlobsFull
-from talka.control.clients.overload import is_shed
 from talka.control.clients.rate_limits import RateLimits
+from talka.control.clients.request_classes import CLASSES, RequestClass
+from talka.control.clients.request_times import RequestTimes
 from talka.control.jobs.effects import Updated, WatchFailed
 from talka.control.member.leader_calls import CallEnded
 from talka.control.member.metrics import metrics_text
 from talka.errors import Invalid, TalkaError, Unavailable
+from talka.nodes.runtime import Counts
 from talka.wire.manager_calls import (
     CancelJob,
     ClusterTold,
@@ -66,6 +68,16 @@ if TYPE_CHECKING:
 
 KEEP_S: Final = 30.0
 ASK_S: Final = 25.0
+TIMED: Final = frozenset(
+    [
+        name
+        for kind in (RequestClass.LISTS, RequestClass.READS, RequestClass.CHANGES)
+        for name in CLASSES[kind].operations
+    ]
+)
+"""Requests that show how long clients wait: others wait for what they want, as an end or a large body."""
+BEYOND: Final = 429
+"""A request with such a status, or a higher one, was not answered as it would be by a node that does well."""
 UPDATES_LIMIT: Final = 256
 """Updates that wait for one watcher; who is slower is cut off and may come again."""
 
@@ -87,7 +99,8 @@ class ManagerControl:
         self._kept: dict[str, list[asyncio.Future[None]]] = {}
         self._ready: dict[str, list[asyncio.Future[bytes | None]]] = {}
         self._watchers: dict[int, asyncio.Queue[JobUpdate | TalkaError]] = {}
-        self._limits = RateLimits()
+        self.limits = RateLimits()
+        self.times = RequestTimes()
 
     # -- answers that arrive
 
@@ -283,19 +296,27 @@ class ManagerControl:
 
     # -- besides
 
-    def limit_counts(self) -> dict[str, float]:
+    def limit_counts(self) -> Counts:
         """Metrics of whose requests are counted, and how many had to wait."""
-        return {"api_clients": len(self._limits), "api_rate_limited_total": self._limits.refused}
+        return {"api_clients": len(self.limits), "api_rate_limited_total": dict(self.limits.refused)}
 
     def limiter(self, operation: str, client: str) -> float:
         """Seconds to wait before this may be asked; 0: go on. Whoever has no name is not counted: it is the one user of
         this machine, of whom little is shed."""
-        level = self._node.manager.level
-        if is_shed(operation, level, is_counted=bool(client)):
+        shedding = self._node.manager.shedding
+        if shedding.sheds(operation, is_counted=bool(client)):
             self.refused["overload"] = self.refused.get("overload", 0) + 1
-            return self._node.level_may_fall_s
-        self._limits.level = level
-        wait_ns = self._limits.check(boottime_ns(), operation, client) if client else 0
+            return self._node.retry_after_s
+        self.limits.level = shedding.level
+        wait_ns = self.limits.check(boottime_ns(), operation, client) if client else 0
         if wait_ns:
             self.refused["rate"] = self.refused.get("rate", 0) + 1
         return wait_ns / 1e9
+
+    def begin(self, operation: str) -> int:
+        """A request has come; 0: how long it takes says nothing of this node."""
+        return self.times.begin(boottime_ns()) if operation in TIMED else 0
+
+    def end(self, number: int, status: int) -> None:
+        if number:
+            self.times.end(boottime_ns(), number, is_answered=status < BEYOND)

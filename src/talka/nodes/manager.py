@@ -13,13 +13,13 @@ from talka.client.dag_kind import DagKind
 from talka.client.kinds import JobDirectory
 from talka.client.load_kind import LoadKind
 from talka.client.requests import BundleMissing
-from talka.clock import boottime_ns, both_clocks, cpu_ns, realtime_ns
+from talka.clock import boottime_ns, both_clocks, realtime_ns
 from talka.cluster.effects import PersistBlob, Send, Transmit
 from talka.cluster.leadership.election import Phase
 from talka.cluster.leadership.lease_terms import LeaseDiffers, OtherLease, OwnLease
 from talka.cluster.membership.members import Member
 from talka.control.blobs.replicated_blobs import BlobFailed, BlobKept, BlobReady, LoadBlob, ServeBlob, piece_of
-from talka.control.clients.overload import Overload
+from talka.control.clients.overload import Level
 from talka.control.jobs.effects import DocumentWanted, Forwarded, JobLate, Updated, WatchFailed, WorkerLost
 from talka.control.jobs.entries import PREFIX
 from talka.control.jobs.job_checkpoint import closed_of
@@ -49,6 +49,7 @@ from talka.nodes.dags.dag_service import DagService, ServiceLimits
 from talka.nodes.dags.notice_sender import NotifyOptions
 from talka.nodes.dags.store_upkeep import UpkeepLimits
 from talka.nodes.job_events import JobNews, job_event_of
+from talka.nodes.load_sampling import LoadSampler
 from talka.nodes.member import MemberNode, MemberOptions
 from talka.nodes.member_events import Event
 from talka.nodes.runtime import Counts
@@ -120,7 +121,12 @@ class ManagerNode(MemberNode[PassedOn]):
         super().__init__(options.member, on_event)
         self.control = ManagerControl(self)
         self.kinds = JobDirectory(LoadKind(self.control))
-        self._overload = Overload()
+        self._load = LoadSampler(
+            SAMPLE_S,
+            oldest_ns=self._oldest_ns,
+            took_ns=self.control.times.take,
+            is_starting=lambda: self.dags is not None and not self.dags.is_loaded,
+        )
         if self.member.announcer is not None:
             self.member.announcer.api = options.api
 
@@ -213,7 +219,7 @@ class ManagerNode(MemberNode[PassedOn]):
     # -- life
 
     async def run(self) -> None:
-        self.runtime.spawn(self._sample())
+        self.runtime.spawn(self._load.run(self._on_sample))
         self.runtime.spawn(self._sweep())
         if self.dags is not None:
             self.runtime.spawn(self._go_on_with_dags(self.dags))
@@ -243,27 +249,21 @@ class ManagerNode(MemberNode[PassedOn]):
                         self.perform(self.manager.drain(boottime_ns()))
         await super()._leave()
 
-    async def _sample(self) -> None:
-        """How late the loop is, and how busy: what clients and workers are asked to bear follows from it."""
-        loop = asyncio.get_running_loop()
-        used_ns, at_ns = cpu_ns(), boottime_ns()
-        while True:
-            due = loop.time() + SAMPLE_S
-            is_starting = self.dags is not None and not self.dags.is_loaded
-            await asyncio.sleep(SAMPLE_S)
-            now, now_used_ns = boottime_ns(), cpu_ns()
-            cpu_percent = 100 * (now_used_ns - used_ns) // max(1, now - at_ns)
-            used_ns, at_ns = now_used_ns, now
-            lag_ns = max(0, round((loop.time() - due) * SECOND))
-            self.manager.level = self._overload.sample(
-                now, lag_ns=lag_ns, cpu_percent=cpu_percent, is_starting=is_starting
-            )
-            self._look_at_clock()
+    def _oldest_ns(self, now: int) -> int:
+        """For how long the oldest waits: a client for an answer, a file or the store for what is to be written."""
+        of_store = 0 if self.dags is None else self.dags.oldest_ns(now)
+        return max(self.control.times.oldest_ns(now), self.runtime.disk.oldest_ns(now), of_store)
+
+    def _on_sample(self, now: int, level: Level) -> None:
+        """What clients and workers are asked to bear follows from it."""
+        self.manager.shedding.level = level
+        self.control.times.led(now, self.manager.leader)
+        self._look_at_clock()
 
     @property
-    def level_may_fall_s(self) -> float:
-        """So long it takes until less may be left undone than now."""
-        return self._overload.samples_to_fall * SAMPLE_S
+    def retry_after_s(self) -> float:
+        """How long whoever is refused for the load of this manager should wait."""
+        return self._load.overload.retry_after_ns(boottime_ns()) / SECOND
 
     def _look_at_clock(self) -> None:
         jump_ns = self.clock.look(*both_clocks())
@@ -473,7 +473,10 @@ class ManagerNode(MemberNode[PassedOn]):
         manager, registry = self.manager, self.manager.registry
         counts |= {
             "jobs_led": len(manager.led),
-            "overload_level": int(manager.level),
+            **self._load.counts(),
+            "backpressure_level": int(manager.shedding.backpressure),
+            "requests_shed_total": dict(manager.shedding.shed),
+            "statistics_refused_total": manager.shedding.statistics_refused,
             "worker_evictions_total": self.evictions,
             "clock_jumps_total": self.clock_jumps,
             **self.control.limit_counts(),

@@ -19,6 +19,8 @@ GPUS_WITHIN_S: Final = 5.0
 """For a driver that has to wake up."""
 GPUS_COMMAND: Final = ("--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
 MEBIBYTE: Final = 1 << 20
+MOST_MEBIBYTES: Final = 1 << 40
+"""More is no memory of a card: what a program writes there is not to break the beat."""
 CPU_FILE: Final = Path("/proc/cpuinfo")
 
 
@@ -29,7 +31,7 @@ def found_machine(
     model, flags = cpu_of(cpu_file)
     disk_bytes, free_bytes = disk_of(folder)
     return WorkerMachine(
-        hostname=socket.gethostname()[:HOSTNAME_LIMIT],
+        hostname=_line(socket.gethostname, HOSTNAME_LIMIT),
         pid=os.getpid(),
         system=_line(_system),
         architecture=_line(platform.machine),
@@ -84,17 +86,19 @@ def _gpus_in(text: str) -> Iterator[GpuFacts]:
     for line in text.splitlines():
         name, _, memory = line.rpartition(",")
         if name.strip():
-            yield GpuFacts(name.strip()[:TEXT_LIMIT], int(memory) * MEBIBYTE if memory.strip().isdecimal() else 0)
+            mebibytes = int(memory) if memory.strip().isdecimal() else 0
+            yield GpuFacts(name.strip()[:TEXT_LIMIT], mebibytes * MEBIBYTE if mebibytes < MOST_MEBIBYTES else 0)
 
 
 def _system() -> str:
     kernel = f"{platform.system()} {platform.release()}"
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ValueError):
         return f"{platform.freedesktop_os_release()['PRETTY_NAME']}, {kernel}"
     return kernel
 
 
-def _line(find: Callable[[], str]) -> str:
-    with contextlib.suppress(OSError):
-        return find()[:TEXT_LIMIT]
+def _line(find: Callable[[], str], limit: int = TEXT_LIMIT) -> str:
+    """As it can be sent: what is no text is told as `?`."""
+    with contextlib.suppress(OSError, ValueError):
+        return find()[:limit].encode(errors="replace").decode()
     return ""

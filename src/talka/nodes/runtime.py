@@ -531,7 +531,8 @@ class DiskThread:
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
-        self._writes: set[asyncio.Future[None]] = set()
+        self._writes: dict[asyncio.Future[None], int] = {}
+        """Those that are not over, oldest first, and when they were asked for."""
 
     @property
     def is_idle(self) -> bool:
@@ -541,9 +542,16 @@ class DiskThread:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="disk")
         write = asyncio.get_running_loop().run_in_executor(self._pool, partial(work, *arguments))
-        self._writes.add(write)
-        write.add_done_callback(self._writes.discard)
+        self._writes[write] = boottime_ns()
+        write.add_done_callback(self._on_over)
         return write
+
+    def _on_over(self, write: "asyncio.Future[None]") -> None:
+        del self._writes[write]
+
+    def oldest_ns(self, now: int) -> int:
+        """For how long the oldest write is waited for."""
+        return now - next(iter(self._writes.values())) if self._writes else 0
 
     async def written(self, within_s: float | None = None) -> None:
         """Until all that was asked for so far is done, well or not."""

@@ -14,6 +14,7 @@ import psutil
 
 from talka.clock import boottime_ns
 from talka.cluster.effects import Lane, Persist, PersistBlob, Send, Transmit
+from talka.control.clients.overload import Level
 from talka.control.load.core_effects import KillCore, StartCore, TellCore
 from talka.control.member.admission import HelloDeclined, RingChanged, Welcomed
 from talka.control.member.composite import ClusterMember, MemberEffect, QuestionAsked, ToNeighbour
@@ -39,6 +40,7 @@ from talka.net.discovery import Candidates
 from talka.nodes.confinement import Confinement
 from talka.nodes.cores import HandlerProcesses, LoadCores, files_of, short_of_disk
 from talka.nodes.job_events import WorkerNews, worker_event_of
+from talka.nodes.load_sampling import LoadSampler
 from talka.nodes.local import physical_cores
 from talka.nodes.member_events import Event, event_of
 from talka.nodes.own_machine import disk_of, found_machine
@@ -57,6 +59,8 @@ ALONE_S: Final = 5.0
 ALONE_AGAIN_S: Final = 60.0
 DRAIN_S: Final = 30.0
 FACTS_EVERY_S: Final = 2.0
+SAMPLE_S: Final = 1.0
+"""As often as it beats: nobody hears of more."""
 MEMORY_SHARE: Final = 0.8
 """Of the machine's memory, for all cores together; one that wants more is refused it by the kernel."""
 FOLDER_KEY: Final = "folder"
@@ -164,6 +168,7 @@ class WorkerNode:
             admission=runtime.admission,
         )
         self._candidates = Candidates(options.seeds)
+        self._load = LoadSampler(SAMPLE_S, oldest_ns=runtime.disk.oldest_ns)
         self._confinement: Confinement | None = None
         if options.core_env is not None:
             self._confinement = Confinement.of(options.core_user, options.core_env, handlers, number)
@@ -209,7 +214,8 @@ class WorkerNode:
         self.runtime.tell({"event": "starting", "name": self._options.name, "cores": self.worker.facts.cores})
         if self._confinement is not None and self._confinement.alarm:
             self.runtime.tell({"event": "alarm", "kind": "cores", "text": self._confinement.alarm})
-        for chore in (self._cores.obey(), self._search(), self._measure(), self._find_machine()):
+        chores = (self._cores.obey(), self._search(), self._measure(), self._find_machine())
+        for chore in (*chores, self._load.run(self._on_sample)):
             self.runtime.spawn(chore)
         self.runtime.follow_certificates()
         try:
@@ -259,9 +265,11 @@ class WorkerNode:
             "worker_tasks_total": dict(self._happened),
             "worker_messages_refused_total": dict(self.worker.refused),
             "worker_tasks_declined_total": self.worker.shards.declined,
+            "worker_reports_refused_total": self.worker.reports_refused,
             "worker_attempts_total": dict(self.worker.handlers.outcomes),
             **self.worker.counts_of_peers(),
             "worker_task_messages_refused_total": dict(self.worker.handlers.refused),
+            **self._load.counts(),
             **self.runtime.counts(),
         }
         counts |= {f"worker_tasks_{state}": number for state, number in states.items()}
@@ -421,6 +429,10 @@ class WorkerNode:
 
     def _seal_again(self, *_: object) -> None:
         self.worker.set_facts(msgspec.structs.replace(self.worker.facts, sealing=self._trust.sealing))
+
+    def _on_sample(self, now: int, level: Level) -> None:
+        if level != self.worker.facts.overload:
+            self.worker.set_facts(msgspec.structs.replace(self.worker.facts, overload=int(level)))
 
     def _look_at_disk(self) -> None:
         self.worker.machine.look_at_disk(disk_of(self.runtime.folder.path)[1])

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 from starlette.requests import Request
@@ -30,6 +30,27 @@ STOPPING: Final = "talka.stopping"
 Limiter: TypeAlias = Callable[[str, str], float]
 """(operation, who is counted) to seconds to wait; 0: go on. Nobody is counted where no tokens are used: queues are the
 only bound then, and overload."""
+
+
+class Stopwatch(Protocol):
+    """By which a node sees how long its clients wait."""
+
+    def begin(self, operation: str) -> int:
+        """A number for `end`."""
+        ...
+
+    def end(self, number: int, status: int) -> None: ...
+
+
+class NoStopwatch:
+    def begin(self, operation: str) -> int:
+        return 0
+
+    def end(self, number: int, status: int) -> None:
+        pass
+
+
+NO_STOPWATCH: Final = NoStopwatch()
 
 
 ANY_SUBMIT: Final = "submit_dag"

@@ -21,10 +21,12 @@ from talka.errors import TalkaError, Unavailable
 from talka.report.tame import tame
 from talka.web import cluster, dags, job_routes
 from talka.web.answers import (
+    NO_STOPWATCH,
     SUBMITS,
     ApiQuestion,
     Handler,
     Limiter,
+    Stopwatch,
     answer_to_error,
     json_answer,
     no_limit,
@@ -63,6 +65,7 @@ def make_app(
     auth: Tokens | None = None,
     allowed_hosts: Collection[str] = (),
     limiter: Limiter = no_limit,
+    stopwatch: Stopwatch = NO_STOPWATCH,
     audit: ApiAudit | None = None,
     limits: ApiLimits = API_LIMITS,
 ) -> Starlette:
@@ -73,7 +76,7 @@ def make_app(
     Who changed something and who was refused is told to `audit`, which stays the caller's to close.
     """
     audit = audit or ApiAudit()
-    replay_guard = ApiDoor(control, kinds, limiter, audit, limits)
+    replay_guard = ApiDoor(control, kinds, limiter, stopwatch, audit, limits)
     watches, sockets = EventWatches(limits), SubmitSockets(kinds, limits)
     by_path: dict[str, dict[str, ApiOperation]] = {}
     routes: list[BaseRoute] = []
@@ -216,9 +219,16 @@ class ApiDoor:
     """What every endpoint needs: who is behind it, and who may pass."""
 
     def __init__(
-        self, control: Control, kinds: JobDirectory, limiter: Limiter, audit: ApiAudit, limits: ApiLimits
+        self,
+        control: Control,
+        kinds: JobDirectory,
+        limiter: Limiter,
+        stopwatch: Stopwatch,
+        audit: ApiAudit,
+        limits: ApiLimits,
     ) -> None:
         self.limits = limits
+        self.stopwatch = stopwatch
         self.control = control
         self.kinds = kinds
         self.limiter = limiter
@@ -268,7 +278,12 @@ def endpoint(
 ) -> Callable[[Request], object]:
     async def answer(request: Request) -> Response:
         operation = by_method.get(request.method) or by_method["GET"]  # a HEAD is a GET whose body is left out
-        given, text = await answered(request, operation)
+        number, status = replay_guard.stopwatch.begin(operation.name), 500
+        try:
+            given, text = await answered(request, operation)
+            status = given.status_code
+        finally:
+            replay_guard.stopwatch.end(number, status)
         location = given.headers.get("location", "")
         replay_guard.put_down(request.scope, operation, given.status_code, job=location.rpartition("/")[2], text=text)
         return given

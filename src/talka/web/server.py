@@ -364,7 +364,8 @@ class GentleTransport:
         self._write = transport.write
 
     def write(self, data: bytes) -> None:
-        if not self.is_shut:
+        # Of several requests on a connection uvicorn tells the last one alone that nobody is there any more.
+        if not self.is_shut and not self.is_closing():
             self._write(data)
 
 

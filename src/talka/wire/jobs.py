@@ -92,6 +92,8 @@ class WorkerFacts(msgspec.Struct, frozen=True, array_like=True):
     zone: Name = ""
     """Where in its datacenter it stands."""
     region: Name = ""
+    overload: Annotated[int, msgspec.Meta(ge=0, le=3)] = 0
+    """How overloaded it is: an index of `wire.views.LEVELS`. One that is overloaded is given work last, and lives."""
 
 
 class Running(msgspec.Struct, frozen=True, array_like=True):
@@ -266,6 +268,8 @@ class Acknowledge(Message, frozen=True, tag=13):
     """To the latest ask for more time that its reports had."""
     over: TimeOver | None = None
     """Once its workflow was warned that its time is over."""
+    is_refusal: bool = False
+    """The report was not counted, as the manager has too much to do. The next one that is taken brings all of it."""
 
 
 class ResultAccepted(Message, frozen=True, tag=14):

@@ -6,7 +6,7 @@ stands for what is not known or has not happened; new fields go last and have a 
 
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import msgspec
 
@@ -16,6 +16,9 @@ from talka.wire.machines import MachineView
 from talka.work.lifecycle import JobState, TaskState
 
 WorkerState = Literal["registering", "healthy", "degraded", "draining", "offline"]
+LevelName = Literal["normal", "busy", "stressed", "overloaded"]
+LEVELS: Final[tuple[LevelName, ...]] = get_args(LevelName)
+OVERLOADED: Final = LEVELS.index("overloaded")
 DecisionName = Literal[
     "registering",
     "healthy",
@@ -30,10 +33,11 @@ DecisionName = Literal[
     "stuck",
     "held",
     "busy",
+    "overloaded",
 ]
 """What a manager may find of a worker. One that is draining, silent or lost is given nothing new, one that is degraded
-or blocked no load test; to a busy one load tests go last, a quarantined or refused one gets no tasks, held cores get
-none either. A core that is stalled or stuck concerns no other core."""
+or blocked no load test; to a busy one load tests go last, to an overloaded one load tests and tasks; a quarantined or
+refused one gets no tasks, held cores get none either. A core that is stalled or stuck concerns no other core."""
 
 
 class JobFacts(msgspec.Struct, frozen=True):
@@ -148,6 +152,8 @@ class WorkerView(msgspec.Struct, frozen=True):
     """Where it stands, as far as it was said."""
     datacenter: str = ""
     region: str = ""
+    level: LevelName = "normal"
+    """How overloaded it is, by what it measures itself."""
 
 
 class ManagerView(msgspec.Struct, frozen=True):

@@ -4,14 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.clients.overload import (
-    SHED_FROM,
-    Level,
-    Overload,
-    OverloadConfig,
-    is_shed,
-    report_interval_ms,
-)
+from talka.control.clients.overload import Level, Overload, OverloadConfig
 from talka.errors import Invalid
 from talka.units import MILLISECOND, SECOND
 
@@ -35,8 +28,8 @@ def test_lateness_is_judged_by_bounds_that_hold_everywhere(late_ms: int, level: 
 def test_how_late_the_loop_is_while_the_node_reads_what_it_begins_with_is_no_load() -> None:
     overload = Overload(OverloadConfig(warm_up=1))
 
-    assert overload.sample(0, lag_ns=3 * SECOND, cpu_percent=100, is_starting=True) is Level.HEALTHY
-    assert overload.sample(SECOND, lag_ns=60 * MILLISECOND) is Level.HEALTHY, "nor is it what is usual here"
+    assert overload.sample(0, lag_ns=3 * SECOND, cpu_percent=100, is_starting=True) is Level.NORMAL
+    assert overload.sample(SECOND, lag_ns=60 * MILLISECOND) is Level.NORMAL, "nor is it what is usual here"
     assert overload.sample(2 * SECOND, lag_ns=3 * SECOND) is Level.OVERLOADED
 
 
@@ -61,7 +54,7 @@ def test_what_is_small_is_not_far_above_anything() -> None:
     overload = Overload()
     sampled(overload, *[0] * 20)
 
-    assert sampled(overload, 59, from_s=2) == [Level.HEALTHY]
+    assert sampled(overload, 59, from_s=2) == [Level.NORMAL]
     assert sampled(overload, 60, from_s=2) == [Level.BUSY]
 
 
@@ -80,27 +73,20 @@ def test_a_load_that_has_become_usual_still_counts_by_the_bounds() -> None:
     assert levels == [Level.STRESSED] * 50
 
 
-def test_a_full_processor_alone_means_busy_and_no_more() -> None:
-    overload = Overload()
-
-    assert overload.sample(0, lag_ns=0, cpu_percent=89) is Level.HEALTHY
-    assert overload.sample(0, lag_ns=0, cpu_percent=100) is Level.BUSY
-
-
 def test_the_level_rises_at_once_and_falls_after_five_lower_samples() -> None:
     overload = Overload(OverloadConfig(warm_up=1000))
 
     assert sampled(overload, 0, 2000, 0, 0, 0, 0, 0) == [0, 3, 3, 3, 3, 3, 0]
 
 
-def test_so_many_lower_samples_are_left_before_the_level_can_fall() -> None:
-    overload = Overload(OverloadConfig(warm_up=1000))
-    left = []
-    for lag_ms in (2000, 0, 0, 2000, 0, 0, 0, 0):
+def test_whoever_is_refused_waits_for_as_many_samples_as_must_still_be_lower() -> None:
+    overload = Overload(OverloadConfig(warm_up=1000), every_ns=SECOND)
+    left_s = []
+    for lag_ms in (500, 0, 0, 500, 0, 0, 0, 0):
         sampled(overload, lag_ms)
-        left.append((overload.level, overload.samples_to_fall))
+        left_s.append(overload.retry_after_ns(0) / SECOND)
 
-    assert left == [(3, 5), (3, 4), (3, 3), (3, 5), (3, 4), (3, 3), (3, 2), (3, 1)]
+    assert left_s == [5, 4, 3, 5, 4, 3, 2, 1]
     assert sampled(overload, 0) == [0]
 
 
@@ -108,7 +94,7 @@ def test_the_level_falls_no_lower_than_the_highest_of_the_calm_samples() -> None
     overload = Overload(OverloadConfig(warm_up=1000))
 
     assert sampled(overload, 2000, 0, 250, 0, 0, 0)[-1] is Level.BUSY
-    assert sampled(overload, 0, 0, 0, 0, 0)[-1] is Level.HEALTHY
+    assert sampled(overload, 0, 0, 0, 0, 0)[-1] is Level.NORMAL
 
 
 def test_a_relapse_starts_the_count_of_calm_samples_anew() -> None:
@@ -118,30 +104,149 @@ def test_a_relapse_starts_the_count_of_calm_samples_anew() -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "shed"), [(0, []), (1, []), (2, ["jobs"]), (3, ["jobs", "submit"])], ids=lambda value: str(value)
+    ("waited_ms", "level"), [(499, 0), (500, 1), (1999, 1), (2000, 2), (4999, 2), (5000, 3)], ids=str
 )
-def test_lists_are_shed_first_then_submissions_and_cancels_never(level: int, shed: list[str]) -> None:
-    assert [operation for operation in ("jobs", "submit", "cancel") if is_shed(operation, Level(level))] == shed
-
-
-def test_of_whoever_is_not_counted_watches_are_shed_alone() -> None:
-    assert [operation for operation in SHED_FROM if is_shed(operation, Level.OVERLOADED, is_counted=False)] == ["watch"]
-    assert not is_shed("watch", Level.BUSY, is_counted=False)
+def test_the_age_of_the_oldest_that_waits_is_judged_by_bounds(waited_ms: int, level: int) -> None:
+    assert Overload().sample(0, lag_ns=0, queue_ns=waited_ms * MILLISECOND) == level
 
 
 @pytest.mark.parametrize(
-    ("level", "workers", "interval_ms"),
-    [(0, 1, 50), (0, 300, 300), (1, 1, 200), (2, 1, 500), (2, 800, 800), (3, 1, 1000), (0, 5000, 1000)],
+    ("percent", "level"), [(84, 0), (85, 1), (94, 1), (95, 2), (97, 2), (98, 3), (100, 3)], ids=str
 )
-def test_workers_report_less_often_when_there_are_many_or_the_node_is_late(
-    level: int, workers: int, interval_ms: int
+def test_memory_that_is_full_counts_by_its_bounds_alone(percent: int, level: int) -> None:
+    assert Overload().sample(0, lag_ns=0, memory_percent=percent) == level
+
+
+@pytest.mark.parametrize(
+    ("percent", "late_ms", "level"),
+    [
+        (84, 0, 0),
+        (85, 0, 1),
+        (100, 0, 1),  # nothing waits: a load test on the same machine fills its processors
+        (94, 200, 1),
+        (95, 200, 2),
+        (100, 200, 2),
+        (98, 500, 2),
+        (99, 500, 3),
+        (100, 2000, 3),
+    ],
+    ids=str,
+)
+def test_a_full_processor_counts_as_one_level_more_than_what_waits_and_no_more(
+    percent: int, late_ms: int, level: int
 ) -> None:
-    assert report_interval_ms(Level(level), workers) == interval_ms
+    overload = Overload()
+    for turn in range(9):
+        assert overload.sample(turn, lag_ns=0, cpu_percent=percent) <= Level.BUSY
+
+    assert overload.sample(9, lag_ns=late_ms * MILLISECOND, cpu_percent=percent) == level
+
+
+def test_a_processor_that_one_long_turn_of_the_loop_fills_is_not_full() -> None:
+    overload = Overload()
+
+    assert overload.sample(0, lag_ns=200 * MILLISECOND, cpu_percent=100) is Level.BUSY
+    assert overload.values["cpu_percent"] == 10
+
+
+def answered(overload: Overload, *took_ms: int, from_s: int = 0) -> list[Level]:
+    """Ten times a second."""
+    return [
+        overload.sample(from_s * SECOND + turn * SECOND // 10, lag_ns=0, latency_ns=took * MILLISECOND)
+        for turn, took in enumerate(took_ms)
+    ]
+
+
+@pytest.mark.parametrize(("took_ms", "level"), [(499, 0), (500, 1), (999, 1), (1000, 2), (2999, 2), (3000, 3)], ids=str)
+def test_how_long_requests_take_is_judged_by_bounds(took_ms: int, level: int) -> None:
+    assert answered(Overload(), *[took_ms] * 3)[-1] == level
+
+
+def test_one_slow_request_says_nothing_and_neither_do_two() -> None:
+    assert answered(Overload(), 9000, 9000) == [0, 0]
+
+
+def test_requests_of_a_while_ago_say_nothing_of_now() -> None:
+    overload = Overload(OverloadConfig(calm=1))
+    answered(overload, 3000, 3000, 3000)
+
+    assert overload.sample(5 * SECOND, lag_ns=0) is Level.OVERLOADED
+    assert overload.sample(6 * SECOND, lag_ns=0) is Level.NORMAL
+    assert overload.values["latency_seconds"] == 0
+
+
+def test_requests_that_take_longer_and_longer_count_as_one_level_more_before_they_reach_it() -> None:
+    config = OverloadConfig(warm_up=1000)
+
+    # 20 ms more with each sample, ten of them a second: in two seconds it is 400 ms more.
+    assert answered(Overload(config), 60, 80, 100, 120, 140) == [0, 0, 0, 0, 1]
+    assert answered(Overload(config), 100, 100, 100, 100) == [0] * 4
+    assert answered(Overload(config), 480, 400, 320, 240) == [0] * 4, "they get faster"
+    assert answered(Overload(config), 60, 600, 1200, 1800)[-1] is Level.STRESSED, "and by no more than one"
+
+
+def test_requests_of_one_instant_have_no_trend() -> None:
+    overload = Overload()
+
+    levels = [overload.sample(0, lag_ns=0, latency_ns=took_ns) for took_ns in (0, SECOND // 10, SECOND // 5)]
+
+    assert levels == [0, 0, 0]
+    assert overload.values["latency_rise_ratio"] == 0
+
+
+def test_requests_that_take_much_longer_than_usual_count_as_one_level_more() -> None:
+    overload = Overload()
+    answered(overload, *[300] * 20)
+
+    assert answered(overload, *[450] * 10, from_s=9)[-1] is Level.BUSY
+
+
+def test_the_worst_signal_counts_and_each_is_told() -> None:
+    overload = Overload()
+
+    for _ in range(9):
+        overload.sample(0, lag_ns=0, cpu_percent=99)
+    level = overload.sample(
+        0, lag_ns=250 * MILLISECOND, queue_ns=2 * SECOND, cpu_percent=99, memory_percent=86, latency_ns=SECOND
+    )
+
+    assert level is Level.OVERLOADED
+    assert overload.levels == {"late": 1, "queue": 2, "latency": 0, "cpu": 3, "memory": 1}
+    assert overload.values == {
+        "late_seconds": 0.25,
+        "queue_seconds": 2.0,
+        "latency_seconds": 1.0,
+        "latency_rise_ratio": 0.0,
+        "cpu_percent": 99,
+        "memory_percent": 86,
+    }
+
+
+def test_that_nothing_was_wrong_for_long_makes_nobody_wait() -> None:
+    overload = Overload()
+    sampled(overload, 0)
+
+    assert overload.retry_after_ns(1000 * SECOND) == SECOND // 2
+
+
+def test_whoever_is_refused_waits_longer_the_higher_the_level_is_and_the_longer_it_lasts() -> None:
+    overload = Overload(OverloadConfig(warm_up=1000, retry_most_ns=10 * SECOND))
+
+    sampled(overload, 500)
+    assert overload.retry_after_ns(0) == SECOND // 2, "five samples of a tenth of a second"
+    sampled(overload, 2000, from_s=1)
+    assert overload.retry_after_ns(SECOND) == SECOND
+    sampled(overload, 2000, from_s=9)
+    assert overload.retry_after_ns(9 * SECOND) == 4 * SECOND, "a quarter of what it has lasted, twice"
+    assert overload.retry_after_ns(100 * SECOND) == 10 * SECOND
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"late_ns": (2, 1, 3)}, {"late_ns": (0, 1, 3)}, {"above_percent": (1, 3, 2)}, {"floor_ns": 0}, {"calm": 0}],
+    [
+        *({"late_ns": (2, 1, 3)}, {"late_ns": (0, 1, 3)}, {"above_percent": (1, 3, 2)}),
+        *({"late_floor_ns": 0}, {"calm": 0}, {"recent": 2}),
+    ],
     ids=str,
 )
 def test_bounds_without_a_meaning_are_refused(wrong: dict[str, Any]) -> None:

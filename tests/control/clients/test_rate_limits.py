@@ -4,8 +4,10 @@ from hypothesis import strategies as st
 
 from talka.control.clients.overload import Level
 from talka.control.clients.rate_limits import LIMITS, RateLimit, RateLimits
+from talka.control.clients.request_classes import CLASSES
 from talka.errors import Invalid
 from talka.units import SECOND
+from talka.wire.security.access import LEAST
 
 quick = settings(deadline=None, derandomize=True, max_examples=150)
 
@@ -22,7 +24,7 @@ def test_a_client_may_ask_as_often_as_the_limit_says_and_then_waits() -> None:
     limits = of(3)
 
     assert passed(limits, 0, 5) == 3
-    assert limits.refused == 2
+    assert limits.refused == {"submit": 2}
 
 
 def test_clients_and_operations_do_not_use_up_each_others_requests() -> None:
@@ -71,6 +73,68 @@ def test_limits_shrink_with_the_load_of_the_node(level: int, requests: int) -> N
     limits.level = Level(level)
 
     assert passed(limits, 0, 30) == requests
+
+
+def test_under_stress_all_clients_together_have_the_requests_of_a_few_and_each_its_fair_share() -> None:
+    limits = of(20)
+    limits.level = Level.STRESSED
+    crowd = [f"client {number}" for number in range(20)]
+
+    assert sum(passed(limits, 0, 1, client=client) for client in crowd) == 20, "each has one"
+    # Four times 20 requests for 20 clients: the first to ask takes nothing from the others.
+    assert passed(limits, 1, 30, client=crowd[0]) == 3
+    assert [passed(limits, 2, 30, client=client) for client in crowd[1:]] == [3] * 19
+
+
+def test_two_clients_under_stress_have_no_less_than_one() -> None:
+    limits = of(20)
+    limits.level = Level.STRESSED
+
+    assert [passed(limits, 0, 30, client=client) for client in ("ann", "ben")] == [10, 10]
+
+
+@given(
+    asked=st.lists(st.integers(0, 40), min_size=1, max_size=300),
+    level=st.sampled_from((Level.STRESSED, Level.OVERLOADED)),
+    requests=st.integers(1, 30),
+)
+@quick
+def test_however_many_flood_it_whoever_asks_for_the_first_time_is_let_and_nobody_has_more_than_a_part(
+    asked: list[int], level: Level, requests: int
+) -> None:
+    limits = of(requests)
+    limits.level = level
+    let: dict[int, int] = {}
+    for client in asked:
+        let[client] = let.get(client, 0) + passed(limits, 0, 1, client=f"client {client}")
+
+    most = max(1, requests // (2 if level is Level.STRESSED else 4))
+    assert all(1 <= number <= most for number in let.values())
+
+
+def test_clients_that_asked_two_windows_ago_share_no_more() -> None:
+    limits = of(20)
+    limits.level = Level.STRESSED
+    for number in range(40):
+        passed(limits, 0, 1, client=f"client {number}")
+
+    assert passed(limits, 10 * SECOND, 30) == 2, "40 asked in the window before"
+    assert passed(limits, 40 * SECOND, 30) == 10
+
+
+def test_what_is_never_shed_has_limits_of_its_own_that_do_not_shrink() -> None:
+    never = [name for rule in CLASSES.values() if rule.shed_from is None for name in rule.operations]
+
+    assert [name for name in never if LEAST[name] is not None and not LIMITS[name].is_steady] == []
+
+
+def test_cancels_are_not_shared_out() -> None:
+    limits = of(20, is_steady=True)
+    limits.level = Level.OVERLOADED
+    for number in range(100):
+        passed(limits, 0, 1, client=f"client {number}")
+
+    assert passed(limits, 1, 30) == 20
 
 
 def test_something_always_passes_and_what_must_pass_is_not_shrunk() -> None:

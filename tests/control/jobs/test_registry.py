@@ -1569,6 +1569,21 @@ def test_a_job_that_gave_cores_back_and_loses_others_gets_no_more_than_it_needs(
     assert live == [Grant("w1", 11, 0), Grant("w1", 11, 1)]
 
 
+def test_cores_of_a_worker_that_is_lost_before_its_smaller_grant_is_on_disk_are_nobodys(
+    office: Office, order_of: OrderOf
+) -> None:
+    office.beat("w1", 4, boot=11)
+    first, second = office.submit(order_of(4)).id, office.submit(order_of(1)).id
+    office.group.hold()
+    office.checkpoint(first, 1, spare=(SpareCores("w1", 11, 4, 3),))
+
+    office.act(office.registry.on_goodbye(office.now, "w1", 11))
+    office.write()
+
+    assert office.entry(second).state is JobState.QUEUED
+    assert office.registry.granting.counts()["cores_given_back_total"] == 0
+
+
 def test_a_new_leader_reserves_what_a_job_has_kept(trio: Office, order_of: OrderOf) -> None:
     for worker in ("w1", "w2"):
         trio.beat(worker, 2, boot=11)

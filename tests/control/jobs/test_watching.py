@@ -309,6 +309,16 @@ def test_who_asks_to_be_told_is_told_at_once_and_then_every_while(job_of: JobOf)
     assert (first.workflows[0].tally.started, first.workflows[0].tally.steps) == (9, {})
 
 
+def test_under_load_watchers_are_told_less_often(job_of: JobOf) -> None:
+    driven, audience = job_of({"shop": ARRIVALS}), Audience()
+    driven.run()
+    audience.on_watch(driven.now, "m1", WatchJob("b4k7", 7))
+
+    audience.tick(driven.now, led(driven.job), SECOND // 2)
+
+    assert audience.next_tick_at == driven.now + SECOND // 2
+
+
 def test_counts_that_would_seem_to_shrink_are_not_told(job_of: JobOf) -> None:
     driven, audience, jobs = running(job_of), Audience(), {}
     jobs["b4k7"] = taken_over = Led(driven.job)

@@ -33,3 +33,10 @@ def test_a_renewed_one_is_told_of_anew_when_it_ends_soon_too() -> None:
     assert warnings.due({"own": END + 300 * DAY}, END + 299 * DAY) == ["own"]
     assert warnings.due({"own": END + 300 * DAY}, END - DAY) == [], "a clock that was set back tells nothing"
     assert warnings.due({"own": END + 301 * DAY}, END + 299 * DAY) == ["own"]
+
+
+def test_one_that_was_renewed_for_a_few_days_is_told_of_though_the_former_was_nearer_to_its_end() -> None:
+    warnings = ExpiryWarnings()
+    assert warnings.due({"own": END}, END - DAY) == ["own"]
+
+    assert warnings.due({"own": END + 5 * DAY}, END - DAY) == ["own"]

@@ -17,6 +17,7 @@ from talka.control.tasks.quarantine import LASTS_NS
 from talka.control.tasks.task import DagTask, Needs, packed
 from talka.control.tasks.worker_room import CoresForTasks, DispatchLimits, DispatchWorker
 from talka.units import MILLISECOND, MINUTE, NEVER, SECOND
+from talka.wire.jobs import WorkerFacts
 from talka.wire.task_views import LimitView, QueueView, Reason
 from talka.work.dags.dag import DagSettings, Limit
 from talka.work.dags.records import JobRow
@@ -398,6 +399,20 @@ def test_a_degraded_worker_is_the_last_choice() -> None:
     dispatcher = with_workers(sick, worker("w2"))
     dispatcher.put(0, tasks_of(new_job(), 10))
     assert [name for _, name in dispatcher.assign(0)] == ["w2"] * 8 + ["w1"] * 2
+
+
+def test_an_overloaded_worker_is_given_tasks_when_no_other_has_room() -> None:
+    dispatcher = with_workers(msgspec.structs.replace(worker("w1", 8), is_overloaded=True), worker("w2"))
+    dispatcher.put(0, tasks_of(new_job(), 10))
+
+    assert [name for _, name in dispatcher.assign(0)] == ["w2"] * 8 + ["w1"] * 2
+
+
+@pytest.mark.parametrize(("overload", "is_overloaded"), [(0, False), (2, False), (3, True)])
+def test_what_a_worker_says_of_its_load_is_known_where_tasks_are_given_out(overload: int, is_overloaded: bool) -> None:
+    known = DispatchWorker.of(WorkerFacts(4, overload=overload), CoresForTasks("w1", 4), "healthy")
+
+    assert known.is_overloaded is is_overloaded
 
 
 def test_a_worker_gets_only_what_it_can_run() -> None:

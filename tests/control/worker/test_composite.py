@@ -1389,6 +1389,25 @@ def test_a_manager_under_load_asks_for_fewer_reports() -> None:
     assert len(rig.totals()) == 3, "but at least one a second"
 
 
+def test_a_report_that_was_refused_is_made_anew_after_a_second_with_all_that_came_since() -> None:
+    rig = Rig()
+    first, _ = rig.running()
+    rig.count(first, 1)
+    rig.later(50 * MILLISECOND)
+    sent_ns = rig.now
+
+    rig.hear(Acknowledge("job", FENCE, 1, 0, every_ms=1000, is_refusal=True))
+    rig.count(first, 5)
+    rig.until(sent_ns + SECOND - 1)
+    assert len(rig.totals()) == 1
+    rig.until(sent_ns + SECOND)
+
+    assert [(totals.sequence, totals.tally.started) for totals in rig.totals()] == [(1, 1), (2, 5)]
+    assert rig.worker.reports_refused == 1
+    rig.hear(Acknowledge("job", FENCE, 1, 2, every_ms=50))
+    assert rig.worker.reports_refused == 1, "this one was taken"
+
+
 def test_the_first_report_follows_no_other_also_when_the_clock_has_just_begun() -> None:
     rig = Rig(now=0)
     first, _ = rig.running()

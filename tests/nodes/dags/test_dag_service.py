@@ -434,6 +434,7 @@ async def test_while_the_store_takes_nothing_nothing_is_accepted(
     metrics = node.jobs.metrics()
     assert (metrics["dag_store_has_problem"], metrics["dag_store_commits_waiting"]) == (1, 1)
     assert cast(float, metrics["dag_store_oldest_commit_seconds"]) > 0 and commits_of(metrics) == 0
+    assert node.jobs.oldest_ns(boottime_ns()) == 0, "that nothing can be written is no load"
     with pytest.raises(Unavailable, match="the disk is full: try again later"):
         await node.jobs.submit_dag(dag({"b": ""}), "", "")
     monkeypatch.setattr(node.records, "apply", apply)

@@ -113,7 +113,8 @@ class Life:
         audit = ApiAudit(node.folder / "audit.log")
         self._audits.append(audit)
         node.put_down = audit.note
-        app = make_app(control, node.kinds, auth=api.auth, limiter=node.control.limiter, audit=audit)
+        limiter, stopwatch = node.control.limiter, node.control
+        app = make_app(control, node.kinds, auth=api.auth, limiter=limiter, stopwatch=stopwatch, audit=audit)
 
         self._managers[asyncio.create_task(node.run())] = node
         self._others.append(asyncio.create_task(self._serve(app, api, "api")))

@@ -2,6 +2,11 @@
 
 A window slides by counting the last whole window in part, as much as of it still lies within the window that ends now.
 So a client that is at its limit is let through evenly, not in a burst whenever a window begins.
+
+Under load limits shrink. From stressed on clients share as well: all together may ask no more than a few may when all
+is well, each as much as any other, so that nobody is kept out by somebody else's flood.
+
+Decision: docs/decisions/0060-what-is-left-undone-under-load.md.
 """
 
 from collections import OrderedDict
@@ -54,6 +59,10 @@ LIMITS: Final[dict[str, RateLimit]] = {
     "cluster": RateLimit(100),
     "watch": RateLimit(50),
     "cancel": RateLimit(20, is_steady=True),
+    "result": RateLimit(200, is_steady=True),
+    "metrics": RateLimit(500, is_steady=True),
+    "drop_schedule": RateLimit(50, is_steady=True),
+    "pause_schedule": RateLimit(50, is_steady=True),
     "drain": RateLimit(20, is_steady=True),
     "undrain": RateLimit(20, is_steady=True),
 }
@@ -61,18 +70,23 @@ OTHER: Final = RateLimit(100)
 """For operations without a limit of their own: they share this one."""
 
 SHARE_PERCENT: Final[dict[Level, int]] = {
-    Level.HEALTHY: 100,
+    Level.NORMAL: 100,
     Level.BUSY: 75,
     Level.STRESSED: 50,
     Level.OVERLOADED: 25,
 }
 """Of each limit, at each level of overload; at least one request is left."""
+SHARED_FROM: Final = Level.STRESSED
+SHARED_BY: Final = 4
+"""From then on all clients together may ask as much as so many may when all is well."""
 
 
 class _Window(msgspec.Struct):
     index: int = 0
     count: int = 0
     previous: int = 0
+    asked: int = -1
+    """The last window in which the client asked, whether it was let or not."""
 
     def move_to(self, index: int) -> None:
         if index == self.index:
@@ -98,8 +112,11 @@ class RateLimits:
         self._clients_limit = clients_limit
         # In the order of the last use.
         self._clients: OrderedDict[str, dict[str, _Window]] = OrderedDict()
-        self.level = Level.HEALTHY
-        self.refused = 0
+        self._crowds: dict[str, _Window] = {}
+        """How many clients asked, by operation with a limit."""
+        self.level = Level.NORMAL
+        self.refused: dict[str, int] = {}
+        """By operation."""
 
     def __len__(self) -> int:
         """Clients that are remembered."""
@@ -107,23 +124,37 @@ class RateLimits:
 
     def check(self, now: int, operation: str, client: str) -> int:
         """How many nanoseconds the client has to wait; 0: it may do it now, and this counts. A refusal does not."""
+        asked = operation
         limit = self._limits.get(operation)
         if limit is None:
             limit, operation = self._other, ""
         window = self._window(client, operation)
         length = limit.window_ns
         window.move_to(now // length)
-        wait_ns = _wait_ns(window, now % length, self._requests(limit), length)
+        clients = self._crowd(operation, window)
+        wait_ns = _wait_ns(window, now % length, self._requests(limit, clients), length)
         if wait_ns:
-            self.refused += 1
+            self.refused[asked] = self.refused.get(asked, 0) + 1
         else:
             window.count += 1
         return wait_ns
 
-    def _requests(self, limit: RateLimit) -> int:
+    def _requests(self, limit: RateLimit, clients: int) -> int:
         if limit.is_steady:
             return limit.requests
-        return max(1, limit.requests * SHARE_PERCENT[self.level] // 100)
+        requests = limit.requests * SHARE_PERCENT[self.level] // 100
+        if self.level >= SHARED_FROM:
+            requests = min(requests, limit.requests * SHARED_BY // clients)
+        return max(1, requests)
+
+    def _crowd(self, operation: str, window: _Window) -> int:
+        """How many clients ask for it, with the one of this window: as many as in this window or the one before."""
+        crowd = self._crowds.setdefault(operation, _Window())
+        crowd.move_to(window.index)
+        if window.asked != window.index:
+            window.asked = window.index
+            crowd.count += 1
+        return max(crowd.count, crowd.previous)
 
     def _window(self, client: str, operation: str) -> _Window:
         clients = self._clients

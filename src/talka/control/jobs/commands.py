@@ -86,6 +86,11 @@ class Commands:
             self._warnings[attempt.number] = told
         return self.acknowledge(attempt.number, attempt.place, attempt.sequence, Lane.STREAM)
 
+    def refuse(self, attempt: int, worker: str) -> Send[JobMessage]:
+        """Say that a report was not counted."""
+        told = self.acknowledge(attempt, worker, 0, Lane.STATISTICS)
+        return msgspec.structs.replace(told, message=msgspec.structs.replace(told.message, is_refusal=True))
+
     def pending(self, attempt: int) -> JobMessage | None:
         """What has not been answered."""
         command = self._open.get(attempt)

@@ -194,6 +194,6 @@ def _restored(
             run.timeline.add(window)
             job.timeline.add(window)
         shard.provided = result.provided or shard.provided
-    if shard.attempts:
-        shard.current.ended = entry.ended
+    for attempt in shard.attempts[-1:]:
+        attempt.ended = entry.ended
     return shard

@@ -169,6 +169,12 @@ class LedJob:
             case _:
                 return []
 
+    def refuse(self, now: int, sender: str, report: Report) -> list[JobsEffect]:
+        """Not to be counted now, as this manager has too much to do."""
+        if self._load is None or not self._workers.was_granted(sender):
+            return []
+        return self._load.refuse(now, sender, report)
+
     def on_clock(self, now: int, worker: str) -> list[JobsEffect]:
         """A worker has told its time."""
         return [] if self._load is None else self._load.on_clock(now, worker)

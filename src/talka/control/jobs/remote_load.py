@@ -196,6 +196,17 @@ class RemoteLoad:
             case _:
                 assert_never(message)
 
+    def refuse(self, now: int, sender: str, report: Report) -> list[JobsEffect]:
+        """The worker is heard, and what it counts is not: it tells all of it again."""
+        attempt = report.attempt
+        known = self._running(attempt)
+        if known is None or known.place != sender or _is_other(known, report):
+            return []
+        self._commands.heard(now, attempt)
+        if isinstance(self._commands.pending(attempt), Assign | Start):
+            self._commands.answered(attempt)
+        return [self._commands.refuse(attempt, sender)]
+
     def on_clock(self, now: int, worker: str) -> list[JobsEffect]:
         """A worker has told its time."""
         return [*self._commands.on_clock(now, worker)]

@@ -173,9 +173,12 @@ class Audience:
         known.until = now + TOLD_FOR_NS
         return []
 
-    def tick(self, now: int, led: Mapping[str, LedJob]) -> list[JobsEffect]:
+    def tick(self, now: int, led: Mapping[str, LedJob], least_ns: int = 0) -> list[JobsEffect]:
+        """`least_ns`: between two words to the same listener, as the load of this manager allows now."""
         effects: list[JobsEffect] = []
-        every_ns = max(TELL_EVERY_NS, min(TELL_AT_LEAST_EVERY_NS, len(self._listeners) * SECOND // VIEWS_PER_SECOND))
+        every_ns = max(
+            TELL_EVERY_NS, least_ns, min(TELL_AT_LEAST_EVERY_NS, len(self._listeners) * SECOND // VIEWS_PER_SECOND)
+        )
         for key, listener in list(self._listeners.items()):
             if now < listener.tell_at:
                 continue

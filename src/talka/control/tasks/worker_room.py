@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, TypeAlias
 import msgspec
 
 from talka.wire.jobs import WorkerFacts
+from talka.wire.views import OVERLOADED
 
 AHEAD_NS: Final = 20_000_000
 """So much work lies ready for a core: longer than it takes to hear of an end and to hand the next task."""
@@ -30,7 +31,7 @@ CORE: Final = 1 << 20
 NARROW: Final = CORE // SIDE_BY_SIDE
 """So many of what fills no more than this run in one core."""
 DEGRADED: Final = 1 << 60
-"""A handicap that no load makes up for: a degraded worker is the last choice."""
+"""A handicap that no load makes up for: a worker that is degraded or overloaded is the last choice."""
 LOAD_JOBS_HAVE_ALL: Final = "load jobs have all of its cores"
 
 
@@ -83,6 +84,7 @@ class DispatchWorker(msgspec.Struct, frozen=True, kw_only=True):
     """It runs handlers that travel with jobs."""
     is_loading: bool = False
     """It loads its handlers: which it has is not known yet."""
+    is_overloaded: bool = False
     problem: str = ""
     """Of one without handlers, why it is degraded: their file may be broken."""
 
@@ -99,6 +101,7 @@ class DispatchWorker(msgspec.Struct, frozen=True, kw_only=True):
             state=state,
             accepts_code=facts.accepts_code,
             is_loading=facts.is_loading,
+            is_overloaded=facts.overload >= OVERLOADED,
             problem=facts.reason if facts.state == "degraded" and not facts.handlers else "",
         )
 
@@ -148,7 +151,7 @@ class WorkerRoom:
         self.full_kib = min(facts.cores * self.bounds.core_kib, self.bounds.worker_kib)
         self.patient = frozenset(facts.handlers) - frozenset(facts.plain)
         """Handlers of which many wait side by side in one core."""
-        self.handicap = DEGRADED if facts.state == "degraded" else 0
+        self.handicap = DEGRADED if facts.state == "degraded" or facts.is_overloaded else 0
 
     def rank(self) -> int:
         """Of those with room the lowest is chosen."""

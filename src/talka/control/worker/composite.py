@@ -111,6 +111,8 @@ class Worker:
         self.managers = managers
         self.refused: dict[str, int] = {}
         """Messages that were not obeyed, by reason."""
+        self.reports_refused = 0
+        """By managers with too much to do."""
         self._signers = signers
         self._lease = WorkerLease()
         self._cores_until = 0
@@ -488,6 +490,7 @@ class Worker:
                 killed = self.shards.kill(now, held, "its manager said so")
                 return [*killed, *self._no_task(sender, message)]
             case Acknowledge(sequence=sequence, every_ms=every_ms, answer=answer, over=over):
+                self.reports_refused += message.is_refusal
                 held.acknowledged(now, sequence, every_ms)
                 return [*self.shards.on_time_told(now, held, answer, over)]
             case ResultAccepted():  # pragma: no branch - the type checker sees that no message is left

@@ -243,6 +243,10 @@ class DagService(ScheduleCalls):
             return str(self.lost)
         return self._opened_store.problem or self._lease_problem
 
+    def oldest_ns(self, now: int) -> int:
+        """For how long the oldest write of the store is waited for. One that cannot be written is no load."""
+        return 0 if self.problem else self._kept.oldest_ns(now)
+
     def why_not_ready(self) -> str:
         if self.lost is None and not self.is_loaded:
             return "this manager is still reading its dag jobs from the store"

@@ -246,8 +246,12 @@ class KeptPartitions:
             "dag_workers_quarantined": len(self.turns.dispatcher.workers.quarantined(now)),
             "dag_store_commit_seconds": self.commit_times,
             "dag_store_commits_waiting": len(waiting),
-            "dag_store_oldest_commit_seconds": max(0, now - next(iter(waiting.values()), now)) / SECOND,
+            "dag_store_oldest_commit_seconds": self.oldest_ns(now) / SECOND,
         }
+
+    def oldest_ns(self, now: int) -> int:
+        """For how long the oldest commit is waited for."""
+        return max(0, now - next(iter(self._asked_ns.values()), now))
 
     def stop(self) -> None:
         """Ask nothing more."""

@@ -19,6 +19,7 @@ from talka.control.jobs.effects import (
 from talka.control.jobs.workers.fleet import REAP_NS, Fleet, Leaves, NotFree
 from talka.control.jobs.workers.health import SILENT_NS
 from talka.control.jobs.workers.worker_life import HeardLives, WorkerLife
+from talka.control.jobs.workers.worker_views import views_of
 from talka.errors import Invalid
 from talka.units import NEVER, SECOND
 from talka.wire.jobs import Beat, QuietCore, Running, TaskLoad, WorkerFacts
@@ -628,6 +629,25 @@ def test_a_busy_worker_is_taken_only_where_the_others_do_not_suffice() -> None:
     assert fleet.choose(2, rng=Random(1)) == [("calm", 1, 2)]
     assert fleet.choose(3, rng=Random(1)) == [("busy", 1, 3)]
     assert (fleet.total(), fleet.total_free()) == (10, 10)
+
+
+def test_an_overloaded_worker_is_taken_last_and_lives() -> None:
+    fleet = Fleet()
+    beat(fleet, "busy", cores=2, load_percent=95)
+    beat(fleet, "overloaded", cores=8, overload=3)
+    beat(fleet, "stressed", cores=2, overload=2)
+
+    life = life_of(fleet, "overloaded")
+    assert (life.state, life.is_usable, life.is_calm) == ("healthy", True, False)
+    assert life_of(fleet, "stressed").is_calm
+    assert fleet.choose(2, rng=Random(1)) == [("stressed", 1, 2)]
+    assert sorted(fleet.choose(4, rng=Random(1)) or ()) == [("busy", 1, 2), ("stressed", 1, 2)]
+    assert fleet.choose(5, rng=Random(1)) == [("overloaded", 1, 5)]
+    fleet.review(0)
+    assert [one.what for one in life.decisions] == ["overloaded"]
+    assert [one.level for one in views_of(fleet.lives(), 0, 0)] == ["normal", "overloaded", "stressed"]
+    beat(fleet, "overloaded", SECOND, cores=8)
+    assert life.is_calm
 
 
 def test_a_drained_worker_gets_no_work_until_it_starts_anew() -> None:

@@ -362,7 +362,8 @@ class Fleet:
         """Workers, their boots and how many cores of each: as few workers as can be. None when there is no room.
 
         Among workers that serve equally well the less loaded of two drawn at random is taken. Workers whose processors
-        are busy are considered only where the others do not suffice. `beside_tasks`: cores will do on which tasks run.
+        are busy are considered only where the others do not suffice, and overloaded ones last. `beside_tasks`: cores
+        will do on which tasks run.
         """
         if cores < 1:
             raise Invalid(f"{cores} cores cannot be chosen; at least 1 is needed")
@@ -373,7 +374,8 @@ class Fleet:
             if room(life) and life.is_usable and life.name not in exclude
         }
         calm = {name: life for name, life in usable.items() if life.is_calm}
-        for candidates in (calm, usable):
+        able = {name: life for name, life in usable.items() if not life.is_overloaded}
+        for candidates in (calm, able, usable):
             if sum(map(room, candidates.values())) >= cores:
                 return fewest(cores, candidates, rng, room)
         return None

@@ -20,7 +20,7 @@ from talka.control.tasks.worker_room import LOAD_JOBS_HAVE_ALL, CoresForTasks
 from talka.units import MILLISECOND
 from talka.wire.jobs import Beat, QuietCore, TaskLoad, WorkerFacts
 from talka.wire.machines import WorkerMachine
-from talka.wire.views import DecisionName, WorkerState
+from talka.wire.views import OVERLOADED, DecisionName, WorkerState
 from talka.work.durations import tenths_text
 
 LIVES_LIMIT: Final = 8192
@@ -130,7 +130,12 @@ class WorkerLife(msgspec.Struct, eq=False):
     @property
     def is_calm(self) -> bool:
         """Usable, and its processors are not busy."""
-        return self.is_usable and not self.is_busy
+        return self.is_usable and not self.is_busy and not self.is_overloaded
+
+    @property
+    def is_overloaded(self) -> bool:
+        """It has more to do than it can, by what it measures. That is no sign that it does not live."""
+        return self.facts is not None and self.facts.overload >= OVERLOADED
 
     @property
     def is_usable(self) -> bool:
@@ -212,6 +217,10 @@ class WorkerLife(msgspec.Struct, eq=False):
         if self.is_busy:
             found["busy"] = WorkerFinding(
                 f"its processors are busy ({facts.load_percent} %): load tests go to others first", key=""
+            )
+        if self.is_overloaded:
+            found["overloaded"] = WorkerFinding(
+                "it has more to do than it can: load tests and tasks go to others first"
             )
         return found
 

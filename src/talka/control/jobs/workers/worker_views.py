@@ -6,7 +6,7 @@ from talka.cluster.effects import HANDLE
 from talka.control.jobs.workers.worker_life import WorkerLife
 from talka.units import MILLISECOND
 from talka.wire.machines import MachineView
-from talka.wire.views import QuietCoreView, WorkerDecision, WorkerView, instant_text
+from talka.wire.views import LEVELS, QuietCoreView, WorkerDecision, WorkerView, instant_text
 
 
 def views_of(lives: Iterable[WorkerLife], now: int, wall_offset_ns: int, name: str = "") -> list[WorkerView]:
@@ -59,4 +59,5 @@ def _view_of(life: WorkerLife, now: int, wall_offset_ns: int, *, is_whole: bool)
         zone=facts.zone if facts else "",
         datacenter=facts.datacenter if facts else "",
         region=facts.region if facts else "",
+        level=LEVELS[facts.overload if facts else 0],
     )
