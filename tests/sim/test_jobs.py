@@ -70,7 +70,7 @@ def test_no_history_with_cores_that_are_blocked_breaks_an_invariant(seeds: range
     assert not broken, "\n".join(broken)
 
 
-@pytest.mark.parametrize("seed", [2, 14, 48])
+@pytest.mark.parametrize("seed", [12, 16, 48])
 def test_cores_that_are_blocked_are_replaced_while_other_work_goes_on_beside_them(seed: int) -> None:
     """In the last one some are those of a workflow that measures nothing, whose deadline is its own."""
     story = jobs.Story(jobs.plan_of(seed, has_blocked=True), None)
