@@ -40,6 +40,8 @@ FOUNDED_AT: Final = 24 * SECOND
 LEADER_WITHIN_NS: Final = 15 * SECOND
 KNOWN_NS: Final = 4 * SECOND
 """After so long the leader knows what a manager announced."""
+AMID_NS: Final = 14 * SECOND
+"""Amid the second time that a late worker stands still."""
 
 
 class Deaf(Manager):
@@ -69,7 +71,7 @@ def plan_of(seed: int) -> jobs.Plan:
     gap_ns = rng.randrange(300, 700) * MILLISECOND
     first_ns = struck_at(trouble) - SUBMITTED_BEFORE_NS
     if trouble in ("late worker", "overloaded manager", "manager that dispatches nothing"):
-        first_ns = struck_at(trouble) + KNOWN_NS
+        first_ns = struck_at(trouble) + (AMID_NS if trouble == "late worker" else KNOWN_NS)
     errands: tuple[Errand, ...] = tuple(
         mix(number, workflows=1, cores=count, at_ns=first_ns + number * gap_ns)
         for number, count in enumerate(asked_for)
@@ -234,8 +236,11 @@ class Story(jobs.Story):
         self.deaf.deaf = frozenset(self._others())
 
     def _late_worker(self) -> None:
-        """One stands still for longer than its lease, while a job waits that needs all workers."""
-        self.world.hosts["w0"].stall(self._rng.randrange(5500, 8000) * MILLISECOND)
+        """One stands still for longer than its lease, twice in a row. Meanwhile a job comes that needs all workers."""
+        host = self.world.hosts["w0"]
+        for_ns = self._rng.randrange(5500, 8000) * MILLISECOND
+        host.stall(for_ns)
+        self.world.after(for_ns + 200 * MILLISECOND, partial(host.stall, 9 * SECOND))
 
     def _overload(self) -> None:
         name = self._rng.choice(self._others())

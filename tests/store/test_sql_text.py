@@ -104,7 +104,7 @@ def test_every_section_is_one_statement_that_sqlite_understands(store: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("module", "version"), [("dags.sqlite_file", 11), ("history.sqlite", 3), ("history.postgres", 3)]
+    ("module", "version"), [("dags.sqlite_file", 12), ("history.sqlite", 3), ("history.postgres", 3)]
 )
 def test_a_store_opens_with_the_version_of_its_last_migration(module: str, version: int) -> None:
     if module == "history.postgres":

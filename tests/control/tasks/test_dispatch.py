@@ -401,11 +401,11 @@ def test_a_degraded_worker_is_the_last_choice() -> None:
     assert [name for _, name in dispatcher.assign(0)] == ["w2"] * 8 + ["w1"] * 2
 
 
-def test_an_overloaded_worker_is_given_tasks_when_no_other_has_room() -> None:
-    dispatcher = with_workers(msgspec.structs.replace(worker("w1", 8), is_overloaded=True), worker("w2"))
-    dispatcher.put(0, tasks_of(new_job(), 10))
+def test_an_overloaded_worker_is_given_tasks_where_they_would_wait_on_all_others() -> None:
+    dispatcher = with_workers(msgspec.structs.replace(worker("w1", 8), is_overloaded=True), worker("w2", 2))
+    dispatcher.put(0, tasks_of(new_job(), 3))
 
-    assert [name for _, name in dispatcher.assign(0)] == ["w2"] * 8 + ["w1"] * 2
+    assert [name for _, name in dispatcher.assign(0)] == ["w2", "w2", "w1"]
 
 
 @pytest.mark.parametrize(("overload", "is_overloaded"), [(0, False), (2, False), (3, True)])

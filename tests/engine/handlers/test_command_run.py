@@ -314,6 +314,7 @@ async def test_command_that_is_warned_has_time_until_it_is_stopped_and_has_taken
     script = f"trap 'echo saved > {place}.saved; exit 0' TERM; echo $$ > {place}; while :; do sleep 0.01; done"
     one, task = started(script, attempt_ms=30_000)
     await happens(place.exists)
+    await happens(lambda: one.end_softly is not None)
     assert one.end_softly is not None
     one.end_softly()
     result = await task
@@ -326,6 +327,7 @@ async def test_command_that_does_not_end_when_it_is_warned_is_killed_once_its_ti
     script = f"trap 'echo asked >> {place}.asked' TERM; echo $$ > {place}; while :; do sleep 0.01; done"
     one, task = started(script, terminate_s=WAIT_S)
     await happens(place.exists)
+    await happens(lambda: one.end_softly is not None)
     assert one.end_softly is not None
     one.end_softly()
     await happens(Path(f"{place}.asked").exists)

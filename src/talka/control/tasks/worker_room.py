@@ -31,7 +31,10 @@ CORE: Final = 1 << 20
 NARROW: Final = CORE // SIDE_BY_SIDE
 """So many of what fills no more than this run in one core."""
 DEGRADED: Final = 1 << 60
-"""A handicap that no load makes up for: a worker that is degraded or overloaded is the last choice."""
+"""A handicap that no load makes up for: a worker that is degraded is the last choice."""
+OVERLOADED_BY: Final = CORE // UNKNOWN_PER_CORE - 1
+"""The handicap of an overloaded worker: it comes after those with cores to spare, and before those where a task would
+wait for another one. It may be overloaded for a moment, and tasks that were given out do not move."""
 LOAD_JOBS_HAVE_ALL: Final = "load jobs have all of its cores"
 
 
@@ -151,7 +154,7 @@ class WorkerRoom:
         self.full_kib = min(facts.cores * self.bounds.core_kib, self.bounds.worker_kib)
         self.patient = frozenset(facts.handlers) - frozenset(facts.plain)
         """Handlers of which many wait side by side in one core."""
-        self.handicap = DEGRADED if facts.state == "degraded" or facts.is_overloaded else 0
+        self.handicap = DEGRADED if facts.state == "degraded" else OVERLOADED_BY if facts.is_overloaded else 0
 
     def rank(self) -> int:
         """Of those with room the lowest is chosen."""

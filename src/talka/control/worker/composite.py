@@ -154,7 +154,9 @@ class Worker:
         """What is carried out once a ticket is on disk."""
         self._beat_at = now
         self._health = LocalHealth(PRESETS["default"])
-        """By how late its beats are."""
+        """By how late two beats in a row are: one stall, which is over when its beat is sent, makes one late."""
+        self._late_ns = 0
+        """How late the beat before was."""
         self.memory_percent = UNMEASURED
         """Of its machine's memory, in use."""
         self.is_leaving = False
@@ -195,7 +197,8 @@ class Worker:
         effects = self._check_lease(now)
         effects += self.search.tick(now)
         if now >= self._beat_at:
-            self._health.ticked(now, now - self._beat_at)
+            late_ns, self._late_ns = self._late_ns, now - self._beat_at
+            self._health.ticked(now, min(late_ns, self._late_ns))
             effects += self._beat(now)
         if now >= self._fences.next_sweep_at:
             effects += self._sweep(now)
