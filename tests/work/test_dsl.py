@@ -275,17 +275,22 @@ def test_pauses_and_metrics_of_a_user_reach_its_hooks():
         def metric(self, *given):
             self.said.append(("metric", *given))
 
+        def extend(self, *given):
+            self.said.append(("extend", *given))
+
     user = Workflow()
     user._hooks = Hooks()
     user.pause("1s")
     user.pause("1s", "3s")
     user.metric("cart", 3)
     user.metric("orders", 1, "count")
+    user.extend("30s", "the index is built")
     assert user._hooks.said == [
         ("pause", "1s", None),
         ("pause", "1s", "3s"),
         ("metric", "cart", 3, "distribution"),
         ("metric", "orders", 1, "count"),
+        ("extend", "30s", "the index is built"),
     ]
 
 

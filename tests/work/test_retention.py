@@ -55,6 +55,10 @@ def test_those_that_completed_and_others_have_a_rule_each() -> None:
     assert (kept.of(is_completed=True), kept.of(is_completed=False)) == (Keep(DAY, 1), Keep(2 * DAY, 2))
 
 
+def test_a_rule_is_shown_as_it_is_written() -> None:
+    assert [str(Keep(DAY, 5)), str(Keep(NEVER, 5)), str(Keep(90 * 60 * SECOND, 1))] == ["1d,5", "5", "1h30m,1"]
+
+
 @given(st.integers(1, LONGEST_NS) | st.just(NEVER), st.integers(1, MOST_KEPT))
 def test_a_rule_is_read_back_as_it_was_written(age_ns: int, count: int) -> None:
     keep = Keep(age_ns, count)

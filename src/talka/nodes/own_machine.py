@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-import psutil
 
 from talka.wire.machines import FLAG_LIMIT, FLAGS_LIMIT, GPUS_LIMIT, TEXT_LIMIT, GpuFacts, Tag, WorkerMachine
 
@@ -37,7 +36,7 @@ def found_machine(
         architecture=_line(platform.machine),
         cpu_model=model,
         cpu_flags=flags,
-        cpus=psutil.cpu_count() or 0,
+        cpus=os.cpu_count() or 0,
         python=_line(lambda: f"{platform.python_implementation()} {platform.python_version()}"),
         disk_bytes=disk_bytes,
         disk_free_bytes=free_bytes,

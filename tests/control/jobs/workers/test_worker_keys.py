@@ -39,6 +39,14 @@ def test_nothing_is_sealed_to_a_life_that_was_not_heard() -> None:
     assert known.seal(VARIABLES, "job", 3, "w1", 10) is None
 
 
+def test_what_each_worker_told_of_its_key_is_known() -> None:
+    known = keys()
+    known.heard("w1", 9, TOLD)
+    known.heard("w2", 4, b"key")
+
+    assert known.told() == {"w1": TOLD, "w2": b"key"}
+
+
 def test_every_envelope_is_sealed_with_a_key_of_its_own() -> None:
     drawn = [b"a" * 32, b"b" * 32]
     known = WorkerKeys("g", lambda: drawn.pop(0))
