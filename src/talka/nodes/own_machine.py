@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-
 from talka.wire.machines import FLAG_LIMIT, FLAGS_LIMIT, GPUS_LIMIT, TEXT_LIMIT, GpuFacts, Tag, WorkerMachine
 
 HOSTNAME_LIMIT: Final = 256
