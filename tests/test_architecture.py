@@ -26,6 +26,7 @@ errors ids units version"""
 LEVEL = {name: level for level, line in enumerate(MAP.splitlines()) for name in line.split()}
 FORBIDDEN = {("engine", "store"), ("engine", "report")}  # below it on the map, and still not its business
 PURE = {"control", "cluster", "wire", "work", "stats"}
+DECISIONS = {"control", "cluster", "wire"}
 IMPURE = set(
     "asyncio concurrent http logging multiprocessing os secrets select selectors signal"
     " socket sqlite3 ssl subprocess tempfile threading time urllib".split()
@@ -207,6 +208,42 @@ def test_no_public_class_name_is_in_two_modules() -> None:
                 modules.setdefault(node.name, []).append(str(file))
     shared = {name: files for name, files in modules.items() if len(files) > 1}
     assert {name: files for name, files in shared.items() if name not in SHARED_CLASS_NAMES} == {}
+
+
+def is_idle(tree: ast.Module) -> bool:
+    """Of a file that says that what is in it waits for its user."""
+    return bool(re.search(r"No\s+node\s+uses\s+th(is|ese)", ast.get_docstring(tree) or ""))
+
+
+def mentioned(part: ast.AST) -> Iterator[str]:
+    for node in ast.walk(part):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name):
+                yield name
+            case ast.Constant(value=str() as text) if text.isidentifier():
+                yield text  # an annotation in quotes
+
+
+def test_every_decision_is_made_by_some_node_or_says_that_none_does_yet() -> None:
+    """Classes and functions that nothing else in the package names. What only tests and the simulator use does not
+    count: a protocol that is written and proven, and that no node speaks, looks like one that is there."""
+    users: dict[str, set[tuple[str, str]]] = {}
+    for file, home, tree in trees():
+        if home == "testing" or is_idle(tree):
+            continue
+        for part in tree.body:
+            if not isinstance(part, ast.Import | ast.ImportFrom):
+                for name in mentioned(part):
+                    users.setdefault(name, set()).add((str(file), getattr(part, "name", "")))
+    idle = [
+        f"{file}: {part.name}"
+        for file, home, tree in trees()
+        if home in DECISIONS and not is_idle(tree)
+        for part in tree.body
+        if isinstance(part, ast.ClassDef | ast.FunctionDef) and not part.name.startswith("_")
+        if not users.get(part.name, set()) - {(str(file), part.name)}
+    ]
+    assert idle == []
 
 
 def patched(tree: ast.Module) -> Iterator[tuple[int, str]]:

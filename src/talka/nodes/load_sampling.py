@@ -13,7 +13,7 @@ from talka.control.clients.overload import DEFAULT, Level, Overload, OverloadCon
 from talka.nodes.runtime import Counts
 from talka.units import SECOND
 
-MEMORY_EVERY_NS: Final = 5 * SECOND
+MEMORY_EVERY_NS: Final = 10 * SECOND
 PROC: Final = Path("/proc/self")
 CGROUPS: Final = Path("/sys/fs/cgroup")
 LIMITS: Final = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
@@ -39,7 +39,8 @@ class LoadSampler:
         self._oldest_ns = oldest_ns
         self._took_ns = took_ns
         self._is_starting = is_starting
-        self._memory_percent = 0
+        self.memory_percent = 0
+        """Of the machine's memory or of this group's, as of the last look."""
         self._memory_at = 0
 
     async def run(
@@ -77,8 +78,8 @@ class LoadSampler:
         """It fills slowly, and to look takes as long as all else together."""
         if now >= self._memory_at:
             self._memory_at = now + MEMORY_EVERY_NS
-            self._memory_percent = memory_percent()
-        return self._memory_percent
+            self.memory_percent = memory_percent()
+        return self.memory_percent
 
 
 class RunQueue:

@@ -50,7 +50,7 @@ from talka.nodes.dags.dag_service import DagService, ServiceLimits
 from talka.nodes.dags.notice_sender import NotifyOptions
 from talka.nodes.dags.store_upkeep import UpkeepLimits
 from talka.nodes.job_events import JobNews, job_event_of
-from talka.nodes.load_sampling import LoadSampler, memory_percent
+from talka.nodes.load_sampling import LoadSampler
 from talka.nodes.member import MemberNode, MemberOptions
 from talka.nodes.member_events import Event
 from talka.nodes.runtime import Counts
@@ -72,7 +72,7 @@ from talka.work.dags.dag import CodeBundle
 from talka.work.lifecycle import JobState
 from talka.work.retention import MANAGER_KEEPS, Keep, ManagerKeeps
 
-SAMPLE_S: Final = 0.1
+SAMPLE_S: Final = 0.2
 ANNOUNCED_OVER_NS: Final = 5 * SECOND
 """Others are told what it uses over so long."""
 SWEEP_S: Final = 600.0
@@ -279,7 +279,7 @@ class ManagerNode(MemberNode[PassedOn]):
         if now - self._used_at >= ANNOUNCED_OVER_NS:
             used_ns = cpu_ns()
             share = 100 * (used_ns - self._used_ns) // (now - self._used_at)
-            self.manager.cpu_percent, self.manager.memory_percent = min(100, share), memory_percent()
+            self.manager.cpu_percent, self.manager.memory_percent = min(100, share), self._load.memory_percent
             self._used_ns, self._used_at = used_ns, now
         self.control.times.led(now, self.manager.leader)
         self._look_at_clock()

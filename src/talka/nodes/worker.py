@@ -59,7 +59,7 @@ ALONE_S: Final = 5.0
 ALONE_AGAIN_S: Final = 60.0
 DRAIN_S: Final = 30.0
 FACTS_EVERY_S: Final = 2.0
-SAMPLE_S: Final = 1.0
+SAMPLE_S: Final = 2.0
 """As often as it beats: nobody hears of more."""
 MEMORY_SHARE: Final = 0.8
 """Of the machine's memory, for all cores together; one that wants more is refused it by the kernel."""
@@ -425,7 +425,7 @@ class WorkerNode:
             self._cores.supervisor.children.guard.restart_if_gone()
             self._handlers.supervisor.look()
             load = min(100, round(psutil.cpu_percent()))
-            self.worker.memory_percent = round(psutil.virtual_memory().percent)
+            self.worker.memory_percent = self._load.memory_percent
             self.worker.set_facts(msgspec.structs.replace(self.worker.facts, load_percent=load))
 
     def _seal_again(self, *_: object) -> None:

@@ -184,11 +184,6 @@ class Deadline:
         """How many more extensions there are."""
         return 0 if self.is_warned else max(0, self.terms.extensions - len(self.extensions))
 
-    @property
-    def extended_ns(self) -> int:
-        """By how much in all."""
-        return sum(extension.ns for extension in self.extensions)
-
     def ask(self, now: int, done: float, reason: str = "", *, estimate_ns: int = 0, name: str = "") -> Granted | Denied:
         """The work asks for more time, also long before its end. `estimate_ns`: how much longer it thinks to take, 0 if
         it does not know. `name`: of this ask; heard again before the warning, it is answered as before and given

@@ -8,7 +8,7 @@ Lifeguard's local health multiplier. docs/decisions/0013-membership-measures-its
 from enum import IntEnum
 from typing import Final
 
-from talka.cluster.membership.presets import MembershipConfig
+from talka.cluster.membership.presets import PRESETS, MembershipConfig
 
 GATE_INTERVALS: Final = 2
 """Probe intervals after the last late observation when the gate opens although nothing arrives."""
@@ -186,3 +186,19 @@ class LocalHealth:
         self.score = min(max(self.score + delta, 0), self._config.awareness_max)
         if delta < 0 and self._of_lag:
             self._of_lag -= 1
+
+
+class BeatHealth(LocalHealth):
+    """Of somebody who does not probe and says now and then that he lives: by how late two beats in a row are. One
+    stall, which is over when its beat is sent, makes one late."""
+
+    __slots__ = ("_late_ns",)
+
+    def __init__(self) -> None:
+        super().__init__(PRESETS["default"])
+        self._late_ns = 0
+
+    def beat(self, now: int, late_ns: int) -> None:
+        """A beat is sent so long after it was due."""
+        before_ns, self._late_ns = self._late_ns, late_ns
+        self.ticked(now, min(before_ns, late_ns))

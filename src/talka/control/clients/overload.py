@@ -225,4 +225,6 @@ class _Usual:
 
 
 def _level(value: float, bounds: Bounds) -> Level:
+    if value < bounds[0]:  # nearly always, many times a second
+        return Level.NORMAL
     return Level(sum(value >= bound for bound in bounds))

@@ -16,8 +16,7 @@ import msgspec
 
 from talka.cluster.effects import Lane, Send
 from talka.cluster.fencing import Apply, Fence, PersistFirst, Refuse, Token
-from talka.cluster.membership.local_health import Degradation, LocalHealth
-from talka.cluster.membership.presets import PRESETS
+from talka.cluster.membership.local_health import BeatHealth, Degradation
 from talka.control.member.manager_search import ManagerSearch, place_of
 from talka.control.member.peer_pool import PooledPeer
 from talka.control.member.signers import Signers
@@ -153,10 +152,7 @@ class Worker:
         self._waiting: deque[tuple[int, str, Renew | Command]] = deque()
         """What is carried out once a ticket is on disk."""
         self._beat_at = now
-        self._health = LocalHealth(PRESETS["default"])
-        """By how late two beats in a row are: one stall, which is over when its beat is sent, makes one late."""
-        self._late_ns = 0
-        """How late the beat before was."""
+        self._health = BeatHealth()
         self.memory_percent = UNMEASURED
         """Of its machine's memory, in use."""
         self.is_leaving = False
@@ -197,8 +193,7 @@ class Worker:
         effects = self._check_lease(now)
         effects += self.search.tick(now)
         if now >= self._beat_at:
-            late_ns, self._late_ns = self._late_ns, now - self._beat_at
-            self._health.ticked(now, min(late_ns, self._late_ns))
+            self._health.beat(now, now - self._beat_at)
             effects += self._beat(now)
         if now >= self._fences.next_sweep_at:
             effects += self._sweep(now)
