@@ -9,7 +9,7 @@ import pytest
 
 from talka.clock import boottime_ns
 from talka.control.clients.overload import Level, OverloadConfig
-from talka.nodes.load_sampling import LoadSampler, RunQueue, memory_percent
+from talka.nodes.load_sampling import LoadSampler, RunQueue, limited_groups, memory_percent
 from talka.nodes.runtime import DiskThread
 from talka.units import SECOND
 from tests.nodes.small_cluster import LIMIT_S, small_cluster
@@ -78,7 +78,7 @@ def group(folder: Path, files: dict[str, object]) -> None:
 
 
 def machine_percent() -> int:
-    return memory_percent(Path("/nowhere"), Path("/nowhere"))
+    return memory_percent(limited_groups(Path("/nowhere"), Path("/nowhere")))
 
 
 def test_memory_is_that_of_the_tightest_control_group_without_what_can_be_given_back(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_memory_is_that_of_the_tightest_control_group_without_what_can_be_given_
         {"memory.max": 100 * MIB, "memory.current": 98 * MIB, "memory.stat": f"anon 5\ninactive_file {MIB}"},
     )
 
-    assert memory_percent(proc, cgroups) == 97
+    assert memory_percent(limited_groups(proc, cgroups)) == 97
 
 
 def test_memory_of_a_control_group_of_version_1_is_asked_for_too(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_memory_of_a_control_group_of_version_1_is_asked_for_too(tmp_path: Path)
         {"memory.limit_in_bytes": 100 * MIB, "memory.usage_in_bytes": 96 * MIB},
     )
 
-    assert memory_percent(proc, cgroups) == 96
+    assert memory_percent(limited_groups(proc, cgroups)) == 96
 
 
 def test_a_control_group_that_may_have_more_than_there_is_has_no_limit(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_control_group_that_may_have_more_than_there_is_has_no_limit(tmp_path:
     huge = 2 * psutil.virtual_memory().total
     group(cgroups / "talka", {"memory.max": huge, "memory.current": huge})
 
-    assert memory_percent(proc, cgroups) < 100
+    assert memory_percent(limited_groups(proc, cgroups)) < 100
     assert 0 < machine_percent() < 100
 
 

@@ -14,6 +14,8 @@ from talka.nodes.runtime import Counts
 from talka.units import SECOND
 
 MEMORY_EVERY_NS: Final = 10 * SECOND
+LIMITS_KEPT_FOR: Final = 30
+"""Looks at the memory before limits of control groups are looked for again: that takes longer than all else."""
 PROC: Final = Path("/proc/self")
 CGROUPS: Final = Path("/sys/fs/cgroup")
 LIMITS: Final = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
@@ -42,6 +44,8 @@ class LoadSampler:
         self.memory_percent = 0
         """Of the machine's memory or of this group's, as of the last look."""
         self._memory_at = 0
+        self._memory_looks = 0
+        self._limited: list[Path] = []
 
     async def run(
         self, on_sample: Callable[[int, Level], None], pause: Callable[[float], Awaitable[object]] = asyncio.sleep
@@ -78,7 +82,10 @@ class LoadSampler:
         """It fills slowly, and to look takes as long as all else together."""
         if now >= self._memory_at:
             self._memory_at = now + MEMORY_EVERY_NS
-            self.memory_percent = memory_percent()
+            if self._memory_looks % LIMITS_KEPT_FOR == 0:
+                self._limited = limited_groups()
+            self._memory_looks += 1
+            self.memory_percent = memory_percent(self._limited)
         return self.memory_percent
 
 
@@ -109,12 +116,17 @@ class RunQueue:
             return 0
 
 
-def memory_percent(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
-    """What is taken of the memory of the machine, or of a control group of this process with a limit, where that is
-    more. What the kernel can give back at once is not taken."""
+def limited_groups(proc: Path = PROC, cgroups: Path = CGROUPS) -> list[Path]:
+    """Control groups around this process that have a limit of memory."""
+    return [group for group in _groups(proc, cgroups) if any(_number(group / most) is not None for most, _ in LIMITS)]
+
+
+def memory_percent(groups: list[Path]) -> int:
+    """What is taken of the memory of the machine, or of one of these control groups, where that is more. What the
+    kernel can give back at once is not taken."""
     machine = psutil.virtual_memory()
     taken = 100 * (machine.total - machine.available) // machine.total
-    for folder in _groups(proc, cgroups):
+    for folder in groups:
         for most, current in LIMITS:
             limit, used = _number(folder / most), _number(folder / current)
             if limit is not None and used is not None and 0 < limit < machine.total:
