@@ -55,8 +55,14 @@ JOB_CAUSES: Final[dict[JobState | tuple[JobState, JobState], Cause]] = {
     JobState.RUNNING: Cause(
         "started", "shards are armed, or tasks are stored", "cores are told the instant to start at"
     ),
-    (JobState.PAUSED, JobState.RUNNING): Cause("resumed", "it is a dag job", "tasks that are ready are queued again"),
-    JobState.PAUSED: Cause("paused", "it is a dag job", "no task starts; tasks that run go on"),
+    (JobState.PAUSED, JobState.RUNNING): Cause(
+        "resumed", "a load job has its cores again", "tasks that are ready are queued again; workflows go on"
+    ),
+    JobState.PAUSED: Cause(
+        "paused",
+        "it is a dag job, or nothing but what was put aside is left",
+        "no task starts, tasks that run go on; a load job has no cores",
+    ),
     JobState.COMPLETING: Cause("nothing left to start", "", "open attempts end; the result is made and stored"),
     JobState.CANCELLING: Cause(
         "cancelled by a user", "it has not ended", "what runs is stopped, and killed after its grace period"

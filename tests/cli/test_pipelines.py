@@ -196,8 +196,8 @@ class FakeClient:
         self.note("pause_dag", id)
         return msgspec.structs.replace(self.facts, state=JobState.PAUSED)
 
-    async def resume_dag(self, id: str) -> DagFacts:
-        self.note("resume_dag", id)
+    async def resume(self, id: str) -> DagFacts:
+        self.note("resume", id)
         return self.facts
 
     async def retry_dag(self, id: str, request: RetryRequest) -> DagFacts:
@@ -852,7 +852,7 @@ def test_pipeline_is_paused_and_resumed(command: Any, cluster: FakeClient) -> No
     )
     assert command("jobs", "resume", "job1").out == "job job1 is running\n"
     assert json.loads(command("jobs", "pause", "job1", "--json").out)["state"] == "paused"
-    assert [asked[0] for asked in cluster.asked] == ["pause_dag", "resume_dag", "pause_dag"]
+    assert [asked[0] for asked in cluster.asked] == ["pause_dag", "resume", "pause_dag"]
 
 
 def test_tasks_are_run_again_with_another_config(command: Any, cluster: FakeClient) -> None:

@@ -23,7 +23,7 @@ async def test_workflows_that_are_late_are_counted_by_what_became_of_them(tmp_pa
         for what in ("given", "given", "warned"):
             manager._on_job_news(JobLate("j1", "Shop", what, "it was late"))
 
-        assert manager.counts()["workflows_late_total"] == {"given": 2, "warned": 1}
+        assert manager.counts()["workflows_late_total"] == {"given": 2, "warned": 1, "put aside": 0, "resumed": 0}
 
 
 async def test_cores_in_metrics_are_those_of_the_cluster_also_where_none_is_given_out(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from tests.sim import (
     leases,
     membership_figures,
     overload,
+    paused,
     queues,
     searching,
     skew,
@@ -93,6 +94,8 @@ class Row(msgspec.Struct, frozen=True):
     """Of jobs on managers and workers in several zones."""
     is_of_late: bool = False
     """Of jobs that run longer than they may, whose manager falls meanwhile."""
+    is_of_pauses: bool = False
+    """Of jobs that are put aside and resumed, while managers and workers fall."""
     is_of_health: bool = False
     """Of jobs, and managers or workers that do badly, fall silent together, or get on with nothing."""
 
@@ -155,6 +158,7 @@ INTACT: Final = (
     Row("nothing, workers that find managers again", (), (), 0, 100, is_of_searching=True),
     Row("nothing, managers and workers in several zones", (), (), 0, 40, is_of_zones=True),
     Row("nothing, jobs that run longer than they may", (), (), 0, 200, is_of_late=True),
+    Row("nothing, jobs that are put aside and resumed", (), (), 0, 200, is_of_pauses=True),
     Row("nothing, managers and workers that do badly", (), (), 0, 120, is_of_health=True),
 )
 
@@ -275,6 +279,14 @@ ROWS: Final = (
         is_of_late=True,
     ),
     Row(
+        "what is put aside goes on by itself (`resumed_by_people`)",
+        ("resumed_by_people",),
+        ("I14",),
+        0,
+        200,
+        is_of_pauses=True,
+    ),
+    Row(
         "small jobs pass the one that is next whenever they fit (`reservation`)",
         ("reservation",),
         ("no delay",),
@@ -368,6 +380,8 @@ def _violated(seed: int, row: Row) -> str:
         world = zones.run(seed)
     elif row.is_of_late:
         world = late.run(seed)
+    elif row.is_of_pauses:
+        world = paused.run(seed)
     elif row.is_of_queues:
         world = queues.run(seed)
     elif row.is_of_overload:

@@ -165,6 +165,27 @@ def late(number: int, *, at_ns: int, on_timeout: AtTimeout = "kill") -> Errand:
     return Errand(key=f"late {number}", client=0, at_ns=at_ns, order=order, bundle=b"", cancel_at_ns=0, shape="late")
 
 
+PAUSED_TIMEOUT_NS: Final = 3 * SECOND
+PAUSED_ITERATIONS: Final = 70
+"""Of each of the users of `paused`: two thirds of them in the time that it has, with all that it is given."""
+
+
+def paused(number: int, *, at_ns: int) -> Errand:
+    """A job of a workflow that takes longer than it may, and is put aside then."""
+    plan = Plan(model="closed", vus=4, iterations_per_vu=PAUSED_ITERATIONS)
+    workflow = msgspec.structs.replace(_workflow("Late", plan), timeout_ns=PAUSED_TIMEOUT_NS, on_timeout="pause")
+    order = JobOrder(
+        name=f"paused {number}",
+        bundle=signed(BundleFacts(sha256(URL.encode()).hexdigest(), 0, b"", "test.py", {}, URL)),
+        workflows=(workflow, _workflow("After", _short(Random(number)), after=("Late",))),
+        settings=Settings(grace_ns=GRACE_NS),
+        cores=2,
+    )
+    return Errand(
+        key=f"paused {number}", client=0, at_ns=at_ns, order=order, bundle=b"", cancel_at_ns=0, shape="paused"
+    )
+
+
 def queued(
     rng: Random,
     number: int,

@@ -423,6 +423,12 @@ def forgets_deadlines(right, deadline):
     return None
 
 
+@variant("resumed_by_people", LoadJob, "resume")
+def resumes_by_itself(right, self, now, times):
+    """What was put aside goes on when a person resumed the job, and once for each time."""
+    return right(self, now, self.resumes + 1)
+
+
 @variant("heard_lives", Fleet, "__init__")
 def forgets_whom_it_heard(right, self, *arguments, heard=None, **named):
     """A worker that this process has heard is given up with its lease; the grace is for those it never heard."""

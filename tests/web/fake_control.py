@@ -148,6 +148,14 @@ class FakeControl:
         job.facts = msgspec.structs.replace(job.facts, cancel=reason)
         return job.facts
 
+    async def resume(self, id: str) -> JobFacts:
+        await self._note("resume", id)
+        job = self._job(id)
+        if job.facts.state is not JobState.PAUSED:
+            raise Conflict(f"job {id} is {job.facts.state}: only a job that is paused can be resumed")
+        job.facts = msgspec.structs.replace(job.facts, state=JobState.RUNNING, reason="")
+        return job.facts
+
     async def result(self, id: str) -> bytes:
         await self._note("result", id)
         job = self._job(id)

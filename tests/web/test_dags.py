@@ -336,7 +336,7 @@ async def test_a_job_is_shown_to_people_whichever_kind_it_is(dag_api: Api, dags:
     [
         *(("GET", path) for path in ("tasks", "tasks/a", "tasks/a/why", "tasks/a/logs", "events", "graph")),
         *(("GET", path) for path in ("tasks/a/attempts", "tasks/a/output")),
-        *(("POST", path) for path in ("pause", "resume", "retry", "retry/plan")),
+        *(("POST", path) for path in ("pause", "retry", "retry/plan")),
     ],
     ids=str,
 )
@@ -352,6 +352,18 @@ async def test_what_only_dag_jobs_have_is_told_of_load_jobs(
     assert of_load.detail == "job load1 is a load job: it has no tasks; its result is at /v1/jobs/load1/result"
     assert (of_none.status, of_none.type) == (404, "urn:talka:problem:no-such-job")
     assert dags.asked == []
+
+
+async def test_a_load_job_that_is_paused_is_resumed(dag_api: Api, dags: FakeDags) -> None:
+    job = dag_api.control.add_job("load1")
+    refused = problem_in(await dag_api.ask("POST", "/v1/jobs/load1/resume"))
+    job.facts = msgspec.structs.replace(job.facts, state=JobState.PAUSED, reason="Late is put aside")
+
+    resumed = await dag_api.ask("POST", "/v1/jobs/load1/resume")
+
+    assert (refused.status, resumed.status) == (409, 200)
+    assert json.loads(resumed.body)["state"] == "running" and dags.asked == []
+    assert problem_in(await dag_api.ask("POST", "/v1/jobs/nojob/resume")).status == 404
 
 
 @pytest.mark.parametrize("what", ["order", "result"])

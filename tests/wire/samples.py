@@ -353,6 +353,7 @@ CALLS: dict[str, manager_calls.LeaderCall] = {
     "lease": manager_calls.GetLease(),
     "change-lease": manager_calls.SetLease(2 * SECOND, "talka cluster lease"),
     "undrain": manager_calls.UndrainWorker("w1"),
+    "resume": manager_calls.ResumeJob("b4k7"),
 }
 SHOWN = JobFacts(
     "b4k7",
@@ -521,6 +522,7 @@ JOBS: dict[str, jobs.JobMessage] = {
         2**61,
         (SpareCores("w1", 2**60, 4, 3),),
         (CoresBack(3, 10**9, 2 * 10**9, 40 * 10**9), CoresBack(1, 0)),
+        2**40,
     ),
     "accounted": CheckpointStored("b4k7", FENCE, 9, True, 2**61),
     "leaderless": Leaderless("b4k7", FENCE),

@@ -11,7 +11,7 @@ from talka.errors import Invalid
 from talka.stats.tally import Tally
 from talka.stats.windows import Window
 from talka.wire.manager_calls import KEY_LIMIT, REASON_LIMIT, CancelJob, LeaderAnswer, LeaderCall, SubmitJob
-from talka.wire.orders import BundleFacts, JobOrder
+from talka.wire.orders import BundleFacts, JobOrder, WorkflowOrder
 from talka.wire.shards import Settings
 from talka.wire.views import (
     ClusterView,
@@ -25,6 +25,7 @@ from talka.wire.views import (
     instant_text,
 )
 from talka.work.lifecycle import JobState, TaskState
+from talka.work.load import Plan, Segment
 from tests.wire import samples
 
 quick = settings(deadline=None, derandomize=True, max_examples=100)
@@ -60,10 +61,18 @@ def test_what_is_asked_and_told_is_read_as_it_was_written(content: msgspec.Struc
 
 
 def test_there_are_golden_bytes_of_every_call_and_answer_and_no_two_share_a_tag() -> None:
-    assert [kind.__struct_config__.tag for kind in get_args(LeaderCall)] == list(range(1, 13))
+    assert [kind.__struct_config__.tag for kind in get_args(LeaderCall)] == list(range(1, 14))
     assert [kind.__struct_config__.tag for kind in get_args(LeaderAnswer)] == list(range(1, 9))
     assert [type(call) for call in samples.CALLS.values()] == list(get_args(LeaderCall))
     assert [type(answer) for answer in samples.ANSWERS.values()] == list(get_args(LeaderAnswer))
+
+
+def test_an_order_that_may_be_put_aside_is_for_leaders_that_know_it() -> None:
+    plan = Plan.of_vus((Segment(1, 1, 1),))
+    late = WorkflowOrder("Late", plan, "auto", True, (), 1, (), (), "", (), on_timeout="pause")
+
+    assert SubmitJob(ORDER).needs == 0
+    assert SubmitJob(msgspec.structs.replace(ORDER, workflows=(late,))).needs == 1
 
 
 def test_keys_and_reasons_have_a_limit() -> None:

@@ -154,6 +154,7 @@ BEFORE_SPARE: dict[tuple[type, str], Any] = {
     (Lead, "asks"): False,
     (StoreCheckpoint, "spare"): (),
     (StoreCheckpoint, "back"): (),
+    (StoreCheckpoint, "resumes"): 0,
     (JobFacts, "expected_start"): "",
     (JobFacts, "stopped"): None,
     (JobFacts, "datacenter"): "",
@@ -295,6 +296,13 @@ def test_what_tells_nothing_of_cores_that_come_back_is_still_read(name: str) -> 
 
     assert golden != write(message)
     assert read(golden) == older(message, BEFORE_SPARE)
+
+
+def test_who_knows_nothing_of_pauses_was_resumed_never() -> None:
+    golden = bytes.fromhex((OLDER.parent / "before-pauses" / "account.hex").read_text())
+
+    assert golden != encode(JOBS["account"])
+    assert decode(golden) == older(JOBS["account"], {(StoreCheckpoint, "resumes"): 0})
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (OLDER.parent / "before-more-time").glob("*.hex")))

@@ -157,18 +157,6 @@ def test_the_end_is_told_once() -> None:
     assert deadline.ask(50 * SECOND, 1) == Denied("it was told to end", 0, 40 * SECOND)
 
 
-def test_work_that_a_person_resumes_has_all_of_its_time_again() -> None:
-    deadline = Deadline(30 * SECOND, DeadlineTerms(on_timeout="pause"))
-    deadline.tick(30 * SECOND, 3)
-    deadline.tick(45 * SECOND, 3)
-    deadline.tick(55 * SECOND, 3)
-
-    deadline.renew(130 * SECOND)
-
-    assert deadline.tick(100 * SECOND, 3) is None and deadline.left == 5
-    assert deadline.tick(130 * SECOND, 4) == Granted(15 * SECOND, 4, 145 * SECOND)
-
-
 # What outlives who keeps it.
 
 

@@ -848,12 +848,7 @@ def broken(elapsed_s):
             "Shop: priority = 'urgent' is not one of low, normal, high, exclusive, auto",
         ),
         ({"priority": None}, "priority", "Shop: priority = 'none' is not one of low, normal, high, exclusive, auto"),
-        ({"on_timeout": "wait"}, "on_timeout", "Shop: on_timeout = 'wait' is not one of kill, notify"),
-        (
-            {"on_timeout": "pause"},
-            "on_timeout",
-            "Shop: on_timeout = 'pause' is not one of kill, notify: load that stands still is another load, and only",
-        ),
+        ({"on_timeout": "wait"}, "on_timeout", "Shop: on_timeout = 'wait' is not one of kill, notify, pause"),
         ({"timeout": "soon"}, "timeout", 'Shop: timeout = "soon" is not a duration'),
         ({"timeout": "0s"}, "timeout", "Shop: timeout = '0s' leaves no time to run: write a duration above 0"),
         ({"thresholds": ["rubbish"]}, "thresholds", 'Shop: The threshold "rubbish" is wrong'),

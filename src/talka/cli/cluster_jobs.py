@@ -27,7 +27,7 @@ JOBS: Final = {
     "cancel": CommandEntry("Commands", "cluster_jobs:cancel", "end one early"),
     "result": CommandEntry("Commands", "cluster_jobs:result", "the result of one: summary, JSON, HTML page"),
     "pause": CommandEntry("Of pipelines", "cluster_jobs:pause", "pause one: start no more of its tasks"),
-    "resume": CommandEntry("Of pipelines", "cluster_jobs:resume", "resume one that is paused"),
+    "resume": CommandEntry("Of pipelines", "cluster_jobs:resume", "resume one, or a load test, that is paused"),
     "retry": CommandEntry("Of pipelines", "cluster_jobs:retry", "run tasks again, and what depends on them"),
     "skip": CommandEntry("Of pipelines", "cluster_jobs:skip", "skip some of its tasks"),
     "queues": CommandEntry("Of pipelines", "cluster_jobs:queues", "what waits, runs and ended, for each handler"),
@@ -312,12 +312,13 @@ def pause(id: str, as_json: bool, **where: Any) -> int:
     return ordered(facts, as_json, f"no new task starts until talka jobs resume {id}")
 
 
-@command("resume", "Resume a pipeline that is paused.")
+@command("resume", "Resume a pipeline that is paused, or a load test that was put aside as its time was over.")
 @click.argument("id", metavar="ID")
 @json_option
 @api_options
 def resume(id: str, as_json: bool, **where: Any) -> int:
-    return ordered(asked(where, lambda client: client.resume_dag(id)), as_json)
+    job = asked(where, lambda client: client.resume(id))
+    return ordered(job, as_json, "it goes on as soon as it has cores" if job.state == "paused" else "")
 
 
 @command(
@@ -388,8 +389,8 @@ def checked_json(what: str, text: str) -> "msgspec.Raw":
     return msgspec.Raw(text.encode())
 
 
-def ordered(facts: "DagFacts", as_json: bool, rest: str = "") -> int:
-    """What is said of a pipeline that was told something."""
+def ordered(facts: "DagFacts | AnyJob", as_json: bool, rest: str = "") -> int:
+    """What is said of a job that was told something."""
     say(json_of(facts) if as_json else f"job {facts.id} is {facts.state}{f': {tame(rest)}' if rest else ''}")
     return 0
 

@@ -58,6 +58,10 @@ class Client(DagCalls):
         """Ask a job to stop; the answer tells how many of its workflows or tasks that stops."""
         return await self._ask("POST", f"/v1/jobs/{job_part(id)}/cancel", AnyJob, value=CancelRequest(reason))
 
+    async def resume(self, id: str) -> AnyJob:
+        """Go on with a job that is paused: a pipeline, or a load job that was put aside when it was late."""
+        return await self._ask("POST", f"/v1/jobs/{job_part(id)}/resume", AnyJob)
+
     async def result(self, id: str) -> bytes:
         """The result document, as JSON."""
         path = f"/v1/jobs/{job_part(id)}/result"

@@ -68,6 +68,10 @@ class Control(Protocol):
     async def cancel(self, id: str, reason: str) -> JobFacts:
         """Ask a job to stop. Of one that has ended it changes nothing."""
 
+    async def resume(self, id: str) -> JobFacts:
+        """Go on with the rest of a job that is paused, once there are cores for it. One that is not paused is a
+        Conflict."""
+
     async def result(self, id: str) -> bytes:
         """The result document as JSON. Raises NotEnded while there is none yet."""
 

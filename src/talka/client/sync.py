@@ -143,6 +143,11 @@ class Client:
         ended is not changed."""
         return self._wait(self._client.cancel(id, reason))
 
+    def resume(self, id: str) -> AnyJob:
+        """Go on with a job that is paused: a pipeline, or a load job whose workflows were put aside when they were
+        late."""
+        return self._wait(self._client.resume(id))
+
     def job(self, id: str) -> JobFacts:
         """The state and the facts of one load job."""
         return self._wait(self._client.job(id))

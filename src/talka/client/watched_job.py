@@ -11,7 +11,7 @@ from talka.stats.tally import Tally
 from talka.stats.windows import Timeline, Window
 from talka.wire.orders import JobOrder
 from talka.wire.views import JobFacts, JobUpdate, WorkflowUpdate
-from talka.work.lifecycle import JobState, is_final
+from talka.work.lifecycle import JobState, TaskState, is_final
 
 ALL_CORES: Final = 0
 """Under which number a view has what all cores of the cluster have counted: updates do not tell them apart."""
@@ -61,10 +61,11 @@ class WatchedJob:
 def apply_workflow(now: int, run: WorkflowView, update: WorkflowUpdate) -> None:
     run.state, run.failure, run.notes = update.state, update.failure, list(update.notes)
     run.late = update.late
-    if update.stopped:
-        run.stopped_ns = run.stopped_ns or now
+    run.stopped_ns = (run.stopped_ns or now) if update.stopped else 0  # one that was put aside may go on
     if update.tally is not None:
-        run.origin_ns = began(now, update.elapsed_ns, run.origin_ns)
+        # While it is put aside its time stands still.
+        known_ns = 0 if run.state is TaskState.PENDING else run.origin_ns
+        run.origin_ns = began(now, update.elapsed_ns, known_ns)
         run.tallies[ALL_CORES] = with_rows_of(run.tallies.get(ALL_CORES, Tally()), update.tally)
         counted_ns = run.origin_ns + update.counted_ns
         run.counted_at_ns = min(now, counted_ns) if update.counted_ns else now

@@ -45,6 +45,7 @@ from talka.wire.manager_calls import (
     ListWorkers,
     OrderTold,
     ResultTold,
+    ResumeJob,
     SetLease,
     SubmitJob,
     UndrainWorker,
@@ -218,6 +219,9 @@ class ManagerControl:
 
     async def cancel(self, id: str, reason: str) -> JobFacts:
         return (await self._call(CancelJob(id, reason), JobTold)).job
+
+    async def resume(self, id: str) -> JobFacts:
+        return (await self._call(ResumeJob(id), JobTold)).job
 
     async def result(self, id: str) -> bytes:
         digest = (await self._call(GetResult(id), ResultTold)).digest

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 import msgspec
 
@@ -24,6 +24,7 @@ from talka.control.clients.overload import Level
 from talka.control.jobs.effects import DocumentWanted, Forwarded, JobLate, Updated, WatchFailed, WorkerLost
 from talka.control.jobs.entries import PREFIX
 from talka.control.jobs.job_checkpoint import closed_of
+from talka.control.load.core_effects import LateNews
 from talka.control.manager import Manager, PassedOn
 from talka.control.member.admin_queries import STATES, MemberFacts
 from talka.control.member.announcement import Announcement, ManagerPhase, standing_of, zone_of
@@ -107,7 +108,7 @@ class ManagerNode(MemberNode[PassedOn]):
 
     def __init__(self, options: ManagerOptions, on_event: Callable[[Event], None]) -> None:
         self.evictions = self.clock_jumps = 0
-        self.late = {"given": 0, "warned": 0}
+        self.late: dict[LateNews, int] = dict.fromkeys(get_args(LateNews), 0)
         """Times that workflows of its jobs were given more time, or warned."""
         self._used_ns, self._used_at = cpu_ns(), boottime_ns()
         """What it had used, and when: at the last look at what others are told of it."""
@@ -504,7 +505,7 @@ class ManagerNode(MemberNode[PassedOn]):
             "worker_evictions_total": self.evictions,
             "clock_jumps_total": self.clock_jumps,
             **self.control.limit_counts(),
-            "workflows_late_total": dict(self.late),
+            "workflows_late_total": {what: float(count) for what, count in self.late.items()},
             "calls_total": self.control.counts["calls"],
             "calls_refused_total": dict(self.control.refused),
         }

@@ -17,6 +17,8 @@ from talka.work.thresholds import meaning_of
 
 SCHEMA: Final = "talka.plan/1"
 
+RESUMING: Final = "on a cluster `talka jobs resume` goes on with it, and `talka run` ends it, as nobody could there"
+
 
 class PlanPoint(msgspec.Struct, frozen=True):
     """VUs or arrivals per second at an instant; straight lines in between. Two points at one instant are a jump."""
@@ -139,6 +141,8 @@ def plan_text(specs: Sequence[WorkflowSpec], cores: int, *, engines: Engines | N
             page.row("provides", f"{provide.key} to {', '.join(sorted(provide.targets)) or 'nobody'}")
         for use in spec.uses:
             page.row("uses", f"{', '.join(use.types) or 'nothing'} from {', '.join(use.sources) or 'nobody'}")
+        if spec.on_timeout == "pause":
+            page.sentence(f"{spec.name} is put aside when its time is over: {RESUMING}", lead="! ")
         for announcement in spec.announcements:
             page.sentence(announcement, lead="! ")
     page.section("Nothing was sent.")

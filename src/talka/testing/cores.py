@@ -387,7 +387,7 @@ class Cores(Observer):
             0 if run.final else run.arm.shard.vus,
             run.go.start_at_ns,
             final=bool(run.final),
-            provided=provided_by(run) if run.final == "plan" else {},
+            provided=provided_by(run) if run.final in ("plan", "stop") else {},
             ended_at_ns=run.host.local(self._world.now) if run.final else 0,
             made_at_ns=run.host.local(self._world.now),
             asked=_asked_by(run) if manner.asks and not run.final else None,

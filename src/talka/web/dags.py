@@ -10,6 +10,8 @@ from starlette.responses import Response
 
 from talka.client.dag_kind import check_not_scheduled
 from talka.client.dags import BULK_LIMIT, DAG_LIMIT_BYTES, WANTS_LIMIT, ReplayRequest
+from talka.client.kinds import KindFacts
+from talka.client.load_kind import LoadKind
 from talka.client.requests import KEY_LIMIT, Malformed, NoSuchSchedule, NoSuchTask, Problem, problem_of
 from talka.errors import Invalid, TalkaError
 from talka.web.answers import ApiQuestion, json_answer, submitted, waited
@@ -179,8 +181,10 @@ async def pause(asked: ApiQuestion) -> DagFacts:
     return await (await asked.job_dags()).pause_dag(asked.job)
 
 
-async def resume(asked: ApiQuestion) -> DagFacts:
+async def resume(asked: ApiQuestion) -> KindFacts:
     await read_body(asked.request, 0)
+    if isinstance(kind := await asked.kind, LoadKind):
+        return await kind.control.resume(asked.job)
     return await (await asked.job_dags()).resume_dag(asked.job)
 
 

@@ -299,8 +299,8 @@ OPERATIONS: Final = (
         "POST",
         "/v1/jobs/{id}/resume",
         "resume a job",
-        DagFacts,
-        problems=(404, 408, 409, 413, 422, NO_DAGS),
+        JOB,
+        problems=(404, 408, 409, 413, 422),
     ),
     ApiOperation(
         "retry",

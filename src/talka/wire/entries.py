@@ -71,6 +71,10 @@ class JobEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Where it runs: the leader's that accepted it."""
     stopped: int = -1
     """Workflows that had not ended when it was cancelled; -1: it was not."""
+    resumes: int = 0
+    """How often it was paused, and people resumed it, and it got its cores."""
+    is_resumed: bool = False
+    """A person resumes it, and it waits for its cores."""
 
 
 class AttemptEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -97,6 +101,8 @@ class ShardEntry(msgspec.Struct, frozen=True, array_like=True):
     """Which of the job's gaps is still open here; -1: none."""
     ended: tuple[int, ...] = ()
     """Places in it of shards that have ended while others run: their cores may have been given back."""
+    aside: int = 0
+    """Attempts that ended because their workflow was put aside."""
 
 
 class WorkflowEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -115,6 +121,12 @@ class WorkflowEntry(msgspec.Struct, frozen=True, array_like=True):
     """Workflows that had shards on one of its cores at the same time."""
     deadline: DeadlineRecord | None = None
     """Once it was given more time, or warned."""
+    put_aside_for: str = ""
+    """Why it is being put aside, or is."""
+    aside_ns: int = -1
+    """Since when it is put aside; as `origin_ns`."""
+    behind_ns: int = 0
+    """How far its plan was when it was put aside last."""
 
 
 class JobCheckpoint(msgspec.Struct, frozen=True):
@@ -129,6 +141,8 @@ class JobCheckpoint(msgspec.Struct, frozen=True):
     interrupted: bool = False
     aborted: Verdict | None = None
     engine: str = ""
+    resumes: int = 0
+    """How often what was put aside went on."""
 
 
 ENTRIES: Final[Codec[JobEntry]] = Codec(JobEntry, "the register holds a malformed entry of a job")

@@ -476,6 +476,8 @@ class StoreCheckpoint(Message, frozen=True, tag=41):
     """Cores that the job gives back, by worker; told until the grants in the entry say so."""
     back: Annotated[tuple[CoresBack, ...], msgspec.Meta(max_length=BACK_LIMIT)] = ()
     """When it will give back those that it keeps."""
+    resumes: int = 0
+    """How often the job was resumed, as far as its owner knows."""
 
 
 class CheckpointStored(Message, frozen=True, tag=42):

@@ -4,7 +4,7 @@ They travel in the conversation about jobs. Whoever asks asks again until it is 
 Who may ask what: docs/decisions/0028-one-table-of-roles.md and docs/decisions/0018-who-may-act-on-a-job.md.
 """
 
-from typing import Annotated, Final, Literal, TypeAlias, get_args
+from typing import Annotated, ClassVar, Final, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -25,6 +25,10 @@ class SubmitJob(Message, frozen=True, tag=1):
     order: JobOrder
     key: str = ""
     """The submitter's idempotency key."""
+
+    @property
+    def needs(self) -> int:
+        return 1 if any(one.on_timeout == "pause" for one in self.order.workflows) else self.since
 
     def __post_init__(self) -> None:
         if len(self.key) > KEY_LIMIT:
@@ -88,6 +92,14 @@ class SetLease(Message, frozen=True, tag=11):
     by: Annotated[str, msgspec.Meta(max_length=KEY_LIMIT)] = ""
 
 
+class ResumeJob(Message, frozen=True, tag=13):
+    """Go on with what was put aside."""
+
+    since: ClassVar[int] = 1
+
+    job: str
+
+
 LeaderCall: TypeAlias = (
     SubmitJob
     | ListJobs
@@ -101,6 +113,7 @@ LeaderCall: TypeAlias = (
     | GetLease
     | SetLease
     | UndrainWorker
+    | ResumeJob
 )
 CALLS: Final[tuple[type[LeaderCall], ...]] = get_args(LeaderCall)
 CALLED_BY: Final[dict[type, tuple[str, ...]]] = {
@@ -110,6 +123,7 @@ CALLED_BY: Final[dict[type, tuple[str, ...]]] = {
     GetOrder: ("order",),
     GetResult: ("result",),
     CancelJob: ("cancel",),
+    ResumeJob: ("resume",),
     ListWorkers: ("workers",),
     DrainWorker: ("drain",),
     UndrainWorker: ("undrain",),
@@ -118,7 +132,7 @@ CALLED_BY: Final[dict[type, tuple[str, ...]]] = {
     SetLease: ("lease",),
 }
 """The operations of the API, or of a node, by which each may be asked for. The first is its name for people."""
-CHANGES: Final = (SubmitJob, CancelJob, DrainWorker, UndrainWorker)
+CHANGES: Final = (SubmitJob, CancelJob, ResumeJob, DrainWorker, UndrainWorker)
 """Those that change something for a user: it is put down who did."""
 
 

@@ -232,11 +232,6 @@ class Deadline:
                 self.until = now + self.terms.after_warning_ns
                 return Warned(self.until)
 
-    def renew(self, until: int) -> None:
-        """A person lets it go on: it has all of its time again."""
-        self.until, self.extensions, self.denied = until, [], ""
-        self.is_warned = self.is_over = False
-
     def record(self) -> DeadlineRecord:
         until_ns, extensions = self.until - self._began_ns, tuple(self.extensions)
         return DeadlineRecord(until_ns, extensions, self._done, self.is_warned, self.is_over, self.denied)

@@ -25,7 +25,7 @@ Priority = Literal["low", "normal", "high", "exclusive", "auto"]
 Driver = Literal["auto", "direct", "task"]
 Users = Literal["auto", "fresh", "kept"]
 Connections = Literal["warm", "fresh"]
-AtTimeout = Literal["kill", "notify"]
+AtTimeout = Literal["kill", "notify", "pause"]
 Expect: TypeAlias = int | range | Iterable[int | range]
 
 
@@ -273,7 +273,8 @@ class Workflow(metaclass=WorkflowType):
     time, up to five times, ever less of it."""
     on_timeout: AtTimeout = "kill"
     """What happens when its time is over and it gets no more. kill: `@on_evict` methods have 10 s, then it is ended.
-    notify: they are called, and it goes on for as long as its timeout again."""
+    notify: they are called, and it goes on for as long as its timeout again. pause, on a cluster: after the 10 s it is
+    stopped and put aside, until a person resumes the rest of it; `talka run` ends it."""
     thresholds: Sequence[str] = ()
     """Rules that the job must keep, such as "failed < 1%" or "response_time.p99 < 250ms"."""
     think: Between | str | float | None = None

@@ -294,8 +294,6 @@ class ClassReader:
         """A setting that is one of some words."""
         if value not in (words := typing.get_args(choices)):
             text = f"{workflow.__name__}: {name} = {value!r} is not one of {', '.join(words)}"
-            if value == "pause":
-                text += ": load that stands still is another load, and only tasks of pipelines can be paused"
             self.complain(text, workflow, attribute=name)
         return value
 

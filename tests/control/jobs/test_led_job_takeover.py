@@ -774,7 +774,8 @@ def test_a_warning_of_the_manager_before_is_told_again_as_nobody_may_have_heard_
 
     assert TimeOver(SECOND // 2) in {word.over for word in said(heir.stored(), Acknowledge)}
     assert said(heir.later(0.4).tick(), Halt) == []
-    assert [halt.how for halt in said(heir.later(0.1).tick(), Halt)] == ["stop", "stop"]
+    assert said(heir.later(0.1).tick(), Halt) == [], "the next manager has to know why they stopped"
+    assert [halt.how for halt in said(heir.stored(), Halt)] == ["stop", "stop"]
 
 
 def test_a_workflow_whose_start_is_decided_again_has_all_of_its_time() -> None:

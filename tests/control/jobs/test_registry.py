@@ -37,9 +37,11 @@ from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.condition import NodeCondition
 from talka.wire.entries import (
     ORDER_LIMIT_BYTES,
+    AttemptEntry,
     Grant,
     JobCheckpoint,
     JobEntry,
+    ShardEntry,
     WorkflowEntry,
     decode_entry,
     encode_checkpoint,
@@ -76,6 +78,7 @@ from talka.wire.manager_calls import (
     ManagerCall,
     OrderTold,
     ResultTold,
+    ResumeJob,
     SubmitJob,
     UndrainWorker,
 )
@@ -1690,3 +1693,122 @@ def test_a_small_job_starts_ahead_of_one_that_waits_and_it_is_said_so(office: Of
     assert began.reason == f"it has its cores, ahead of job {large.id}, which cannot start before it has ended"
     page = office.answer(ListJobs(), JobsPage)
     assert {one.id: bool(one.expected_start) for one in page.items if one.position} == {large.id: True}
+
+
+# -- pausing
+
+
+def content_of(*aside: str, seats: tuple[int, ...] = (0, 1)) -> bytes:
+    """Of a job whose workflows of these names are put aside, of two shards each."""
+    shard = ShardEntry(0, 2, 2, (AttemptEntry(1, "w1", seats=seats),), is_done=True)
+    workflows = [
+        WorkflowEntry(name, TaskState.PENDING, (shard,), put_aside_for="it was late", aside_ns=1) for name in aside
+    ]
+    return encode_checkpoint(JobCheckpoint(1, (*workflows, WorkflowEntry("after", TaskState.PENDING))))
+
+
+def paused(office: Office, order_of: OrderOf, *, cores: int = 2) -> str:
+    """A job that had two cores of w1 and gave them back."""
+    office.beat("w1", cores)
+    job = office.submit(order_of(cores=2)).id
+    office.checkpoint(job, 1)
+    office.checkpoint(job, 2, content=content_of("shop"), spare=(SpareCores("w1", 1, 2, 0),))
+    office.checkpoint(job, 3, "paused", content=content_of("shop"), reason="shop is put aside")
+    return job
+
+
+def test_a_job_that_is_paused_says_why_and_its_cores_are_others(office: Office, order_of: OrderOf) -> None:
+    job = paused(office, order_of)
+
+    facts = office.facts(job)
+    assert (facts.state, facts.reason, facts.cores) == (JobState.PAUSED, "shop is put aside", 0)
+    assert office.free("w1") == 2
+    office.run(1)
+    assert office.free("w1") == 2, "no core takes the place of those"
+
+
+def test_a_job_that_is_resumed_runs_on_as_many_cores_as_it_had(office: Office, order_of: OrderOf) -> None:
+    job = paused(office, order_of, cores=5)
+
+    facts = office.answer(ResumeJob(job), JobFacts)
+
+    assert facts.state in (JobState.PAUSED, JobState.RUNNING)
+    entry = office.entry(job)
+    assert (entry.state, entry.resumes, entry.is_resumed, entry.reason) == (JobState.RUNNING, 1, False, "")
+    assert [(grant.worker, grant.cores) for grant in entry.grants] == [("w1", 2)] and entry.granted == 2
+    assert office.free("w1") == 3
+    assert office.answer(ResumeJob(job), JobFacts).state is JobState.RUNNING, "who asks asks again"
+    office.checkpoint(job, 4, "paused", content=content_of("shop"))
+    assert office.entry(job).state is JobState.RUNNING, "its owner does not know yet"
+    office.checkpoint(job, 5, "paused", content=content_of("shop"), resumes=1)
+    assert office.entry(job).state is JobState.PAUSED
+
+
+def test_a_job_that_is_resumed_waits_for_its_cores_paused_and_under_the_next_leader_too(
+    trio: Office, order_of: OrderOf
+) -> None:
+    job = paused(trio, order_of)
+    other = trio.submit(order_of(cores=2)).id
+    trio.run(1)
+    assert trio.entry(other).state is JobState.DISPATCHING
+
+    facts = trio.answer(ResumeJob(job), JobFacts)
+    assert (facts.state, facts.position) == (JobState.PAUSED, 1) and "waits for 2 cores" in facts.waits_for
+    assert trio.answer(ResumeJob(job), JobFacts).position == 1, "the same again"
+    trio.take_over()
+    trio.beat("w1", 2)
+    assert trio.facts(job).position == 1
+    for _ in range(160):
+        trio.run(2)
+        trio.beat("w1", 2, jobs=(other,))
+    assert trio.facts(job).position == 1, "it ends when nobody resumes it, and somebody did"
+    trio.checkpoint(other, 9, "completed")
+    trio.run(1)
+
+    assert trio.entry(job).state is JobState.RUNNING
+
+
+@pytest.mark.parametrize("is_waiting", [False, True])
+def test_a_paused_job_is_cancelled_also_while_it_waits_for_cores(
+    office: Office, order_of: OrderOf, is_waiting: bool
+) -> None:
+    job = paused(office, order_of)
+    if is_waiting:
+        office.submit(order_of(cores=2))
+        office.ask(ResumeJob(job))
+
+    assert office.answer(CancelJob(job), JobFacts).state is JobState.CANCELLING
+    assert (office.facts(job).position, office.entry(job).is_resumed) == (None, False)
+
+
+def test_one_that_ends_while_it_waits_for_cores_has_left_the_queue(office: Office, order_of: OrderOf) -> None:
+    job = paused(office, order_of)
+    office.submit(order_of(cores=2))
+    office.ask(ResumeJob(job))
+
+    office.checkpoint(job, 4, "completing")
+
+    assert office.facts(job).position is None
+
+
+def test_what_is_not_paused_is_not_resumed(office: Office, order_of: OrderOf) -> None:
+    office.beat("w1", 2)
+    job = office.submit(order_of()).id
+    office.checkpoint(job, 1)
+
+    assert office.problem(ResumeJob("b4")) == ("missing", "there is no job b4: talka jobs lists those that are known")
+    text = f"job {job} is running: only a job that is paused can be resumed"
+    assert office.problem(ResumeJob(job)) == ("conflict", text)
+    office.checkpoint(job, 2, content=content_of("shop"))
+    text += ". shop is put aside, and the job is paused when nothing else of it runs"
+    assert office.problem(ResumeJob(job)) == ("conflict", text)
+
+
+def test_cores_of_a_worker_that_joined_go_beside_those_it_had(office: Office, order_of: OrderOf) -> None:
+    job = paused(office, order_of)
+    office.submit(order_of(cores=2))
+    office.beat("w2", 2)
+
+    office.ask(ResumeJob(job))
+
+    assert [(grant.worker, grant.cores) for grant in office.entry(job).grants] == [("w1", 0), ("w2", 2)]

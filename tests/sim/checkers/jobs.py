@@ -189,6 +189,15 @@ class JobHistory(Observer):
                 world.violate("I5", f"job {job} was acknowledged, and the leader's records do not have it")
 
 
+def was_cut_short(run: CoreRun, mine: list[CoreRun]) -> bool:
+    """Whether it was stopped before the end of its plan, and no other went on with that later."""
+    same = [other for other in mine if other.shard == run.shard]
+    if run.final != "stop" or any(other.began_at > run.ended_at for other in same):
+        return False
+    in_all = run.arm.shard.iterations_in_all
+    return in_all is None or sum(other.started for other in same) < in_all
+
+
 def never_began(runs: list[CoreRun]) -> list[int]:
     """The first shards of tasks of which no shard was told to go, by this attempt or by another."""
     began = {run.arm.shard.index for run in runs if run.go is not None}
@@ -274,7 +283,7 @@ class CountsAreTrue(Observer):
                 told = {shard for name, shard, _, _ in document.lost if name == workflow}
                 for shard in sorted(set(never_began(mine)) - told):
                     world.violate("I6", f"{what}: shard {shard} was never started, and its result does not tell")
-                if any(run.final == "stop" for run in mine):
+                if any(was_cut_short(run, mine) for run in mine):
                     world.violate("I6", f"{what}: it was stopped, and its result says that it was completed")
 
 

@@ -208,9 +208,17 @@ class ValuesAreHandedOn(RecordsChecked):
                     continue
                 self.handed += bool(expected)
                 given = {(source, key): value for source, one in run.arm.values.items() for key, value in one.items()}
+                own = given.pop((workflow.name, CONTEXT + workflow.name), None)  # it was put aside, and goes on
+                if own is not None and own not in self._left(document.job, workflow.name):
+                    text = f"attempt {run.attempt} was given {own!r}, and nobody left it"
+                    world.violate("handed on", f"job {document.job}, {workflow.name}: {text}")
                 if given != expected:
                     text = f"attempt {run.attempt} was given {given}, and those before it left {expected}"
                     world.violate("handed on", f"job {document.job}, {workflow.name}: {text}")
+
+    def _left(self, job: str, workflow: str) -> list[bytes]:
+        key = CONTEXT + workflow
+        return [provided[key] for _, provided in self._provided.get((job, workflow), ()) if key in provided]
 
     def _value(self, job: str, workflow: str, key: str) -> bytes | None:
         found = [

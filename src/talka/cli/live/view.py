@@ -260,7 +260,7 @@ class Composer:
             parts: list[Part] = [(padded(name, names), "bold"), "  ", (state, STATE_STYLES.get(run.state, "dim"))]
             if run.failure:
                 return styled(width, *parts, (f"  {run.failure}", "red"))
-            late: list[Part] = [(f"  {run.late}", "yellow")] if run.late and run.is_under_way else []
+            late: list[Part] = [(f"  {run.late}", "yellow")] if run.late and run.state not in ENDED else []
             return styled(width, *parts, *self._load(run, counts[name], now), *late)
 
         return Section(4, 1, len(runs), lambda room: chosen(runs, room, urgency, line))
@@ -521,10 +521,14 @@ def state_of(job: JobView, now: int) -> tuple[str, Style]:
     under_way = [run for run in job.workflows.values() if run.is_under_way]
     if under_way and all(run.stopped_ns for run in under_way):
         return "waiting for what is under way", "cyan"
+    if not under_way and any(run.state is TaskState.PENDING and run.origin_ns for run in job.workflows.values()):
+        return f"paused, until talka jobs resume {job.id}", "yellow"
     return "running", "cyan"
 
 
 def state_text(run: WorkflowView) -> str:
+    if run.state is TaskState.PENDING and run.origin_ns:
+        return "paused"
     if run.state is TaskState.PENDING:
         return f"waits for {', '.join(sorted(run.spec.depends_on))}" if run.spec.depends_on else "waits"
     if run.state is TaskState.READY:

@@ -20,7 +20,7 @@ from talka.wire.jobs import (
     SpareCores,
     StoreCheckpoint,
 )
-from talka.wire.shards import Go, ShardAnswer, TimeOver
+from talka.wire.shards import Go, ShardAnswer, Stop, TimeOver
 from talka.work.lifecycle import JobState
 
 AGAIN_NS: Final = SECOND // 2
@@ -45,11 +45,11 @@ class StartAttempt(msgspec.Struct, frozen=True):
 
 
 class TellAttempt(msgspec.Struct, frozen=True):
-    """Tell this attempt that it has more time or none, once the checkpoint says so: the next manager must neither take
-    back what was given nor give it twice."""
+    """Tell this attempt that it has more time or none, or to stop for that, once the checkpoint says so: the next
+    manager must neither take back what was given, nor give it twice, nor take what was stopped for done."""
 
     attempt: int
-    told: ShardAnswer | TimeOver
+    told: ShardAnswer | TimeOver | Stop
 
 
 class CountResult(msgspec.Struct, frozen=True):
@@ -134,6 +134,8 @@ class Checkpoints:
         unfit: tuple[str, ...],
         spare: tuple[SpareCores, ...] = (),
         back: tuple[CoresBack, ...] = (),
+        reason: str = "",
+        resumes: int = 0,
     ) -> list[Send[JobMessage]]:
         """Tell the leader, if the content is news. Not while a checkpoint is under way."""
         if content != self._content:
@@ -153,6 +155,8 @@ class Checkpoints:
                 life=self._life,
                 spare=spare,
                 back=back,
+                reason=reason,
+                resumes=resumes,
             ),
         )
 

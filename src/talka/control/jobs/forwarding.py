@@ -11,6 +11,7 @@ from talka.wire.manager_calls import (
     DrainWorker,
     LeaderCall,
     ManagerCall,
+    ResumeJob,
     SubmitJob,
     UndrainWorker,
 )
@@ -31,7 +32,7 @@ def _subject(asked: LeaderCall) -> str:
     match asked:
         case SubmitJob(order=order):
             return order.name
-        case CancelJob(job=job):
+        case CancelJob(job=job) | ResumeJob(job=job):
             return job
         case DrainWorker(worker=worker) | UndrainWorker(worker=worker):
             return worker

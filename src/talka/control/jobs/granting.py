@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from talka.control.jobs.job_checkpoint import aside_of
 from talka.control.jobs.outlook import Outlook, Waiting
 from talka.control.jobs.queue import JobQueue, expected_text, waiting_reason
 from talka.control.jobs.workers.fleet import Fleet
@@ -22,6 +23,8 @@ from talka.work.lifecycle import JobState
 GRANTS_LIMIT: Final = 2048
 """Grants in one entry, lost ones included."""
 DECLINED: Final = "declined: "
+ENDLESS: Final = TimeLeft(0, None, None)
+"""Of what a person resumes nobody knows how long it takes: it took longer than it may before."""
 
 
 class _Needs(msgspec.Struct, frozen=True):
@@ -115,11 +118,17 @@ class Granting:
         self._queue.remove(entry.job)
         granted = sum(cores for _, _, cores in picks)
         self.outlook.begun(now, entry.job, granted, needs.time)
+        self._needs.pop(entry.job, None)
         grants = self._grants(entry.job, picks)
+        if entry.state is JobState.PAUSED:
+            grants = _together(entry.grants, grants)[-self._grants_limit :]
         return Begun(msgspec.structs.replace(entry, pool=needs.pool, granted=granted, grants=grants), ahead_of)
 
     def _needs_of(self, entry: JobEntry) -> _Needs:
         total, known = self._fleet.total(), self._needs.get(entry.job)
+        if entry.state is JobState.PAUSED:
+            _, cores = aside_of(entry)
+            return _Needs(total, cores, cores, ENDLESS)
         if known is None or known.pool != total:
             time = time_of(entry.order) if known is None else known.time
             known = self._needs[entry.job] = _Needs(total, *demand(entry.order, total), time)
@@ -186,7 +195,7 @@ class Granting:
     def regrant(self, now: int, entry: JobEntry) -> JobEntry:
         """Cores in place of lost ones, as many as can be had."""
         missing = entry.granted - sum(grant.cores for grant in entry.grants if not grant.lost)
-        if missing < 1 or entry.state in (JobState.CANCELLING, JobState.COMPLETING):
+        if missing < 1 or entry.state in (JobState.CANCELLING, JobState.COMPLETING, JobState.PAUSED):
             return entry
         bad = [grant.worker for grant in entry.grants if grant.lost.startswith(DECLINED)]
         return self._granted(entry, self._sharing.replace(now, entry.job, missing, bad))
@@ -217,6 +226,18 @@ class Granting:
         return tuple(Grant(worker, boot, cores, "", self._fleet.folder(worker)) for worker, boot, cores in picks)
 
 
+def _together(grants: Sequence[Grant], more: Sequence[Grant]) -> tuple[Grant, ...]:
+    """More cores of a worker that a job has a grant of go into that."""
+    found = list(grants)
+    for one in more:
+        place = next((place for place, grant in enumerate(found) if _is_of(grant, one)), None)
+        if place is None:
+            found.append(one)
+        else:
+            found[place] = msgspec.structs.replace(found[place], cores=found[place].cores + one.cores)
+    return tuple(found)
+
+
 def _cores_of(entry: JobEntry) -> dict[tuple[str, int], int]:
     """By worker and boot."""
     cores: dict[tuple[str, int], int] = {}
@@ -226,5 +247,5 @@ def _cores_of(entry: JobEntry) -> dict[tuple[str, int], int]:
     return cores
 
 
-def _is_of(grant: Grant, spare: SpareCores) -> bool:
+def _is_of(grant: Grant, spare: SpareCores | Grant) -> bool:
     return (grant.worker, grant.boot) == (spare.worker, spare.boot) and not grant.lost

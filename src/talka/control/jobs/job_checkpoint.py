@@ -47,6 +47,7 @@ def checkpoint_of(job: LoadJob, closed: Mapping[int, str], wall_offset_ns: int) 
         interrupted=job.interrupted_by is not None,
         aborted=job.aborted,
         engine=job.engine,
+        resumes=job.resumes,
     )
 
 
@@ -70,6 +71,9 @@ def _workflow_entry(
         notes=tuple(run.notes),
         shares_with=tuple(run.shares_with),
         deadline=_deadline_record(run.deadline),
+        put_aside_for=run.put_aside_for,
+        aside_ns=since_origin(run.aside_ns),
+        behind_ns=run.behind_ns,
     )
 
 
@@ -103,6 +107,7 @@ def _shard_entry(shard: ShardRun, closed: Mapping[int, str], numbers: Mapping[in
         shard.is_replaced,
         -1 if shard.gap is None else numbers[id(shard.gap)],
         shard.ended,
+        shard.aside,
     )
 
 
@@ -113,6 +118,24 @@ def open_workflows(entry: JobEntry) -> int:
         with contextlib.suppress(BadMessage):  # whoever leads the job tells of that
             ended = sum(workflow.state in ENDED for workflow in decode_checkpoint(entry.checkpoint).workflows)
     return len(entry.order.workflows) - ended
+
+
+def aside_of(entry: JobEntry) -> tuple[list[str], int]:
+    """Its workflows that are put aside, as far as its owner has told, and how many cores those need that go on."""
+    names: list[str] = []
+    most = 0
+    seats: dict[tuple[str, int], None] = {}
+    with contextlib.suppress(BadMessage):
+        checkpoint = decode_checkpoint(entry.checkpoint) if entry.checkpoint else JobCheckpoint(0, ())
+        is_current = checkpoint.resumes >= entry.resumes  # else they have gone on since
+        for one in checkpoint.workflows if is_current else ():
+            if one.put_aside_for and one.state is TaskState.PENDING:
+                names.append(one.name)
+                shards = [shard for shard in one.shards if not shard.is_replaced]
+                most = max(most, sum(shard.count for shard in shards))
+                last = [attempt for shard in shards for attempt in shard.attempts[-1:]]
+                seats |= {(attempt.place, seat): None for attempt in last for seat in attempt.seats}
+    return names, max(most, len(seats))
 
 
 def closed_of(checkpoint: JobCheckpoint) -> dict[int, str]:
@@ -144,6 +167,7 @@ def resume(
     job.taken_up_ns = now
     job.cores_started = checkpoint.attempts
     job.engine = checkpoint.engine
+    job.resumes = checkpoint.resumes
     job.interrupted_by = "cancel" if checkpoint.interrupted else None
     job.aborted = checkpoint.aborted
     job.own_lost = [LostShard(workflow, *msgspec.structs.astuple(gap)) for workflow, gap in checkpoint.lost]
@@ -155,16 +179,19 @@ def resume(
         run.stopped_ns = origin_ns + entry.stopped_ns if entry.stopped_ns >= 0 else 0
         run.has_timed_out, run.failure, run.refused = entry.has_timed_out, entry.failure, entry.refused
         run.notes = list(entry.notes)
+        run.put_aside_for, run.behind_ns = entry.put_aside_for, entry.behind_ns
+        run.aside_ns = origin_ns + entry.aside_ns if entry.aside_ns >= 0 else 0
         if entry.deadline is not None:
             run.deadline = Deadline.restored(entry.deadline, run.origin_ns, terms_of(run.spec))
             run.reports = round(entry.deadline.done)  # of its reports so far: what comes now is an advance
         run.shares_with = dict.fromkeys(entry.shares_with)
         # What the manager before told to stop, this one counts as told before it tells it again.
-        run.is_told_to_stop = run.state is TaskState.RUNNING and (job.is_stopping or run.has_timed_out)
+        is_to_stop = job.is_stopping or run.has_timed_out or bool(entry.put_aside_for)
+        run.is_told_to_stop = run.state is TaskState.RUNNING and is_to_stop
         if entry.state in ENDED and not run.ended_ns:
             run.ended_ns = now
         run.shards = [_restored(job, run, shard, results, now) for shard in entry.shards]
-        if entry.state in ENDED:
+        if entry.state in ENDED or run.behind_ns:
             run.collect_provided()
     return job
 
@@ -174,7 +201,7 @@ def _restored(
 ) -> ShardRun:
     part = PlanSlice(run.spec.plan, entry.first, entry.count, entry.of)
     shard = ShardRun(part, entry.done_before, entry.tries_before)
-    shard.is_done, shard.is_replaced = entry.is_done, entry.is_replaced
+    shard.is_done, shard.is_replaced, shard.aside = entry.is_done, entry.is_replaced, entry.aside
     shard.gap = job.own_lost[entry.gap] if entry.gap >= 0 else None
     shard.missing = sum(
         lost.arrivals_missing

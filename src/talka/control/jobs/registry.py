@@ -33,6 +33,7 @@ from talka.control.jobs.job_checkpoint import open_workflows
 from talka.control.jobs.job_view import facts_of, late_of
 from talka.control.jobs.managers import Announced, Managers, nothing_announced
 from talka.control.jobs.orders import check_order
+from talka.control.jobs.pauses import cannot_resume, state_told, wait_for_cores, with_its_cores
 from talka.control.jobs.queue import QUEUE_LIMIT, JobQueue, QueueFull, no_workers_text
 from talka.control.jobs.workers.fleet import Fleet, Leaves
 from talka.control.jobs.workers.lease_rule import LeaseRule
@@ -146,6 +147,8 @@ class Registry:
                 self.queue.push(now, entry.job, entry.order.priority, entry.number)
             elif not is_final(entry.state):
                 self._owner_since[entry.job] = now
+                if entry.is_resumed:
+                    self.queue.push(now, entry.job, entry.order.priority, entry.number)
                 for grant in entry.grants:
                     if not grant.lost:
                         self.fleet.expect(now, grant.worker, grant.boot, folder=grant.folder, sole=self._is_sole)
@@ -190,11 +193,13 @@ class Registry:
             case calls.SubmitJob() as asked:
                 return self._submit(now, sender, call, asked)
             case calls.ListJobs() as asked:
-                return [_answer(sender, call, calls.JobsTold(self._page(now, asked)))]
+                return [_answer(sender, call, calls.JobsTold(_page(self, now, asked)))]
             case calls.GetJob(job=job) | calls.GetOrder(job=job) | calls.GetResult(job=job):
                 return [self._told(now, sender, call, job)]
             case calls.CancelJob() as asked:
                 return self._cancel(now, sender, call, asked)
+            case calls.ResumeJob(job=job):
+                return self._resume(now, sender, call, job)
             case calls.ListWorkers(worker=name):
                 return [_answer(sender, call, calls.WorkersTold(tuple(self.workers(now, name))))]
             case calls.DrainWorker() | calls.UndrainWorker() as asked:
@@ -204,7 +209,7 @@ class Registry:
             case calls.SetLease(lease_ns=lease_ns, by=by):
                 return self.lease.change(now, lease_ns, by, sender, call.number)
             case calls.DescribeCluster():
-                return [_answer(sender, call, calls.ClusterTold(self._cluster()))]
+                return [_answer(sender, call, calls.ClusterTold(_cluster(self, self._me)))]
             case _:
                 assert_never(call.call)
 
@@ -291,11 +296,25 @@ class Registry:
             self.queue.remove(entry.job)
             cancelled = msgspec.structs.replace(entry, cancel=reason, stopped=open_workflows(entry))
             return self._end_unstarted(now, cancelled, JobState.CANCELLED, reason, answer_to=(sender, call))
+        self.queue.remove(entry.job)
+        state = move(entry.state, JobState.CANCELLING)
         entry = msgspec.structs.replace(
-            entry, cancel=reason, stopped=open_workflows(entry), state=move(entry.state, JobState.CANCELLING)
+            entry, cancel=reason, stopped=open_workflows(entry), state=state, is_resumed=False
         )
         answer = _answer(sender, call, calls.JobTold(self.facts(now, entry)))
         return self.book.put(now, entry, answer, *self._lead(now, entry))
+
+    def _resume(self, now: int, sender: str, call: calls.ManagerCall, job: str) -> list[JobsEffect]:
+        entry = self.entries.get(job)
+        if entry is None:
+            return [_no_job(sender, call, job)]
+        if problem := cannot_resume(entry):
+            return [_problem(sender, call, "conflict", problem)]
+        resumed = wait_for_cores(now, self.queue, entry)
+        answer = _answer(sender, call, calls.JobTold(self.facts(now, resumed)))
+        if resumed is entry:
+            return self.book.once_written(entry, answer)
+        return [*self.book.put(now, resumed, answer), *self._schedule(now)]
 
     def _end_unstarted(
         self,
@@ -322,6 +341,9 @@ class Registry:
         self.granting.look(now)
         while (begun := self.granting.next(now, self.entries)) is not None:
             entry, job = begun.entry, begun.entry.job
+            if entry.state is JobState.PAUSED:
+                effects += self.book.put(now, with_its_cores(entry), *self._lead(now, entry))
+                continue
             owner = self._owner_for(now, job)
             entry = msgspec.structs.replace(
                 entry, state=move(entry.state, JobState.DISPATCHING), owner=owner, fence=self._new_fence()
@@ -374,6 +396,9 @@ class Registry:
         ended = is_final(state)
         if entry.cancel and not ended:
             state = JobState.CANCELLING
+        state = state_told(entry, state, checkpoint)
+        if state is not JobState.PAUSED:
+            self.queue.remove(entry.job)
         unfit = [grant for grant in entry.grants if grant.worker in checkpoint.unfit and not grant.lost]
         for worker in dict.fromkeys(grant.worker for grant in unfit):
             self.fleet.release_worker(entry.job, worker)
@@ -414,6 +439,7 @@ class Registry:
     def _forget(self, now: int, entry: JobEntry) -> None:
         """It has ended."""
         self.granting.ended(now, entry.job)
+        self.queue.remove(entry.job)
         self._shrunk.pop(entry.job, None)
         self._owner_since.pop(entry.job, None)
         self.seen.forget(entry.job)
@@ -504,7 +530,11 @@ class Registry:
         self.next_tick_at = now + LOOK_EVERY_NS
         effects = [*self._on_fleet_news(now, self.fleet.tick(now)), *self.fleet.review(now)]
         for late in self.queue.tick(now):
-            effects += self._end_unstarted(now, self.entries[late.job], JobState.FAILED, late.reason)
+            entry = self.entries[late.job]
+            if entry.state is JobState.PAUSED:  # it ends when nobody resumes it, and somebody did
+                self.queue.push(now, entry.job, entry.order.priority, entry.number)
+                continue
+            effects += self._end_unstarted(now, entry, JobState.FAILED, late.reason)
         effects += self.book.write_again(now)
         effects += self.lease.tick(now)
         led = [entry for entry in self.entries.values() if entry.owner and not is_final(entry.state)]
@@ -543,39 +573,42 @@ class Registry:
         ]
         return no_workers_text(out)
 
-    def _page(self, now: int, asked: calls.ListJobs) -> JobsPage:
-        try:
-            before = int(asked.cursor) if asked.cursor else 1 << 62
-            state = JobState(asked.state) if asked.state else None
-        except ValueError:
-            raise Invalid(f"cursor {asked.cursor!r} or state {asked.state!r} is not known") from None
-        found = [
-            entry
-            for entry in sorted(self.book.written.values(), key=lambda entry: -entry.number)
-            if entry.number < before and (state is None or entry.state is state)
-        ]
-        page = found[: max(1, min(asked.limit, 500))]
-        following = str(page[-1].number) if len(found) > len(page) else ""
-        starts = self.granting.expected_starts(now, self.entries)
-        # A page has what is below its cursor, so one above its number begins with a job itself.
-        cursors = [str(entry.number + 1) for entry in page]
-        return JobsPage([self.facts(now, entry, starts) for entry in page], following, cursors)
-
-    def _cluster(self) -> ClusterView:
-        return ClusterView(
-            name="",
-            leader=self._me,
-            term=self.token.term,
-            managers=self.seen.views(self.entries.values()),
-            workers=len(self.fleet),
-            cores=self.fleet.total_present(),
-            cores_free=self.fleet.total_free(),
-            queue=len(self.queue),
-            cores_usable=self.fleet.total(),
-        )
-
     def workers(self, now: int, name: str = "") -> list[WorkerView]:
         return views_of(self.fleet.lives(), now, self.wall_offset_ns, name)
+
+
+def _page(registry: Registry, now: int, asked: calls.ListJobs) -> JobsPage:
+    try:
+        before = int(asked.cursor) if asked.cursor else 1 << 62
+        state = JobState(asked.state) if asked.state else None
+    except ValueError:
+        raise Invalid(f"cursor {asked.cursor!r} or state {asked.state!r} is not known") from None
+    found = [
+        entry
+        for entry in sorted(registry.book.written.values(), key=lambda entry: -entry.number)
+        if entry.number < before and (state is None or entry.state is state)
+    ]
+    page = found[: max(1, min(asked.limit, 500))]
+    following = str(page[-1].number) if len(found) > len(page) else ""
+    starts = registry.granting.expected_starts(now, registry.entries)
+    # A page has what is below its cursor, so one above its number begins with a job itregistry.
+    cursors = [str(entry.number + 1) for entry in page]
+    return JobsPage([registry.facts(now, entry, starts) for entry in page], following, cursors)
+
+
+def _cluster(registry: Registry, me: str) -> ClusterView:
+    fleet = registry.fleet
+    return ClusterView(
+        name="",
+        leader=me,
+        term=registry.token.term,
+        managers=registry.seen.views(registry.entries.values()),
+        workers=len(fleet),
+        cores=fleet.total_present(),
+        cores_free=fleet.total_free(),
+        queue=len(registry.queue),
+        cores_usable=fleet.total(),
+    )
 
 
 def _answer(sender: str, call: calls.ManagerCall, answer: calls.LeaderAnswer) -> Send[JobMessage]:

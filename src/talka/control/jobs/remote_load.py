@@ -24,9 +24,11 @@ from talka.control.jobs.workers.worker_keys import CannotSeal, WorkerKeys
 from talka.control.load.core_effects import JobEnded, KillCore, LoadEffect, StartCore, TellCore, WorkflowLate
 from talka.control.load.cores_back import cores_back, spare_cores
 from talka.control.load.load_job import LoadJob
+from talka.control.load.pausing import PAUSE_LIMIT_NS
 from talka.control.load.shard_run import ShardAttempt
 from talka.control.member.clock_offsets import ClockOffsets
-from talka.errors import Untrusted
+from talka.errors import Untrusted, sendable
+from talka.units import MILLISECOND, SECOND
 from talka.wire.entries import JobEntry, encode_checkpoint
 from talka.wire.jobs import (
     CHANNEL,
@@ -41,7 +43,9 @@ from talka.wire.jobs import (
     Start,
     TaskDeclined,
 )
+from talka.wire.manager_calls import REASON_LIMIT
 from talka.wire.shards import Ack, Armed, Go, Refused, ShardAnswer, Stop, TimeOver, ToCore, Totals, decode_unread
+from talka.wire.views import instant_text
 from talka.work.lifecycle import JobState, TaskState
 
 
@@ -75,6 +79,7 @@ class RemoteLoad:
         self._wall_offset_ns = wall_offset_ns
         self._commands = Commands(entry.job, entry.fence, clocks, every_ms)
         self._assignments = Assignments(entry, keys)
+        self._told_state = entry.state
         job.gone = self.losses
 
     @property
@@ -85,8 +90,26 @@ class RemoteLoad:
         if self.job.ended_ns:
             return JobState.COMPLETING
         # Once it ran it stays so, also when its start was decided again.
-        has_begun = self.job.origin_ns or self.entry.state is JobState.RUNNING
+        has_begun = self.job.origin_ns or self.entry.state in (JobState.RUNNING, JobState.PAUSED)
+        if self.job.is_paused and self.entry.resumes <= self.job.resumes and not self._workers.has_cores():
+            return JobState.PAUSED
         return JobState.RUNNING if has_begun else JobState.DISPATCHING
+
+    @property
+    def reason(self) -> str:
+        """What is put aside, since when and why; empty: nothing is."""
+        aside = [run for run in self.job.workflows.values() if run.aside_ns]
+        if not aside or self.job.ended_ns:
+            return ""
+        until = min(run.aside_ns for run in aside) + PAUSE_LIMIT_NS
+        told = [
+            f"{run.spec.name} is put aside since {self._instant(run.aside_ns)}: {run.put_aside_for}" for run in aside
+        ]
+        how = f"talka jobs resume {self.entry.job} goes on with it, until {self._instant(until)}"
+        return sendable("; ".join([*told, how]), REASON_LIMIT)
+
+    def _instant(self, at_ns: int) -> str:
+        return instant_text((at_ns + self._wall_offset_ns) // SECOND * SECOND // MILLISECOND)
 
     def _running(self, attempt: int) -> ShardAttempt | None:
         """The attempt of this number; None when it is over or was never begun."""
@@ -103,10 +126,10 @@ class RemoteLoad:
         for attempt in list(job.attempts):
             if attempt in job.attempts:  # what was taken up before it may have ended its workflow
                 effects += self._take_up(now, attempt, taken)
-        effects += self._carry_out(now, job.start(now))
+        effects += self._carry_out(now, job.resume(now, self.entry.resumes))
         if self._is_cancel_news:
             effects += self._carry_out(now, job.interrupt(now, "cancel"))
-        elif job.is_stopping:
+        else:
             effects += self._carry_out(now, job.stop_again(now))
         return [*effects, *self._go_on_arming(now, taken)]
 
@@ -123,7 +146,7 @@ class RemoteLoad:
             effects += self._carry_out(now, job.interrupt(now, "cancel"))
         elif entry.grants != before.grants and not job.ended_ns:
             effects += self._settle_losses(now)
-            effects += self._carry_out(now, job.start(now))
+            effects += self._carry_out(now, job.resume(now, entry.resumes))
         return effects
 
     @property
@@ -337,6 +360,8 @@ class RemoteLoad:
                     effects += self.do(now, self._checkpoints.hold(StartAttempt(attempt, go)))
                 case TellCore(attempt=attempt, message=ShardAnswer() | TimeOver() as told) if _is_decision(effect):
                     effects += self.do(now, self._checkpoints.hold(TellAttempt(attempt, told)))
+                case TellCore(attempt=attempt, message=Stop() as told) if self._is_late(attempt):
+                    effects += self.do(now, self._checkpoints.hold(TellAttempt(attempt, told)))
                 case TellCore(attempt=attempt, message=message):
                     effects += self._tell(now, attempt, message)
                 case WorkflowLate(workflow=workflow, what=what, text=text):
@@ -349,6 +374,11 @@ class RemoteLoad:
                 case _:
                     assert_never(effect)
         return effects
+
+    def _is_late(self, attempt: int) -> bool:
+        """Whether the workflow of this attempt is stopped as its time is over."""
+        run = self.job.attempts[attempt][0] if attempt in self.job.attempts else None
+        return run is not None and (run.has_timed_out or bool(run.put_aside_for))
 
     def do(self, now: int, held: list[Held]) -> list[JobsEffect]:
         """Do what waited for a checkpoint to be stored."""
@@ -447,7 +477,12 @@ class RemoteLoad:
         # The leader takes all cores of such a worker back: not while something of the job may still run on them.
         unfit = [worker for worker in self._workers.unfit() if self.losses.are_all(self.job.attempts_at(worker))]
         back = () if self.job.ended_ns else cores_back(self.job, now)
-        return [*self._checkpoints.say(now, content, self.state, tuple(unfit), self._workers.spare(), back)]
+        state, reason, resumes = self.state, self.reason, self.job.resumes
+        if state is not self._told_state:
+            self._told_state = state
+            self._checkpoints.touch()
+        spare = self._workers.spare()
+        return [*self._checkpoints.say(now, content, state, tuple(unfit), spare, back, reason, resumes)]
 
     def _give_back(self) -> None:
         """Cores that nothing of the job is to need are used no more from now on: before the leader knows it, and so

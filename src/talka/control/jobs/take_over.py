@@ -128,7 +128,12 @@ class TakeOver:
     def _is_untold(self, shard: ShardRun) -> bool:
         """Its worker has its first attempt and was not told to start it: by nobody, as it hears the manager before no
         more."""
-        if shard.is_done or shard.gap is not None or len(shard.attempts) != 1 or shard.current.number in self.results:
+        if (
+            shard.is_done
+            or shard.gap is not None
+            or len(shard.attempts) - shard.aside != 1
+            or shard.current.number in self.results
+        ):
             return False
         facts = self.facts(shard.current.place, shard.current.number)
         return facts is not None and facts.state in ("arming", "armed")

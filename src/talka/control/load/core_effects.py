@@ -38,11 +38,12 @@ class JobEnded(msgspec.Struct, frozen=True):
     """Every workflow of the job has ended. Nothing follows."""
 
 
-LateNews: TypeAlias = Literal["given", "warned"]
+LateNews: TypeAlias = Literal["given", "warned", "put aside", "resumed"]
 
 
 class WorkflowLate(msgspec.Struct, frozen=True):
-    """News: a workflow was given more time, or was warned that it has none left."""
+    """News: a workflow was given more time, was warned that it has none left, or was put aside for that, or a person
+    resumed it."""
 
     workflow: str
     what: LateNews

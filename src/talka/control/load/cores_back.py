@@ -14,10 +14,12 @@ import msgspec
 
 from talka.control.load.allocation import still_needed
 from talka.control.load.load_job import ENDED, LoadJob
+from talka.control.load.pausing import held_up
 from talka.control.load.shard_group import ShardGroup
 from talka.units import SECOND
 from talka.wire.jobs import BACK_LIMIT, CoresBack
 from talka.wire.orders import JobOrder, WorkflowOrder
+from talka.work.lifecycle import TaskState
 
 READY_NS: Final = 15 * SECOND
 """What it takes, at most, to get a workflow ready: bundle, imports, preparations."""
@@ -81,11 +83,19 @@ def spare_cores(job: LoadJob) -> dict[str, int]:
 def _needed(job: LoadJob) -> int:
     # Also those of attempts that were lost: what takes their place needs as many.
     busy = {(attempt.place, number) for _, _, attempt in job.attempts.values() for number in attempt.busy_seats}
-    left = [run for run in job.workflows.values() if run.state not in ENDED]
+    left = _left(job)
+    if any(run.behind_ns and run.state is TaskState.READY for run in left):
+        return job.cores  # it goes on with as many as it had
     if all(run.is_under_way for run in left):
         return len(busy)
     running = {run.spec.name: _cores_of(run) for run in left if run.is_under_way}
     return max(len(busy), still_needed([run.spec for run in left], running, job.pool))
+
+
+def _left(job: LoadJob) -> list[ShardGroup]:
+    """Workflows that have not ended, without those that a person has to resume first."""
+    waiting = held_up(job.workflows)
+    return [run for name, run in job.workflows.items() if run.state not in ENDED and name not in waiting]
 
 
 def _cores_of(run: ShardGroup) -> int:
@@ -94,7 +104,7 @@ def _cores_of(run: ShardGroup) -> int:
 
 def cores_back(job: LoadJob, now: int) -> tuple[CoresBack, ...]:
     """Of the cores it uses or keeps, when it gives them back: those together that come at the same time."""
-    left = [run for run in job.workflows.values() if run.state not in ENDED]
+    left = _left(job)
     times = {run.spec.name: _time_left(run, job, now) for run in left}
     running = [run for run in left if run.is_under_way]
     if len(running) < len(left):
@@ -149,7 +159,7 @@ def _time_left(run: ShardGroup, job: LoadJob, now: int) -> TimeLeft:
         return TimeLeft(0, 0, max(0, run.stopped_ns + grace_ns + CLOSING_NS - now))
     if not run.origin_ns:
         return whole
-    since_ns = max(0, now - run.origin_ns)
+    since_ns = run.elapsed_ns(now)
     most_ns = None if whole.most_ns is None else max(0, whole.most_ns - READY_NS - since_ns)
     return TimeLeft(
         max(0, whole.least_ns - since_ns),

@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from talka.control.load import more_time
+from talka.control.load import more_time, pausing
 from talka.control.load.allocation import Seat, allocate, by_room, claim_of
 from talka.control.load.core_effects import CoreEffect, JobEnded, LoadEffect, WorkflowLate
 from talka.control.load.shard_group import ShardGroup
@@ -72,7 +72,9 @@ def first_failure(tally: Tally) -> str | None:
 class LoadJob(JobTimes[ShardGroup]):
     """Call `start` once, then `on_message`, `on_exit` and `tick` as things happen, and carry out what they return."""
 
-    def __init__(self, spec: JobSpec, *, start_delay_ns: int = START_DELAY_NS) -> None:
+    def __init__(
+        self, spec: JobSpec, *, start_delay_ns: int = START_DELAY_NS, pause_limit_ns: int = pausing.PAUSE_LIMIT_NS
+    ) -> None:
         super().__init__()
         self.spec = spec
         grace_ns = spec.settings.grace_ns
@@ -96,7 +98,10 @@ class LoadJob(JobTimes[ShardGroup]):
         self.arriving: dict[int, None] = {}
         self.gone: Container[int] = ()
         """Attempts that are lost, of which it will be told once there is room for what takes their place."""
+        self.resumes = 0
+        """How often people resumed it."""
         self._start_delay_ns = start_delay_ns
+        self._pause_limit_ns = pause_limit_ns
         self._judge_at_ns = 0
         self._is_hurried = False
         self._has_just_ended = False
@@ -145,8 +150,11 @@ class LoadJob(JobTimes[ShardGroup]):
             effects += self._check_thresholds(now)
         for run in self.workflows.values():
             if run.state is TaskState.RUNNING and not run.stopped_ns:
-                effects += more_time.look(now, run, self._news)
+                effects += more_time.look(now, run, self._news, can_wait=self.workers is not None)
             effects += run.tick(now)
+            if run.aside_ns and now - run.aside_ns >= self._pause_limit_ns:
+                run.has_timed_out, run.failure = True, f"{run.put_aside_for}; {pausing.NOBODY_RESUMED}"
+                effects += self._end(now, run, TaskState.TIMEOUT)
         return self._settled(effects)
 
     def on_result(self, now: int, attempt: int, result: AttemptResult) -> list[LoadEffect]:
@@ -164,7 +172,17 @@ class LoadJob(JobTimes[ShardGroup]):
 
     def stop_again(self, now: int) -> list[LoadEffect]:
         """Tell those that run to stop: the manager before may have died before it did."""
-        return self._settled(self._stop_all(now))
+        if self.is_stopping:
+            return self._settled(self._stop_all(now))
+        stopped = [run for run in self.workflows.values() if run.state is TaskState.RUNNING and run.is_told_to_stop]
+        return self._settled([effect for run in stopped for effect in run.stop(now)])
+
+    def resume(self, now: int, times: int) -> list[LoadEffect]:
+        """`start`, and for the first time with this number what was put aside goes on: people resumed it so often."""
+        aside = [run for run in self.workflows.values() if run.aside_ns] if times > self.resumes else []
+        self.resumes = max(self.resumes, times)
+        self._news += [pausing.resume(run) for run in aside]
+        return self._settled(self._schedule(now))
 
     def _settled(self, effects: list[CoreEffect]) -> list[LoadEffect]:
         """What is to be done and told; the end of the job comes last, and once."""
@@ -185,6 +203,12 @@ class LoadJob(JobTimes[ShardGroup]):
             for gap in attempt.gaps
         ]
         return [*self.own_lost, *inner]
+
+    @property
+    def is_paused(self) -> bool:
+        """Something of it is put aside, and nothing else can run before a person resumes it."""
+        waiting = pausing.held_up(self.workflows)
+        return bool(waiting) and all(run.state in ENDED or name in waiting for name, run in self.workflows.items())
 
     @property
     def job_origin_ns(self) -> int:
@@ -210,7 +234,9 @@ class LoadJob(JobTimes[ShardGroup]):
 
     def start_anew(self, run: ShardGroup) -> None:
         """Its start was decided, and no core was told of it or ever will be: it is decided again."""
-        run.state, run.origin_ns, run.deadline = move(run.state, TaskState.ASSIGNED), 0, None
+        run.state, run.deadline = move(run.state, TaskState.ASSIGNED), None
+        if not run.behind_ns:
+            run.origin_ns = 0
         if not any(other.origin_ns for other in self.workflows.values()):
             self.origin_ns = 0
 
@@ -280,7 +306,10 @@ class LoadJob(JobTimes[ShardGroup]):
         if self.is_stopping:
             ready = [run for run in ready if run.spec.is_teardown]
         if ready and not any(run.is_under_way and run.runs_alone for run in self.workflows.values()):
-            claims = [claim_of(run.spec, self.cores) for run in ready]
+            for run in ready:
+                if run.behind_ns:
+                    effects += self._go_on(now, run)
+            claims = [claim_of(run.spec, self.cores) for run in ready if not run.behind_ns]
             for name, seats in allocate(claims, self._loads(), total=self.pool).items():
                 effects += self._assign(now, self.workflows[name], seats)
         if not self.ended_ns and all(run.state in ENDED for run in self.workflows.values()):
@@ -291,7 +320,7 @@ class LoadJob(JobTimes[ShardGroup]):
     def _wake_dependents(self) -> None:
         """Workflows come after those they depend on, so one pass sees everything."""
         for run in self.workflows.values():
-            if run.state is not TaskState.PENDING:
+            if run.state is not TaskState.PENDING or run.aside_ns:
                 continue
             before = [self.workflows[name].state for name in run.spec.depends_on]
             if run.spec.is_teardown:
@@ -402,6 +431,14 @@ class LoadJob(JobTimes[ShardGroup]):
             first += count
         return run.start(now, slices)
 
+    def _go_on(self, now: int, run: ShardGroup) -> list[CoreEffect]:
+        """Its shards are as many as before: that of a plan which is left is no other load."""
+        sitting = self._sitting()
+        count = sum(len(shard.rest) for shard in run.shards if not shard.is_replaced)
+        if len(sitting) < count or (run.runs_alone and any(sitting.values())):
+            return []
+        return run.go_on(now, sorted(sorted(sitting, key=lambda seat: (len(sitting[seat]), seat))[:count]))
+
     # What groups ask for.
 
     def draw(self, seats: Seats) -> tuple[int, int]:
@@ -446,7 +483,7 @@ class LoadJob(JobTimes[ShardGroup]):
             return []
         start_ns = now + self._start_delay_ns
         self.origin_ns = self.origin_ns or start_ns
-        return [effect for other in together for effect in other.go(now, start_ns, start_ns)]
+        return [effect for other in together for effect in other.go(now, start_ns, start_ns - other.behind_ns)]
 
     def _arming_beside(self, group: ShardGroup) -> list[ShardGroup]:
         """Groups that have not begun and share cores with this one, or with one that does; itself among them."""
@@ -466,6 +503,12 @@ class LoadJob(JobTimes[ShardGroup]):
         group.collect_provided()
         if not group.spec.is_test:
             group.failure = group.failure or first_failure(group.tally())
+        if pausing.is_to_wait(group) and not self.is_stopping:
+            self._news.append(pausing.put_aside(now, group))
+            return self._schedule(now)
+        if group.put_aside_for and group.counts().interrupted_iterations:
+            # Nothing is left to go on with, and not all of it was done.
+            group.has_timed_out, group.failure = True, group.failure or group.put_aside_for
         if group.has_timed_out:
             state = TaskState.TIMEOUT
         elif group.failure:
@@ -485,6 +528,9 @@ class LoadJob(JobTimes[ShardGroup]):
             for key, content in self.workflows[source].provided.items():
                 if key.startswith(CONTEXT_PREFIX):
                     values.setdefault(source, {})[key] = content
+        left = {key: content for key, content in run.provided.items() if key.startswith(CONTEXT_PREFIX)}
+        if run.behind_ns and left:  # what it left itself is later than what it was given
+            values[run.spec.name] = left
         return values
 
     # Running.

@@ -4,6 +4,9 @@ Its cores ask for more time with their reports, or by reporting at all: a core t
 Decision: docs/decisions/0058-more-time-is-asked-for.md.
 """
 
+from typing import Final
+
+from talka.control.load import pausing
 from talka.control.load.core_effects import CoreEffect, LateNews, WorkflowLate
 from talka.control.load.shard_group import ShardGroup
 from talka.units import SECOND
@@ -25,6 +28,8 @@ from talka.work.deadlines import (
 from talka.work.durations import format_duration
 from talka.work.lifecycle import TaskState
 
+NOT_HERE: Final = 'on_timeout = "pause" is for clusters: nobody could resume it here, so it was ended'
+
 
 def terms_of(order: WorkflowOrder) -> DeadlineTerms:
     """Of what runs for seconds, extensions are shares of its timeout. Where no method hears the warning, nobody needs a
@@ -41,7 +46,8 @@ def deadline_of(run: ShardGroup) -> Deadline:
     """Of a workflow that runs."""
     if run.deadline is None:
         terms = terms_of(run.spec)
-        run.deadline = Deadline(run.origin_ns + run.spec.timeout_ns, terms, began_ns=run.origin_ns)
+        until = run.origin_ns + run.behind_ns + run.spec.timeout_ns  # who was resumed has all of its time again
+        run.deadline = Deadline(until, terms, began_ns=run.origin_ns)
     return run.deadline
 
 
@@ -59,9 +65,10 @@ def on_asked(now: int, run: ShardGroup, attempt: int, asked: TimeAsked, news: li
     return run.answer(attempt, ShardAnswer(asked.number, more_time(now, answer)))
 
 
-def look(now: int, run: ShardGroup, news: list[WorkflowLate]) -> list[CoreEffect]:
-    """What a running workflow is told now, if its time is over. `news` is added to."""
-    if now - run.origin_ns <= run.spec.timeout_ns:
+def look(now: int, run: ShardGroup, news: list[WorkflowLate], *, can_wait: bool = False) -> list[CoreEffect]:
+    """What a running workflow is told now, if its time is over. `news` is added to. `can_wait`: somebody could resume
+    it."""
+    if now - run.origin_ns - run.behind_ns <= run.spec.timeout_ns:
         return []
     deadline = deadline_of(run)
     effects: list[CoreEffect] = []
@@ -77,13 +84,19 @@ def look(now: int, run: ShardGroup, news: list[WorkflowLate]) -> list[CoreEffect
                 if until > now:
                     news += _noted(run, "warned", _warning(run, until - now))
                 effects += _warn(run, until - now)
+            case PutAside() if can_wait:
+                effects += pausing.stop_for_now(now, run, _reason(run, deadline))
             case Evict() | PutAside():  # pragma: no branch - the type checker sees that no turn is left
-                run.has_timed_out = True
-                run.failure = f"it ran longer than its timeout of {run.spec.timeout_ns / SECOND:g} s"
-                if deadline.extensions:
-                    run.failure += f": {told(deadline.extensions)}"
+                run.has_timed_out, run.failure = True, _reason(run, deadline)
+                if run.spec.on_timeout == "pause":
+                    run.failure += f"; {NOT_HERE}"
                 effects += run.stop(now)
     return effects
+
+
+def _reason(run: ShardGroup, deadline: Deadline) -> str:
+    reason = f"it ran longer than its timeout of {run.spec.timeout_ns / SECOND:g} s"
+    return f"{reason}: {told(deadline.extensions)}" if deadline.extensions else reason
 
 
 def _warn(run: ShardGroup, left_ns: int) -> list[CoreEffect]:

@@ -113,6 +113,12 @@ class ShardGroup(WorkflowTimes):
         """Heard of its attempts so far. A core reports while its event loop turns, also where its users only wait."""
         self.warning: TimeOver | None = None
         """What its attempts were told when its time was over."""
+        self.put_aside_for = ""
+        """Why it is being put aside, or is; empty: it is not."""
+        self.aside_ns = 0
+        """Since when nothing of it runs, as it was put aside; 0: it is not."""
+        self.behind_ns = 0
+        """How far its plan was when it was put aside last; 0: it never was."""
         self.timeline = Timeline()
         self.shares_with: dict[str, None] = {}
         """Workflows that had shards on one of its cores at the same time."""
@@ -126,9 +132,21 @@ class ShardGroup(WorkflowTimes):
 
     @property
     def late_text(self) -> str:
-        """What more time it was given, and whether it has none left, in words; empty while it is not late."""
+        """What more time it was given, whether it has none left, or why it is put aside, in words; empty while it is
+        not late."""
         deadline = self.deadline
+        if self.aside_ns:
+            return f"put aside: {self.put_aside_for}"
         return "" if deadline is None else told(deadline.extensions, is_warned=deadline.is_warned)
+
+    def elapsed_ns(self, now: int) -> int:
+        """Without the time in which it was put aside."""
+        return super().elapsed_ns(now) if self.is_on_its_way else self.behind_ns
+
+    @property
+    def is_on_its_way(self) -> bool:
+        """Its plan goes on with time, or did up to its end: it is not put aside, and does not get ready to go on."""
+        return not self.behind_ns or self.state not in (TaskState.PENDING, TaskState.READY, TaskState.ASSIGNED)
 
     @property
     def is_armed(self) -> bool:
@@ -215,6 +233,29 @@ class ShardGroup(WorkflowTimes):
         for shard, seats in shards:
             self.shards.append(shard)
             effects.append(self._start(now, shard, seats))
+        return effects
+
+    def go_on(self, now: int, seats: Sequence[tuple[str, int]]) -> list[CoreEffect]:
+        """Arm what is left of each shard, as it was put aside, on one of these seats."""
+        self.state = move(self.state, TaskState.ASSIGNED)
+        effects: list[CoreEffect] = []
+        free = list(seats)
+        for shard in [shard for shard in self.shards if shard.rest and not shard.is_replaced]:
+            places = shard.rest
+            taken, free = free[: len(places)], free[len(places) :]
+            if len(places) == shard.shard.count and len({worker for worker, _ in taken}) == 1:
+                shard.aside, shard.is_done = len(shard.attempts), False
+                effects.append(self._start(now, shard, Seats(taken[0][0], tuple(number for _, number in taken))))
+                continue
+            shard.is_replaced = True
+            while places:
+                worker = taken[0][0]
+                here = next((place for place, (other, _) in enumerate(taken) if other != worker), len(taken))
+                count = _in_a_row(places[:here])
+                part = self._part_of(shard, places[0], count)
+                part.tries_before = 1  # tries at what was put aside are not counted; and it is a part
+                effects.append(self._start(now, part, Seats(worker, tuple(number for _, number in taken[:count]))))
+                del places[:count], taken[:count]
         return effects
 
     def _start(self, now: int, shard: ShardRun, seats: Seats) -> CoreEffect:
@@ -463,7 +504,7 @@ class ShardGroup(WorkflowTimes):
 
     def end(self, now: int, state: TaskState) -> list[CoreEffect]:
         """It is over: what still runs is killed."""
-        self.state = move(self.state, state)
+        self.state, self.aside_ns = move(self.state, state), 0
         # Of a core that was lost only its last report is known.
         ends = [attempt.ended_at_ns or attempt.reported_ns for shard in self.shards for attempt in shard.attempts]
         self.ended_ns = max(ends, default=0) or now

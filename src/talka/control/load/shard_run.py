@@ -195,6 +195,8 @@ class ShardRun:
         self.tries_before = tries_before
         self.sharing = sharing
         """The most shards, itself among them, that were on one of its cores: its replacement may be as close."""
+        self.aside = 0
+        """Attempts that ended because their workflow was put aside."""
         self.is_done = False
         self.is_replaced = False
         """Lost, and its parts run on as shards of their own."""
@@ -225,7 +227,8 @@ class ShardRun:
 
     @property
     def tries(self) -> int:
-        return self.tries_before + len(self.attempts)
+        """Since it was put aside, if ever."""
+        return self.tries_before + len(self.attempts) - self.aside
 
     @property
     def done_by_shard(self) -> tuple[int, ...]:
@@ -244,6 +247,16 @@ class ShardRun:
         """Whether a replacement would find iterations left; plans bound by time alone always have."""
         total = self.shard.iterations_in_all
         return total is None or self.iterations_done < total
+
+    @property
+    def rest(self) -> list[int]:
+        """Places of its shards that have iterations left; of plans bound by time alone all have."""
+        parts = (self.shard,) if isinstance(self.shard, Shard) else self.shard.shards
+        return [
+            place
+            for place, (part, done) in enumerate(zip(parts, self.done_by_shard, strict=True))
+            if part.iterations_in_all is None or done < part.iterations_in_all
+        ]
 
     def close_gap(self, until_ns: int, *, plan_ns: int, due_until_ns: int) -> None:
         """The gap, if any, ends at `until_ns`; arrivals went missing up to `due_until_ns`.

@@ -118,7 +118,7 @@ GROUPS: Final = (
             _gauge("api_clients", "Clients of the API whose requests are counted."),
             _counter(
                 "workflows_late_total",
-                "Times that a workflow was given more time or warned, by which of the two.",
+                "Times that a workflow was given more time, warned, put aside or resumed, by which of these.",
                 "what",
             ),
             _counter("api_rate_limited_total", "Requests of the API that were beyond a client's limit.", "operation"),

@@ -96,7 +96,7 @@ class Core:
         self._started_at_ns = 0
         self._cpu_before_ns = 0
         self._machine_before: MachineReading | None = None
-        self._has_dependents = False
+        self._hands_on = False
         self._notes: list[str] = []
         self._saving: asyncio.Task[None] | None = None
         """Once it was warned that its time is over."""
@@ -139,7 +139,7 @@ class Core:
 
     async def _save(self, stage: ShardRuntime, grace_ns: int) -> None:
         await stage.save(grace_ns)
-        if self._has_dependents:
+        if self._hands_on:
             self._saved, _ = stage.handed_on({})
 
     async def _work(self) -> None:
@@ -184,7 +184,7 @@ class Core:
         if not self._ends_at_once:  # nobody waits for more than the counts
             await stage.tear_down(arm.settings.grace_ns)
             provided, failure = await stage.provided()
-            if self._has_dependents:
+            if self._hands_on:
                 context, self._notes = stage.handed_on(provided)
                 provided |= context
         recorder.finish()
@@ -205,8 +205,10 @@ class Core:
     async def _arm(self, arm: Arm) -> ShardRuntime:
         try:
             specs = await self._line.switchboard.specs(arm)
-            self._has_dependents = any(arm.workflow in spec.depends_on for spec in specs)
             spec = next((spec for spec in specs if spec.name == arm.workflow), None)
+            # Also for itself, where it may be put aside and go on in another core.
+            is_continued = spec is not None and spec.on_timeout == "pause"
+            self._hands_on = is_continued or any(arm.workflow in one.depends_on for one in specs)
             if spec is None:
                 raise Invalid(f"{arm.workflow} is not in the file any more")
             stage = self._stage = ShardRuntime(

@@ -49,6 +49,10 @@ class GrantedWorkers:
             for worker, count in self._given_back.items()
         )
 
+    def has_cores(self) -> bool:
+        """Whether the job has any, also such as it does not use."""
+        return any(self._granted_cores().values())
+
     def cores(self) -> dict[str, int]:
         """Number of cores that the job may use now, per worker."""
         return {
