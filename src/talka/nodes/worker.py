@@ -58,7 +58,6 @@ RESOLVE_EVERY_S: Final = 15.0
 ALONE_S: Final = 5.0
 ALONE_AGAIN_S: Final = 60.0
 DRAIN_S: Final = 30.0
-FACTS_EVERY_S: Final = 2.0
 SAMPLE_S: Final = 2.0
 """As often as it beats: nobody hears of more."""
 MEMORY_SHARE: Final = 0.8
@@ -214,8 +213,8 @@ class WorkerNode:
         self.runtime.tell({"event": "starting", "name": self._options.name, "cores": self.worker.facts.cores})
         if self._confinement is not None and self._confinement.alarm:
             self.runtime.tell({"event": "alarm", "kind": "cores", "text": self._confinement.alarm})
-        chores = (self._cores.obey(), self._search(), self._measure(), self._find_machine())
-        for chore in (*chores, self._load.run(self._on_sample)):
+        chores = (self._cores.obey(), self._search(), self._find_machine(), self._measure())
+        for chore in chores:
             self.runtime.spawn(chore)
         self.runtime.follow_certificates()
         try:
@@ -417,23 +416,21 @@ class WorkerNode:
             self.worker.set_facts(msgspec.structs.replace(facts, gpus=len(found.gpus)))
 
     async def _measure(self) -> None:
-        """What readiness goes by, and whether the guards of the cores live."""
         psutil.cpu_percent()
-        while True:
-            self._look_at_disk()
-            await asyncio.sleep(FACTS_EVERY_S)
-            self._cores.supervisor.children.guard.restart_if_gone()
-            self._handlers.supervisor.look()
-            load = min(100, round(psutil.cpu_percent()))
-            self.worker.memory_percent = self._load.memory_percent
-            self.worker.set_facts(msgspec.structs.replace(self.worker.facts, load_percent=load))
+        self._look_at_disk()
+        await self._load.run(self._on_sample)
+
+    def _on_sample(self, now: int, level: Level) -> None:
+        """What readiness goes by, and whether the guards of the cores live."""
+        self._cores.supervisor.children.guard.restart_if_gone()
+        self._handlers.supervisor.look()
+        load = min(100, round(psutil.cpu_percent()))
+        self.worker.memory_percent = self._load.memory_percent
+        self.worker.set_facts(msgspec.structs.replace(self.worker.facts, load_percent=load, overload=int(level)))
+        self._look_at_disk()
 
     def _seal_again(self, *_: object) -> None:
         self.worker.set_facts(msgspec.structs.replace(self.worker.facts, sealing=self._trust.sealing))
-
-    def _on_sample(self, now: int, level: Level) -> None:
-        if level != self.worker.facts.overload:
-            self.worker.set_facts(msgspec.structs.replace(self.worker.facts, overload=int(level)))
 
     def _look_at_disk(self) -> None:
         self.worker.machine.look_at_disk(disk_of(self.runtime.folder.path)[1])
