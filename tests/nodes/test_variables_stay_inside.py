@@ -42,6 +42,7 @@ from talka.wire.manager_calls import (
     ListJobs,
     ListWorkers,
     ManagerCall,
+    ResumeJob,
     SetLease,
     SubmitJob,
     UndrainWorker,
@@ -106,7 +107,7 @@ async def api_of(node: ManagerNode) -> AsyncIterator[Api]:
 def calls(job: str, order: Any, key: str) -> list[LeaderCall]:
     """Every question that managers pass on."""
     asked: list[LeaderCall] = [SubmitJob(order, key), ListJobs(), GetJob(job), GetOrder(job), GetResult(job)]
-    asked += [CancelJob(job), ListWorkers(), DrainWorker("w"), UndrainWorker("w"), DescribeCluster()]
+    asked += [CancelJob(job), ResumeJob(job), ListWorkers(), DrainWorker("w"), UndrainWorker("w"), DescribeCluster()]
     asked += [GetLease(), SetLease(5_000_000_000)]
     assert {type(one) for one in asked} == set(CALLS)
     return asked
