@@ -34,6 +34,8 @@ class StoreRound:
             self._run(cluster.start_nodes())
         except AssertionError as problem:
             self._break(str(problem).partition("\n")[0])
+        except OSError as problem:  # whoever should answer is gone, or does not listen
+            self._break(f"the API of m1: {problem}; what was said until then:\n{cluster.story()}")
         finally:
             mistakes = cluster.mistakes()
             cluster.close()
