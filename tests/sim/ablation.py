@@ -231,7 +231,7 @@ ROWS: Final = (
     _dags(
         "attempts that were given up bring results (`attempt_fence`)", "attempt_fence", (ILLEGAL_MOVE, "D2", "D4"), 12
     ),
-    _leases("managers go by the lease they were told (`one_worker_lease`)", "one_worker_lease", ("I4 task",), 5),
+    _leases("managers go by the lease they were told (`one_worker_lease`)", "one_worker_lease", ("I4 task",), 7),
     _overload("what must pass is shed first, statistics last (`class_order`)", "class_order", 1),
     _overload("statistics are taken at every level (`statistics_refused`)", "statistics_refused", 1),
     _overload("what workers say once is refused with their counts (`milestones_pass`)", "milestones_pass", 1),
